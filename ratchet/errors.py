@@ -1,0 +1,84 @@
+"""Every error that Ratchet raises on purpose.
+
+The bottom of the house: everything may import this module, it imports nothing.
+Each error is also a standard one, so that callers who know nothing of Ratchet catch it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RatchetError(Exception):
+    """Base of all errors that Ratchet raises on purpose."""
+
+
+class ParameterError(RatchetError, ValueError):
+    """A parameter is unknown, has the wrong type, or does not fit the others."""
+
+
+class UnknownNameError(RatchetError, LookupError):
+    """A name (of a trainer, protocol, scenario, section …) is not registered."""
+
+
+class ProtocolSpecificationError(RatchetError, ValueError):
+    """A protocol contradicts itself, e.g. an agent acts in a channel it can't see."""
+
+
+class DataError(RatchetError, ValueError):
+    """A dataset cannot be made, read or matched with what is asked of it."""
+
+
+class StageKeyError(RatchetError, TypeError):
+    """The key of a stage cannot be computed, so its result could never be found again."""
+
+
+class StoreError(RatchetError, OSError):
+    """The stage store cannot be read or written; nothing half-written is left behind."""
+
+
+class DamagedStageError(StoreError):
+    """A stored stage does not match its manifest."""
+
+
+class RunNotFoundError(RatchetError, LookupError):
+    """No run of that name lies in the runs folder."""
+
+
+class CheckPointNotFoundError(RatchetError, FileNotFoundError):
+    """A saved state that was asked for is not there."""
+
+
+class StateError(RatchetError, ValueError):
+    """A saved trainer state does not fit the trainer that loads it."""
+
+
+class TrackingError(RatchetError, RuntimeError):
+    """The tracking server refused or could not be reached."""
+
+
+class StageFailedError(RatchetError, RuntimeError):
+    """A stage of an experiment failed; the message names the command that resumes."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Say which known name was probably meant.
+
+    Parameters
+    ----------
+    name
+        What was given.
+    known
+        What would have been right.
+
+    Returns
+    -------
+    str
+        ``" Did you mean 'x'?"``, or the sorted list of known names when none is near.
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" Known: {', '.join(names)}." if names else ""

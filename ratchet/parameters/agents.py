@@ -1,0 +1,136 @@
+"""Parameters that agents of every tensor scenario have, and the mapping from names to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from ratchet.parameters.base import SubParameters
+
+DEFAULT_AGENT = "_default"
+
+
+class LrFactors(SubParameters):
+    """Factors on a learning rate, one for the actor's loss and one for the critic's."""
+
+    actor: float = Field(default=1.0, ge=0)
+    critic: float = Field(default=1.0, ge=0)
+
+
+class ConstantSchedule(SubParameters):
+    """The agent learns in every iteration."""
+
+    kind: Literal["constant"] = "constant"
+
+    def is_on(self, iteration: int, agent_name: str) -> bool:
+        """Say whether the agent learns in this iteration."""
+        return True
+
+
+class ContiguousPeriodicSchedule(SubParameters):
+    """The agent learns in iterations whose index mod ``period`` lies in [start, stop)."""
+
+    kind: Literal["contiguous_periodic"] = "contiguous_periodic"
+    period: PositiveInt
+    start: int = Field(ge=0)
+    stop: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> ContiguousPeriodicSchedule:
+        if not self.start < self.stop <= self.period:
+            raise ValueError(
+                f"expected start < stop <= period, got start={self.start}, stop={self.stop},"
+                f" period={self.period}"
+            )
+        return self
+
+    def is_on(self, iteration: int, agent_name: str) -> bool:
+        """Say whether the agent learns in this iteration."""
+        return self.start <= iteration % self.period < self.stop
+
+
+class AlternatingPeriodicSchedule(SubParameters):
+    """Two blocks of ``period`` iterations that alternate; ``first_agent`` learns in the first."""
+
+    kind: Literal["alternating_periodic"] = "alternating_periodic"
+    period: PositiveInt
+    first_agent: str
+
+    def is_on(self, iteration: int, agent_name: str) -> bool:
+        """Say whether the agent learns in this iteration."""
+        first_block = (iteration // self.period) % 2 == 0
+        return first_block == (agent_name == self.first_agent)
+
+
+UpdateSchedule = Annotated[
+    ConstantSchedule | ContiguousPeriodicSchedule | AlternatingPeriodicSchedule,
+    Field(discriminator="kind"),
+]
+
+
+class AgentParameters(SubParameters):
+    """What every agent has."""
+
+    is_random: bool = False
+    agent_lr_factor: LrFactors = LrFactors()
+    body_lr_factor: LrFactors = LrFactors()
+    update_schedule: UpdateSchedule = ConstantSchedule()
+    use_manual_architecture: bool = False
+    load_checkpoint_and_parameters: bool = False
+    checkpoint_run_id: str | None = None
+    checkpoint_version: str = "latest"
+    use_orthogonal_initialisation: bool = True
+    orthogonal_initialisation_gain: float = 1.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_short_schedule(cls, data: object) -> object:
+        if isinstance(data, dict) and isinstance(data.get("update_schedule"), str):
+            data = {**data, "update_schedule": {"kind": data["update_schedule"]}}
+        return data
+
+
+class AgentsParameters(Mapping[str, AgentParameters]):
+    """Parameters by agent name; names that are not given have those of ``_default``.
+
+    Immutable. Made by :class:`ratchet.HyperParameters`.
+    """
+
+    def __init__(self, default: AgentParameters, named: Mapping[str, AgentParameters]) -> None:
+        self._default = default
+        self._named = dict(sorted(named.items()))
+
+    def __getitem__(self, name: str) -> AgentParameters:
+        return self._named.get(name, self._default)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __iter__(self) -> Iterator[str]:
+        yield DEFAULT_AGENT
+        yield from self._named
+
+    def __len__(self) -> int:
+        return 1 + len(self._named)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AgentsParameters):
+            return NotImplemented
+        return self._default == other._default and self._named == other._named
+
+    def __hash__(self) -> int:
+        return id(type(self))
+
+    def __repr__(self) -> str:
+        return f"AgentsParameters({self.to_dict()!r})"
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names that have parameters of their own."""
+        return tuple(self._named)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all values as plain data, ``_default`` first."""
+        return {name: self[name].to_dict() for name in self}

@@ -1,0 +1,179 @@
+"""``HyperParameters``: all that decides an experiment's result, and nothing else.
+
+Top-level values stand here; sections come from the registry, so a plug-in adds its own
+without an edit of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic_core import PydanticCustomError
+
+from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
+from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.messages import describe_validation_error
+
+
+class HyperParameters(BaseModel):
+    """All that decides the result of an experiment.
+
+    Sections (``rl``, ``ppo``, ``nip_protocol`` …) are attributes too: those registered with
+    :func:`ratchet.parameters.register_parameters`, with their defaults where not given.
+    ``agents`` maps names to agent parameters, ``_default`` standing for the rest.
+
+    Raises
+    ------
+    ParameterError
+        For an unknown key, a wrong type or a value out of range; the message has the dotted
+        path, the value, and what was expected.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", validate_default=True)
+
+    scenario: str
+    trainer: str
+    dataset: str
+    interaction_protocol: str = "nip"
+    seed: NonNegativeInt = 6198
+    pretrain_agents: bool = False
+    test_size: float = Field(default=0.2, gt=0, lt=1)
+    d_representation: PositiveInt = 16
+    message_size: PositiveInt = 1
+    include_linear_message_space: bool = False
+    d_linear_message_space: PositiveInt = 2
+
+    def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
+        load_plugins()
+        plain = {name: data.pop(name) for name in list(data) if name in type(self).model_fields}
+        sections = _read_sections(data)
+        try:
+            super().__init__(**plain)
+        except ValidationError as error:
+            raise ParameterError(describe_validation_error(error)) from error
+        agents = _read_agents(self.scenario, data.pop("agents", {}))
+        extra = self.__pydantic_extra__
+        assert extra is not None  # extra="allow"
+        extra.update(sections, agents=agents)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- sections are of any type
+        """Give a section that was registered after this value was made its defaults."""
+        extra = object.__getattribute__(self, "__pydantic_extra__") or {}
+        if name in extra:
+            return extra[name]
+        if name in SECTIONS:
+            return SECTIONS[name].model()
+        raise AttributeError(f"HyperParameters has no {name!r}.{nearest(name, self.known_keys())}")
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """List everything that may stand at the top of an experiment file."""
+        return sorted([*cls.model_fields, *SECTIONS, "agents"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give all values as plain data; :meth:`from_dict` is its exact inverse."""
+        result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        for name in sorted(SECTIONS):
+            result[name] = getattr(self, name).to_dict()
+        result["agents"] = self.agents.to_dict()
+        return result
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make parameters from plain data."""
+        return cls(**data)
+
+    def replace(self, changes: Mapping[str, Any]) -> Self:
+        """Make a copy with some values changed.
+
+        Parameters
+        ----------
+        changes
+            Dotted path → new value, e.g. ``{"rl.num_iterations": 20}``.
+        """
+        data = self.to_dict()
+        for path, value in changes.items():
+            set_path(data, path, value)
+        return type(self).from_dict(data)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HyperParameters):
+            return NotImplemented
+        return self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash((self.scenario, self.trainer, self.dataset, self.seed))
+
+
+def set_path(data: dict[str, Any], path: str, value: object) -> None:
+    """Set ``data["a"]["b"]`` for the path ``a.b``, making what is missing on the way."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        child = data.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ParameterError(
+                f"{path}: {parent!r} is the value {child!r}, expected a section that has {last!r}."
+            )
+        data = child
+    data[last] = value
+
+
+def _read_sections(data: dict[str, Any]) -> dict[str, SubParameters]:
+    """Take the sections out of ``data`` and validate them."""
+    for name in data:
+        if name not in SECTIONS and name != "agents":
+            hint = nearest(name, HyperParameters.known_keys())
+            raise ParameterError(
+                f"{name}: unknown parameter (value {data[name]!r}).{hint}"
+                " A plug-in's section must be registered before it is read."
+            )
+    sections = {}
+    for name, section in sorted(SECTIONS.items()):
+        value = data.pop(name, {})
+        try:
+            sections[name] = section.model.model_validate(value)
+        except ValidationError as error:
+            message = describe_validation_error(error, prefix=name, model=section.model)
+            raise ParameterError(message) from error
+    return sections
+
+
+def _read_agents(scenario: str, data: object) -> AgentsParameters:
+    """Validate the agents, each over the values of ``_default``."""
+    if isinstance(data, AgentsParameters):
+        return data
+    if not isinstance(data, Mapping):
+        raise ParameterError(f"agents: got {data!r}, expected a mapping from agent names.")
+    if scenario not in AGENT_MODELS:
+        raise UnknownNameError(f"scenario: unknown {scenario!r}.{nearest(scenario, AGENT_MODELS)}")
+    model = AGENT_MODELS[scenario]
+    default = data.get(DEFAULT_AGENT, {})
+    return AgentsParameters(
+        _read_agent(model, DEFAULT_AGENT, default, {}),
+        {
+            name: _read_agent(model, name, value, default)
+            for name, value in data.items()
+            if name != DEFAULT_AGENT
+        },
+    )
+
+
+def _read_agent(
+    model: type[SubParameters], name: str, value: object, default: Mapping[str, Any]
+) -> AgentParameters:
+    if isinstance(value, SubParameters):
+        value = value.to_dict()
+    if not isinstance(value, Mapping):
+        raise ParameterError(f"agents.{name}: got {value!r}, expected a mapping of parameters.")
+    try:
+        agent = model.model_validate({**default, **value})
+    except ValidationError as error:
+        message = describe_validation_error(error, prefix=f"agents.{name}", model=model)
+        raise ParameterError(message) from error
+    if not isinstance(agent, AgentParameters):
+        raise PydanticCustomError("agent_model", "{m} is no AgentParameters", {"m": str(model)})
+    return agent

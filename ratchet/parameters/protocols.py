@@ -1,0 +1,79 @@
+"""Sections that interaction protocols read."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import PositiveInt, model_validator
+
+from ratchet.parameters.base import SubParameters, register_parameters
+
+
+@register_parameters("protocol_common")
+class ProtocolCommonParameters(SubParameters):
+    """What all protocols share: who begins, and who is paid how much for what."""
+
+    verifier_first: bool = True
+    randomize_prover_stance: bool = False
+    prover_reward: float = 1.0
+    verifier_reward: float = 1.0
+    verifier_incorrect_penalty: float = -1.0
+    verifier_terminated_penalty: float = -1.0
+    verifier_no_guess_reward: float = 0.0
+    shared_reward: bool = False
+    force_guess: Literal["zero", "one", "y"] | None = None
+    zero_knowledge: bool = False
+
+
+class LongProtocolParameters(SubParameters):
+    """Bounds on the number of rounds of a protocol that goes back and forth."""
+
+    max_message_rounds: PositiveInt = 8
+    min_message_rounds: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.min_message_rounds > self.max_message_rounds:
+            raise ValueError(
+                "expected min_message_rounds <= max_message_rounds, got"
+                f" {self.min_message_rounds} > {self.max_message_rounds}"
+            )
+        return self
+
+
+@register_parameters("nip_protocol", protocols=("nip",))
+class NipProtocolParameters(LongProtocolParameters):
+    """A prover and a verifier take turns."""
+
+
+class TwoProverProtocolParameters(LongProtocolParameters):
+    """Two provers with a channel each."""
+
+    sequential: bool = False
+    prover0_first: bool = True
+    randomize_channel_order: bool = True
+
+
+@register_parameters("debate_protocol", protocols=("debate",))
+class DebateProtocolParameters(TwoProverProtocolParameters):
+    """Two provers argue for opposite answers before a verifier; all see all."""
+
+
+@register_parameters("mnip_protocol", protocols=("mnip",))
+class MnipProtocolParameters(TwoProverProtocolParameters):
+    """Two provers argue for the same answer without seeing each other."""
+
+
+@register_parameters("multi_channel_test_protocol", protocols=("multi_channel_test",))
+class MultiChannelTestProtocolParameters(LongProtocolParameters):
+    """Three provers and three channels, for tests of everything that has channels."""
+
+    min_message_rounds: PositiveInt = 2
+
+
+@register_parameters("zk_protocol")
+class ZkProtocolParameters(SubParameters):
+    """Zero knowledge: how much the simulator's success is worth."""
+
+    simulator_reward_coefficient: float = 1.0
+    aux_prover_reward_coefficient: float = 1.0

@@ -1,0 +1,63 @@
+"""``ExperimentSettings``: all that must not change an experiment's result."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from ratchet.errors import ParameterError
+from ratchet.parameters.base import SubParameters
+from ratchet.parameters.messages import describe_validation_error
+
+
+class ExperimentSettings(SubParameters):
+    """Where and how an experiment runs. Never part of a stage's key.
+
+    ``home`` is the folder for everything Ratchet keeps for itself (store, databases, Prefect);
+    ``runs`` the folder of readable run folders. ``store`` is a folder or any fsspec URL,
+    ``<home>/store`` when not given.
+    """
+
+    home: str = ".ratchet"
+    runs: str = "runs"
+    store: str | None = None
+    tracking_uri: str | None = None
+    tracking: bool = True
+    experiment_name: str | None = None
+    run_id: str | None = None
+    parent_run_id: str | None = None
+    tags: dict[str, str] = Field(default_factory=dict)
+    device: str = "cpu"
+    num_threads: PositiveInt = 1
+    iterations_per_task: PositiveInt = 10
+    num_rollout_workers: PositiveInt = 4
+    pin_memory: bool = False
+    pretrained_embeddings_batch_size: PositiveInt = 256
+    rollout_sample_period: PositiveInt | None = None
+    checkpoint_period: PositiveInt | None = None
+    requests_per_minute: PositiveInt | None = None
+    tokens_per_minute: PositiveInt | None = None
+    poll_seconds: PositiveFloat = 5.0
+    poll_seconds_max: PositiveFloat = 60.0
+    budget: PositiveFloat | None = None
+    retries: NonNegativeInt = 3
+    retry_delay_seconds: float = Field(default=1.0, ge=0)
+    profiler: bool = False
+    progress: Literal["auto", "bar", "plain", "none"] = "auto"
+    test_run: bool = False
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Make settings from plain data.
+
+        Raises
+        ------
+        ParameterError
+            With the dotted path, the value and what was expected.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            message = describe_validation_error(error, prefix="settings", model=cls)
+            raise ParameterError(message) from error

@@ -1,0 +1,59 @@
+"""Sections that tensor trainers read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from ratchet.parameters.agents import LrFactors
+from ratchet.parameters.base import SubParameters, register_parameters
+
+
+@register_parameters("rl")
+class RlParameters(SubParameters):
+    """Reinforcement learning on tensors: how much is sampled and how it is learned from."""
+
+    frames_per_batch: PositiveInt | None = 1000
+    rollouts_per_iteration: PositiveInt | None = None
+    steps_per_env_per_iteration: PositiveInt | None = None
+    num_iterations: NonNegativeInt = 1000
+    num_epochs: PositiveInt = 4
+    minibatch_size: PositiveInt = 64
+    lr: PositiveFloat = 0.003
+    anneal_lr: bool = False
+    max_grad_norm: PositiveFloat = 1.0
+    loss_critic_type: Literal["smooth_l1", "l1", "l2"] = "smooth_l1"
+    clip_value: bool | PositiveFloat = False
+    normalize_observations: bool = True
+    num_normalization_steps: PositiveInt = 1000
+    gamma: float = Field(default=0.9, ge=0, le=1)
+    lmbda: float = Field(default=0.95, ge=0, le=1)
+    body_lr_factor: LrFactors = LrFactors()
+    use_shared_body: bool = True
+    num_test_iterations: PositiveInt = 10
+
+
+@register_parameters("ppo", trainers=("vanilla_ppo",))
+class PpoParameters(SubParameters):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+    loss_type: Literal["clip", "kl_penalty"] = "clip"
+    clip_epsilon: PositiveFloat = 0.2
+    kl_target: PositiveFloat = 0.01
+    kl_beta: float = Field(default=1.0, ge=0)
+    kl_decrement: PositiveFloat = 0.5
+    kl_increment: PositiveFloat = 2.0
+    critic_coef: float = Field(default=1.0, ge=0)
+    entropy_eps: float = Field(default=0.001, ge=0)
+    normalize_advantage: bool = True
+
+
+@register_parameters("solo_agent")
+class SoloAgentParameters(SubParameters):
+    """Supervised training of one agent alone; also used to pretrain bodies."""
+
+    num_epochs: PositiveInt = 100
+    batch_size: PositiveInt = 256
+    learning_rate: PositiveFloat = 0.001
+    body_lr_factor_override: bool = False

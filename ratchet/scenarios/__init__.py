@@ -1,0 +1,1 @@
+"""What is played: one package a scenario, none knows another."""

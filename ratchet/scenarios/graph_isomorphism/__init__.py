@@ -1,0 +1,1 @@
+"""Graph isomorphism: are two graphs the same up to relabelling?"""
