@@ -1,0 +1,56 @@
+# The commands of the project. `make setup` once, then `make demo`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: setup demo test test-slow check format bench up down constraints clean help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## make .venv and install everything (immediate when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev]'
+	@touch $(STAMP)
+
+demo: setup  ## run experiments/demo.yaml from start to report
+	$(BIN)/ratchet run experiments/demo.yaml
+
+test: setup  ## the default tests: under five minutes on two cores
+	$(BIN)/python -m pytest
+
+test-slow: setup  ## the rest: real servers, deployments, browsers, wheels
+	$(BIN)/python -m pytest -m slow
+
+check: setup  ## linter, formatter, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## who is faster, in one run: prints ratios
+	@for file in benchmarks/bench_*.py; do \
+		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
+
+up: setup  ## Prefect server, MLflow server and a worker, until Ctrl-C
+	$(BIN)/ratchet up
+
+down:  ## stop what `ratchet up --detach` started
+	$(BIN)/ratchet down
+
+constraints:  ## freeze the versions of .venv
+	@{ echo '# Versions known to work together. Written by `make constraints`.'; \
+	   $(BIN)/python -m pip freeze --exclude-editable --exclude ratchet-experiments \
+	     | sed -E 's/^(torch==[0-9.]+)\+.*/\1/' | grep -E '^[A-Za-z0-9_.-]+==[^ ]+$$'; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:  ## remove caches and builds; .venv, runs and stored stages stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -1,0 +1,75 @@
+"""What every test stands on: one thread, no network, nothing outside a temporary folder.
+
+The environment is set while this file is imported, before any library reads it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+_SANDBOX = Path(tempfile.mkdtemp(prefix="ratchet-tests-"))
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_HOME": str(_SANDBOX / "prefect"),
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "MLFLOW_TRACKING_URI": f"sqlite:///{_SANDBOX / 'mlflow.db'}",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "HYPOTHESIS_STORAGE_DIRECTORY": str(_SANDBOX / "hypothesis"),
+    "HF_HUB_OFFLINE": "1",
+    "NO_COLOR": "1",
+}
+_FOREIGN = ("PREFECT_API_URL", "PREFECT_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+
+os.environ.update(_ENVIRONMENT)
+for _name in _FOREIGN:
+    os.environ.pop(_name, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the folder that the libraries wrote to."""
+    shutil.rmtree(_SANDBOX, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where a browser is required, a skipped browser test is a failed one."""
+    report = yield
+    required = os.environ.get("RATCHET_REQUIRE_BROWSER") == "1"
+    if required and report.skipped and item.get_closest_marker("browser"):
+        report.outcome = "failed"
+        report.longrepr = f"RATCHET_REQUIRE_BROWSER=1, but skipped: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Keep torch, where a test module has imported it, at one thread."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """A temporary Prefect server, once for the whole session (it takes seconds to start)."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
