@@ -1,4 +1,4 @@
-"""Parameters: what decides a result (``HyperParameters``) and what must not (``ExperimentSettings``)."""
+"""What decides a result (``HyperParameters``) and what must not (``ExperimentSettings``)."""
 
 from ratchet.parameters.agents import AgentParameters, AgentsParameters, LrFactors
 from ratchet.parameters.base import (

@@ -28,7 +28,8 @@ class SubParameters(BaseModel):
 class Section:
     """A registered section and who reads it.
 
-    An empty tuple means that everybody may read it.
+    An empty tuple means that everybody may read it. So may whoever no section names: of a
+    user's own trainer nothing is known, and leaving out what it reads would be a wrong hit.
     """
 
     name: str
@@ -40,10 +41,16 @@ class Section:
     def concerns(self, *, trainer: str, protocol: str, scenario: str) -> bool:
         """Say whether an experiment of these three may read the section."""
         return (
-            (not self.trainers or trainer in self.trainers)
-            and (not self.protocols or protocol in self.protocols)
-            and (not self.scenarios or scenario in self.scenarios)
+            _may_read(trainer, self.trainers, "trainers")
+            and _may_read(protocol, self.protocols, "protocols")
+            and _may_read(scenario, self.scenarios, "scenarios")
         )
+
+
+def _may_read(name: str, readers: tuple[str, ...], kind: str) -> bool:
+    if not readers or name in readers:
+        return True
+    return not any(name in getattr(section, kind) for section in SECTIONS.values())
 
 
 SECTIONS: dict[str, Section] = {}

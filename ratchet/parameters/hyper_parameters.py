@@ -17,6 +17,7 @@ from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsPara
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.trainers import TrainerReference
 
 
 class HyperParameters(BaseModel):
@@ -36,7 +37,7 @@ class HyperParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True)
 
     scenario: str
-    trainer: str
+    trainer: str | TrainerReference
     dataset: str
     interaction_protocol: str = "nip"
     seed: NonNegativeInt = 6198
@@ -54,7 +55,7 @@ class HyperParameters(BaseModel):
         try:
             super().__init__(**plain)
         except ValidationError as error:
-            raise ParameterError(describe_validation_error(error)) from error
+            raise ParameterError(describe_validation_error(error, model=type(self))) from error
         agents = _read_agents(self.scenario, data.pop("agents", {}))
         extra = self.__pydantic_extra__
         assert extra is not None  # extra="allow"
@@ -69,6 +70,11 @@ class HyperParameters(BaseModel):
             return SECTIONS[name].model()
         raise AttributeError(f"HyperParameters has no {name!r}.{nearest(name, self.known_keys())}")
 
+    @property
+    def trainer_name(self) -> str:
+        """The trainer's registered name, or the class name of a trainer from a file."""
+        return self.trainer if isinstance(self.trainer, str) else self.trainer.class_name
+
     @classmethod
     def known_keys(cls) -> list[str]:
         """List everything that may stand at the top of an experiment file."""
@@ -77,6 +83,8 @@ class HyperParameters(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Give all values as plain data; :meth:`from_dict` is its exact inverse."""
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
+        if isinstance(self.trainer, TrainerReference):
+            result["trainer"] = self.trainer.to_dict()
         for name in sorted(SECTIONS):
             result[name] = getattr(self, name).to_dict()
         result["agents"] = self.agents.to_dict()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -23,19 +24,73 @@ def describe_validation_error(
     model
         The section's model, for the nearest name of an unknown key.
     """
-    lines = []
+    problems: dict[str, list[str]] = {}
     for problem in error.errors(include_url=False):
-        parts = [prefix, *(str(part) for part in problem["loc"])]
-        path = ".".join(part for part in parts if part)
-        lines.append(f"{path}: {_describe(problem, model)}")
-    return "\n".join(dict.fromkeys(lines))
+        path, known = _resolve(problem["loc"], model)
+        full_path = ".".join(part for part in (prefix, *path) if part)
+        problems.setdefault(full_path, []).append(_describe(problem, known))
+    lines = [
+        f"{path}: {_join(messages)}"
+        for path, messages in problems.items()
+        if not any(other.startswith(f"{path}.") for other in problems)
+    ]
+    return "\n".join(lines)
 
 
-def _describe(problem: Any, model: type[BaseModel] | None) -> str:  # noqa: ANN401
+def _join(messages: list[str]) -> str:
+    """Make one sentence of what the members of a union wanted."""
+    first, *others = dict.fromkeys(messages)
+    wanted = [other.partition("Input should be ")[2] for other in others]
+    if not any(wanted):
+        return first
+    return first.removesuffix(".") + "".join(f", or {text[:-1]}" for text in wanted if text) + "."
+
+
+def _describe(problem: Any, known: list[str]) -> str:  # noqa: ANN401 -- pydantic's ErrorDetails
     if problem["type"] == "extra_forbidden":
-        known = list(model.model_fields) if model is not None else []
         name = str(problem["loc"][-1])
         return f"unknown parameter (value {problem['input']!r}).{nearest(name, known)}"
     if problem["type"] == "missing":
         return "missing, but required. Add it to the experiment file."
     return f"got {problem['input']!r} ({type(problem['input']).__name__}). {problem['msg']}."
+
+
+def _resolve(
+    loc: tuple[int | str, ...], model: type[BaseModel] | None
+) -> tuple[list[str], list[str]]:
+    """Turn pydantic's location into a path as the user wrote it.
+
+    Pydantic names the member of a union on the way; the user did not.
+
+    Returns
+    -------
+    path, known
+        The path's parts, and the names that are known at its last but one.
+    """
+    path: list[str] = []
+    annotation: Any = model
+    known: list[str] = []
+    for part in loc:
+        members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else None
+        if members is not None:
+            annotation = _member(members, str(part))
+            continue
+        fields = annotation.model_fields if _is_model(annotation) else {}
+        known = list(fields)
+        path.append(str(part))
+        annotation = fields[str(part)].annotation if str(part) in fields else None
+    return path, known
+
+
+def _member(members: tuple[Any, ...], tag: str) -> Any:  # noqa: ANN401 -- any type
+    """Find the member of a union that pydantic calls ``tag``; None when it is a plain type."""
+    for member in members:
+        if _is_model(member):
+            kind = member.model_fields.get("kind")
+            if tag in (member.__name__, kind.default if kind else None):
+                return member
+    return None
+
+
+def _is_model(annotation: Any) -> bool:  # noqa: ANN401 -- any type
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -16,11 +16,13 @@ class ExperimentSettings(SubParameters):
 
     ``home`` is the folder for everything Ratchet keeps for itself (store, databases, Prefect);
     ``runs`` the folder of readable run folders. ``store`` is a folder or any fsspec URL,
-    ``<home>/store`` when not given.
+    ``<home>/store`` when not given. Relative paths of plug-in files start from ``base_dir``,
+    the experiment file's folder.
     """
 
     home: str = ".ratchet"
     runs: str = "runs"
+    base_dir: str | None = None
     store: str | None = None
     tracking_uri: str | None = None
     tracking: bool = True

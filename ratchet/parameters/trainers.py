@@ -1,4 +1,4 @@
-"""Sections that tensor trainers read."""
+"""Sections that tensor trainers read, and the reference to a trainer in a user's file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from ratchet.parameters.agents import LrFactors
 from ratchet.parameters.base import SubParameters, register_parameters
+
+
+class TrainerReference(SubParameters):
+    """A trainer in a Python file of the user's.
+
+    ``module_path`` starts from the folder of the experiment file (``settings.base_dir``), so
+    that it means the same on every machine. Of the two only the class name belongs to a
+    stage's key; the file's content is in the code fingerprint.
+    """
+
+    module_path: str
+    class_name: str
 
 
 @register_parameters("rl")
