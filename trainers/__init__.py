@@ -1,0 +1,47 @@
+"""How agents learn: trainers by family, and the algorithms they are made of.
+
+Names are imported on first use, so that ``import trainers`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.errors import CheckPointNotFoundError
+    from trainers.base import Trainer
+    from trainers.progress import IterationContext, attach_progress_bar
+    from trainers.registry import register_trainer
+    from trainers.tensordict.base import TensorDictTrainer
+    from trainers.tensordict.objectives import Objective
+    from trainers.tensordict.rl import TensorDictRlTrainer
+
+__all__ = [
+    "CheckPointNotFoundError",
+    "IterationContext",
+    "Objective",
+    "TensorDictRlTrainer",
+    "TensorDictTrainer",
+    "Trainer",
+    "attach_progress_bar",
+    "register_trainer",
+]
+
+_HOMES = {
+    "CheckPointNotFoundError": "ratchet.errors",
+    "IterationContext": "trainers.progress",
+    "Objective": "trainers.tensordict.objectives",
+    "TensorDictRlTrainer": "trainers.tensordict.rl",
+    "TensorDictTrainer": "trainers.tensordict.base",
+    "Trainer": "trainers.base",
+    "attach_progress_bar": "trainers.progress",
+    "register_trainer": "trainers.registry",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+    """Import a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trainers' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,1 @@
+"""Algorithms as pure functions on tensors: no configuration object, no logging, no state."""

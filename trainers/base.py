@@ -1,0 +1,146 @@
+"""The base of all trainers: it takes what an experiment is made of, and trains.
+
+Knows no tensors, so that trainers of chat models stand on it too.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ratchet.errors import CheckPointNotFoundError, ParameterError
+from trainers.progress import declared_iterations
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.instance import ScenarioInstance
+
+__all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
+
+
+@dataclass(frozen=True)
+class MetricRecord:
+    """The metrics of one iteration of one stage."""
+
+    stage: str
+    iteration: int
+    values: dict[str, float]
+
+
+class Trainer(ABC):
+    """Base of all trainers. Subclasses write :meth:`train`.
+
+    Parameters
+    ----------
+    hyper_params
+        All that decides the result.
+    scenario_instance
+        The components of the experiment.
+    settings
+        All that must not change the result.
+    """
+
+    trainer_type: ClassVar[str] = "rl"
+    """Which parts the agents are built with: ``"rl"``, ``"solo_agent"`` or one's own."""
+
+    State: ClassVar[type[Any]]
+    """The class of :attr:`state`, for trainers that have one."""
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        scenario_instance: ScenarioInstance,
+        settings: ExperimentSettings,
+    ) -> None:
+        self.hyper_params = hyper_params
+        self.scenario_instance = scenario_instance
+        self.settings = settings
+        self.history: list[MetricRecord] = []
+
+    @abstractmethod
+    def train(self) -> None:
+        """Train the agents: seed, run the training loop, run the test loop, save."""
+
+    @property
+    def protocol_handler(self) -> ProtocolHandler:
+        """The interaction protocol that is played."""
+        return self.scenario_instance.protocol_handler
+
+    @property
+    def agent_names(self) -> list[str]:
+        """The agents' names in the protocol's order."""
+        return list(self.protocol_handler.agent_names)
+
+    @property
+    def num_agents(self) -> int:
+        """The number of agents."""
+        return len(self.agent_names)
+
+    @property
+    def max_message_rounds(self) -> int:
+        """The largest number of rounds of an episode."""
+        return int(self.protocol_handler.max_message_rounds)
+
+    def get_total_num_iterations(self) -> int:
+        """Sum the iterations declared with :func:`trainers.attach_progress_bar`."""
+        return declared_iterations(self)
+
+    def log_stats(self, stats: Mapping[str, float], *, iteration: int, stage: str) -> None:
+        """Record the metrics of one iteration in :attr:`history`.
+
+        Whoever runs the trainer takes them from there to where they are kept.
+        """
+        values = {name: float(value) for name, value in stats.items()}
+        self.history.append(MetricRecord(stage, iteration, values))
+
+    @classmethod
+    def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
+        """Give the folder of a run's checkpoint.
+
+        Parameters
+        ----------
+        run_id
+            The run.
+        home
+            Ratchet's own folder, ``ExperimentSettings.home``; its default when not given.
+        """
+        from ratchet.parameters.settings import ExperimentSettings
+
+        return Path(home or ExperimentSettings().home) / "checkpoints" / run_id
+
+    @property
+    def checkpoint_base_dir(self) -> Path:
+        """The folder of this run's checkpoint.
+
+        Raises
+        ------
+        ParameterError
+            If the run has no id.
+        """
+        run_id = self.settings.run_id
+        if run_id is None:
+            raise ParameterError(
+                "settings.run_id: got None, but a checkpoint is kept under the run's id."
+                " Set run_id in the settings, or take `trainer.state` and save that."
+            )
+        return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)
+
+    @property
+    def checkpoint_state_path(self) -> Path:
+        """The folder of the saved state."""
+        return self.checkpoint_base_dir / "state"
+
+    @property
+    def checkpoint_params_path(self) -> Path:
+        """The file with the run's hyper-parameters."""
+        return self.checkpoint_base_dir / "hyper_params.json"
+
+    @property
+    def checkpoint_metadata_path(self) -> Path:
+        """The file with what else is known about the checkpoint."""
+        return self.checkpoint_base_dir / "metadata.json"

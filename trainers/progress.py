@@ -1,0 +1,129 @@
+"""Progress of a trainer's loops, told to whoever listens: a bar, plain lines, or nobody.
+
+The listener is set from outside (:func:`progress_reporter`), so trainers know no terminal.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
+
+
+class ProgressReporter(Protocol):
+    """What shows progress."""
+
+    def start(self, total: int) -> None:
+        """Begin a loop of ``total`` iterations."""
+
+    def describe(self, description: str) -> None:
+        """Name what the loop does."""
+
+    def advance(self, steps: int) -> None:
+        """Count finished iterations."""
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Show the latest metrics."""
+
+    def finish(self) -> None:
+        """End the loop, finished or not."""
+
+
+_REPORTER: ContextVar[ProgressReporter | None] = ContextVar("progress_reporter", default=None)
+
+
+@contextmanager
+def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
+    """Tell ``reporter`` about the progress of every loop that runs inside."""
+    token = _REPORTER.set(reporter)
+    try:
+        yield
+    finally:
+        _REPORTER.reset(token)
+
+
+class IterationContext:
+    """What a loop tells about itself while it runs.
+
+    Parameters
+    ----------
+    total
+        The number of iterations of this loop.
+    reporter
+        Who is told; whoever :func:`progress_reporter` set by default, else nobody.
+    """
+
+    def __init__(self, total: int, reporter: ProgressReporter | None = None) -> None:
+        self.total = total
+        self.completed = 0
+        self.description = ""
+        self._reporter = reporter if reporter is not None else _REPORTER.get()
+
+    def __enter__(self) -> IterationContext:
+        if self._reporter is not None:
+            self._reporter.start(self.total)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._reporter is not None:
+            self._reporter.finish()
+
+    def set_description(self, description: str) -> None:
+        """Name what the loop does, e.g. ``"Training"``."""
+        self.description = description
+        if self._reporter is not None:
+            self._reporter.describe(description)
+
+    def set_postfix(self, metrics: Mapping[str, float] | None = None, **more: float) -> None:
+        """Show metrics beside the progress."""
+        if self._reporter is not None:
+            self._reporter.show({**(metrics or {}), **more})
+
+    def step(self, steps: int = 1) -> None:
+        """Count ``steps`` finished iterations."""
+        self.completed += steps
+        if self._reporter is not None:
+            self._reporter.advance(steps)
+
+
+_Loop = TypeVar("_Loop", bound=Callable[..., Any])
+_TOTAL_ATTRIBUTE = "__progress_total__"
+
+
+def attach_progress_bar(num_iterations: Callable[[Any], int]) -> Callable[[_Loop], _Loop]:
+    """Give a method an :class:`IterationContext` and declare how many iterations it has.
+
+    The method is called without the context, which is made for it and passed as
+    ``iteration_context``.
+
+    Parameters
+    ----------
+    num_iterations
+        Takes the trainer, returns the number of iterations of this loop.
+    """
+
+    def decorate(method: _Loop) -> _Loop:
+        @functools.wraps(method)
+        def run(self: object, *args: object, **kwargs: object) -> object:
+            given = isinstance(kwargs.get("iteration_context"), IterationContext)
+            if given or any(isinstance(argument, IterationContext) for argument in args):
+                return method(self, *args, **kwargs)
+            with IterationContext(num_iterations(self)) as context:
+                return method(self, *args, iteration_context=context, **kwargs)
+
+        setattr(run, _TOTAL_ATTRIBUTE, num_iterations)
+        return run  # type: ignore[return-value] -- same signature less the context
+
+    return decorate
+
+
+def declared_iterations(trainer: object) -> int:
+    """Sum the iterations that the trainer's methods declared with :func:`attach_progress_bar`."""
+    total = 0
+    for name in dir(type(trainer)):
+        num_iterations = getattr(getattr(type(trainer), name, None), _TOTAL_ATTRIBUTE, None)
+        if num_iterations is not None:
+            total += num_iterations(trainer)
+    return total

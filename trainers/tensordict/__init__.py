@@ -1,0 +1,1 @@
+"""Trainers of small local networks on batched tensordict environments."""
