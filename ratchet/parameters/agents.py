@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -72,6 +72,8 @@ UpdateSchedule = Annotated[
 
 class AgentParameters(SubParameters):
     """What every agent has."""
+
+    is_text: ClassVar[bool] = False  # True where agents are chat models and rollouts are text
 
     is_random: bool = False
     agent_lr_factor: LrFactors = LrFactors()

@@ -1,0 +1,18 @@
+"""Abstract decision problem: the prover says one thing, and the verifier decides."""
+
+from __future__ import annotations
+
+from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
+from ratchet.protocols.registry import register_protocol_handler
+
+
+@register_protocol_handler("adp")
+class AdpProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+    """The prover in round 0, the verifier in round 1; ``verifier_first`` has no say."""
+
+    agent_names = ("prover", "verifier")
+    max_message_rounds = 2
+
+    def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
+        """Say whose turn it is."""
+        return (agent_name == "verifier") == (round == 1)

@@ -1,0 +1,53 @@
+"""Whether the common protocol parameters fit the protocol and the scenario.
+
+Used by the registry when a protocol is built and when parameters are checked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError
+from ratchet.parameters.agents import DEFAULT_AGENT
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.handler import ProtocolHandler
+
+
+def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
+    """Check ``protocol_common`` against the protocol's agents.
+
+    Parameters
+    ----------
+    hyper_params
+        The experiment's parameters.
+    handler
+        The protocol, not yet in its zero-knowledge version.
+
+    Raises
+    ------
+    ParameterError
+        With the dotted path, what it got and what it expected.
+    """
+    common = hyper_params.protocol_common
+    is_text = hyper_params.agents[DEFAULT_AGENT].is_text
+    protocol = f"protocol {hyper_params.interaction_protocol!r}"
+    scenario = f"scenario {hyper_params.scenario!r}"
+    if common.randomize_prover_stance and not (is_text and len(handler.prover_names) == 1):
+        raise ParameterError(
+            f"protocol_common.randomize_prover_stance: got True with {scenario} and {protocol},"
+            f" whose provers are {list(handler.prover_names)}; expected a text scenario and a"
+            " protocol with a single prover. Set it to false, or change the scenario or protocol."
+        )
+    if common.zero_knowledge and list(handler.verifier_names) != ["verifier"]:
+        raise ParameterError(
+            f"protocol_common.zero_knowledge: got True with {protocol}, whose verifiers are"
+            f" {list(handler.verifier_names)}; expected a protocol with the one verifier"
+            " 'verifier'. Set it to false, or change the protocol."
+        )
+    if common.zero_knowledge and is_text:
+        raise ParameterError(
+            f"protocol_common.zero_knowledge: got True with {scenario}, which is a text scenario;"
+            " expected a tensor scenario, since it compares logits. Set it to false."
+        )

@@ -1,0 +1,18 @@
+"""The verifier alone: what it knows without any prover."""
+
+from __future__ import annotations
+
+from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
+from ratchet.protocols.registry import register_protocol_handler
+
+
+@register_protocol_handler("solo_verifier")
+class SoloVerifierProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+    """One round; undecided, it is terminated at once."""
+
+    agent_names = ("verifier",)
+    max_message_rounds = 1
+
+    def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
+        """Say that it is the verifier's turn."""
+        return True

@@ -1,0 +1,59 @@
+"""The order of play that ``debate`` and ``mnip`` share: two provers with a channel each."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from ratchet.parameters.protocols import TwoProverProtocolParameters
+from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
+
+OWN_CHANNEL = {"prover0": "prover0_channel", "prover1": "prover1_channel"}
+
+
+class TwoProverProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+    """Two provers, each in its own channel, and a verifier in both.
+
+    Simultaneous: the provers in one round, the verifier in the next. Sequential: one prover,
+    the other, the verifier. ``verifier_first`` says whether the period begins with its turn.
+    """
+
+    agent_names = ("prover0", "prover1", "verifier")
+    message_channel_names = tuple(OWN_CHANNEL.values())
+
+    @property
+    @abstractmethod
+    def parameters(self) -> TwoProverProtocolParameters:
+        """The protocol's own section."""
+
+    @property
+    def max_message_rounds(self) -> int:
+        """As the protocol's section says."""
+        return self.parameters.max_message_rounds
+
+    @property
+    def min_message_rounds(self) -> int:
+        """As the protocol's section says."""
+        return self.parameters.min_message_rounds
+
+    @property
+    def randomize_channel_order(self) -> bool:
+        """As the protocol's section says."""
+        return self.parameters.randomize_channel_order
+
+    def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
+        """Say whether it is the agent's turn, and a channel it may write in."""
+        turns = self._turns()
+        may_write = OWN_CHANNEL.get(agent_name, channel_name) == channel_name
+        return may_write and agent_name in turns[round % len(turns)]
+
+    def _turns(self) -> list[tuple[str, ...]]:
+        """Give the agents of each round of a period."""
+        provers: list[tuple[str, ...]]
+        if not self.parameters.sequential:
+            provers = [("prover0", "prover1")]
+        elif self.parameters.prover0_first:
+            provers = [("prover0",), ("prover1",)]
+        else:
+            provers = [("prover1",), ("prover0",)]
+        verifier = [("verifier",)]
+        return [*verifier, *provers] if self.common.verifier_first else [*provers, *verifier]
