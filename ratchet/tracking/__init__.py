@@ -1,0 +1,49 @@
+"""Run folders that can be read with no server, and their mirror in MLflow."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.tracking.environment import CodeState, capture_code_state, capture_versions
+    from ratchet.tracking.manifest import RunManifest, StageRecord
+    from ratchet.tracking.metrics import MetricPoint
+    from ratchet.tracking.mlflow_mirror import MlflowMirror
+    from ratchet.tracking.result_table import ResultTable
+    from ratchet.tracking.run_folder import RunFolder, find_run, list_runs
+
+__all__ = [
+    "CodeState",
+    "MetricPoint",
+    "MlflowMirror",
+    "ResultTable",
+    "RunFolder",
+    "RunManifest",
+    "StageRecord",
+    "capture_code_state",
+    "capture_versions",
+    "find_run",
+    "list_runs",
+]
+
+_HOMES = {
+    "CodeState": "ratchet.tracking.environment",
+    "MetricPoint": "ratchet.tracking.metrics",
+    "MlflowMirror": "ratchet.tracking.mlflow_mirror",
+    "ResultTable": "ratchet.tracking.result_table",
+    "RunFolder": "ratchet.tracking.run_folder",
+    "RunManifest": "ratchet.tracking.manifest",
+    "StageRecord": "ratchet.tracking.manifest",
+    "capture_code_state": "ratchet.tracking.environment",
+    "capture_versions": "ratchet.tracking.environment",
+    "find_run": "ratchet.tracking.run_folder",
+    "list_runs": "ratchet.tracking.run_folder",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+    """Import a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ratchet.tracking' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,141 @@
+"""Files that are whole or not there: atomic writes, locks that die with their holder, JSON lines.
+
+The ground that run folders stand on. A process may be killed between any two instructions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import DataError
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file aside, flush it to the disk, and rename it into place."""
+    data = content.encode() if isinstance(content, str) else content
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    _flush_folder(path.parent)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock among processes and threads; waits for it.
+
+    The lock belongs to the open file (flock), so a killed holder never blocks. Not reentrant.
+
+    Parameters
+    ----------
+    path
+        An empty file to lock, made when missing and never removed.
+    """
+    with path.open("ab") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back
+
+
+class JsonLines:
+    """A file of one JSON object per line that only grows and survives a kill in mid-line.
+
+    Parameters
+    ----------
+    path
+        The file; need not exist. Writers must hold a lock of their own choice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """Read the whole lines from a byte offset on.
+
+        A last line without its line end was cut off by a kill, and is left out.
+
+        Returns
+        -------
+        tuple
+            The objects, and the offset where the next read begins.
+
+        Raises
+        ------
+        DataError
+            If a whole line is no JSON object.
+        """
+        if not self.path.exists():
+            return [], 0
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        return [self._parse(line) for line in whole.splitlines()], offset + len(whole)
+
+    def append(self, objects: Sequence[dict[str, Any]]) -> None:
+        """Append lines and flush them to the disk; a cut-off last line is removed first."""
+        if not objects:
+            return
+        text = "".join(json.dumps(item, allow_nan=False) + "\n" for item in objects)
+        existed = self.path.exists()
+        with self.path.open("r+b" if existed else "w+b") as file:
+            _drop_partial_line(file)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if not existed:
+            _flush_folder(self.path.parent)
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        try:
+            item = json.loads(line)
+        except ValueError as error:
+            raise DataError(self._complaint(line)) from error
+        if not isinstance(item, dict):
+            raise DataError(self._complaint(line))
+        return item
+
+    def _complaint(self, line: bytes) -> str:
+        return (
+            f"{self.path}: got the line {line[:80]!r}, expected a JSON object."
+            " Remove that line; what is missing is written again when the run is resumed."
+        )
+
+
+def _drop_partial_line(file: Any) -> None:  # noqa: ANN401 -- a binary file
+    """Cut the file behind its last line end and stand there."""
+    end = file.seek(0, os.SEEK_END)
+    keep = end
+    while keep > 0:
+        start = max(0, keep - 65536)
+        file.seek(start)
+        position = file.read(keep - start).rfind(b"\n")
+        if position >= 0:
+            keep = start + position + 1
+            break
+        keep = start
+    if keep < end:
+        file.truncate(keep)
+    file.seek(keep)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a rename in the folder outlast a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

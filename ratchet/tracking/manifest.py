@@ -1,0 +1,75 @@
+"""``RunManifest``: all that is known about a run except its numbers.
+
+Written by :class:`ratchet.tracking.run_folder.RunFolder` as ``manifest.json``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ratchet.tracking.environment import CodeState
+
+RunStatus = Literal["running", "completed", "failed"]
+MAIN_ARM = "main"
+
+
+class StageRecord(BaseModel):
+    """One stage of a run: where its result lies, and whether it had to be made.
+
+    ``iteration`` is the number of iterations done after the stage and ``start_iteration`` before
+    it; ``seconds`` is how long it took when it was made; ``hit`` says that it was found in the
+    store and ``reason`` why or why not.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    arm: str = MAIN_ARM
+    stage: str
+    iteration: int = 0
+    start_iteration: int = 0
+    key: str
+    hit: bool
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        """What tells this stage from the run's others."""
+        return (self.arm, self.stage, self.start_iteration, self.iteration)
+
+
+class RunManifest(BaseModel):
+    """What ``manifest.json`` holds.
+
+    ``arms`` maps each arm's name to all its hyper-parameters as plain data; "main" is the
+    experiment itself. ``dataset_hashes`` maps dataset names to content hashes. ``checkpoints``
+    maps arms to paths of their final state's files. ``tracking`` is filled by the mirror.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = 1
+    run_id: str
+    name: str
+    status: RunStatus = "running"
+    error: str | None = None
+    created: float = Field(default_factory=time.time)
+    updated: float = Field(default_factory=time.time)
+    finished: float | None = None
+    arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    versions: dict[str, str] = Field(default_factory=dict)
+    code: CodeState = CodeState()
+    seeds: dict[str, int] = Field(default_factory=dict)
+    dataset_hashes: dict[str, str] = Field(default_factory=dict)
+    parent_run_id: str | None = None
+    fork_parent: str | None = None
+    prefect_flow_run_ids: list[str] = Field(default_factory=list)
+    prefect_ui_url: str | None = None
+    command: list[str] = Field(default_factory=list)
+    stages: list[StageRecord] = Field(default_factory=list)
+    checkpoints: dict[str, list[str]] = Field(default_factory=dict)
+    tracking: dict[str, Any] = Field(default_factory=dict)

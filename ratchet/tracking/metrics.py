@@ -1,0 +1,147 @@
+"""Metric points of a run: one for each (arm, stage, iteration), each exactly once.
+
+Kept in ``metrics.jsonl``, which only grows: a point that is measured anew, after its stage was
+set aside, is a later line with ``"replaces": true``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from ratchet.errors import DataError
+from ratchet.tracking.files import JsonLines, locked
+from ratchet.tracking.manifest import MAIN_ARM
+
+Place = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class MetricPoint:
+    """All metrics of one iteration of one stage of one arm.
+
+    ``time`` (seconds since 1970) is when it was first recorded; it does not count when points
+    are compared.
+    """
+
+    stage: str
+    iteration: int
+    values: Mapping[str, float]
+    arm: str = MAIN_ARM
+    time: float = field(default_factory=time.time, compare=False)
+
+    @property
+    def place(self) -> Place:
+        """What no two points of a run share."""
+        return (self.arm, self.stage, self.iteration)
+
+    def same_values(self, other: MetricPoint) -> bool:
+        """Say whether both hold the same metrics; NaN equals NaN."""
+        return {name: _encode(value) for name, value in self.values.items()} == {
+            name: _encode(value) for name, value in other.values.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the point as plain data; NaN and infinities as text."""
+        return {
+            "arm": self.arm,
+            "stage": self.stage,
+            "iteration": self.iteration,
+            "time": self.time,
+            "values": {name: _encode(value) for name, value in self.values.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_dict` gave."""
+        values = {name: float(value) for name, value in data["values"].items()}
+        return cls(data["stage"], data["iteration"], values, data["arm"], data["time"])
+
+
+class MetricsFile:
+    """The points of a run on disk, safe among processes.
+
+    Parameters
+    ----------
+    path
+        ``metrics.jsonl``.
+    lock
+        File to lock while writing.
+    """
+
+    def __init__(self, path: Path, lock: Path) -> None:
+        self._lines = JsonLines(path)
+        self._lock = lock
+        self._offset = 0
+        self._points: dict[Place, MetricPoint] = {}
+
+    def read(self) -> list[MetricPoint]:
+        """Read all points, in the order in which they were first recorded."""
+        with locked(self._lock):
+            self._catch_up()
+            return list(self._points.values())
+
+    def append(self, points: Sequence[MetricPoint], *, replace: bool = False) -> int:
+        """Record points; those that are there already are left alone.
+
+        Parameters
+        ----------
+        points
+            Any number; they are flushed to the disk together.
+        replace
+            Whether a point with other values replaces the recorded one, as it must after its
+            stage was set aside and made again.
+
+        Returns
+        -------
+        int
+            How many were new or replaced another.
+
+        Raises
+        ------
+        DataError
+            If a point is there with other values and ``replace`` is not set. Nothing is
+            recorded then.
+        """
+        with locked(self._lock):
+            self._catch_up()
+            news: dict[Place, dict[str, Any]] = {}
+            for point in points:
+                known = self._points.get(point.place)
+                if known is not None and known.same_values(point):
+                    continue
+                if known is not None and not replace:
+                    raise DataError(_describe_conflict(known, point))
+                news[point.place] = point.to_dict() | ({"replaces": True} if known else {})
+            self._lines.append(list(news.values()))
+            self._catch_up()
+            return len(news)
+
+    def _catch_up(self) -> None:
+        """Read what this or another process has written since."""
+        items, self._offset = self._lines.read(self._offset)
+        for item in items:
+            point = MetricPoint.from_dict(item)
+            self._points[point.place] = point
+
+
+def _encode(value: float) -> float | str:
+    return float(value) if math.isfinite(value) else str(float(value))
+
+
+def _describe_conflict(known: MetricPoint, point: MetricPoint) -> str:
+    names = sorted(known.values.keys() | point.values.keys())
+    different = [
+        f"{name}: recorded {known.values.get(name)!r}, got {point.values.get(name)!r}"
+        for name in names
+        if known.values.get(name) != point.values.get(name)
+    ]
+    return (
+        f"metrics of arm {point.arm!r}, stage {point.stage!r}, iteration {point.iteration} are"
+        f" recorded with other values ({'; '.join(different[:3])}). The same stage gives the same"
+        " metrics; if it was set aside and made again, record them with replace=True."
+    )

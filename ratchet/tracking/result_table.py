@@ -1,0 +1,91 @@
+"""``ResultTable``: what an arm answered on each datapoint of a dataset.
+
+Trainers deliver one for each test; run folders keep them as JSON; statistics read their columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from ratchet.errors import DataError
+from ratchet.tracking.manifest import MAIN_ARM
+
+REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Equally long columns, a row for each time that a datapoint was tested.
+
+    Attributes
+    ----------
+    name
+        "test" for the test set, "test-NAME" for an extra one, "pretrain-AGENT" for what an
+        agent answered alone after its pretraining.
+    columns
+        At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
+        known ``rounds``, ``wl_score`` (0: isomorphic) and ``reward_AGENT``.
+    arm
+        Whose results they are.
+
+    Raises
+    ------
+    DataError
+        If a column is missing or lengths differ.
+    """
+
+    name: str
+    columns: Mapping[str, Sequence[Any]]
+    arm: str = MAIN_ARM
+
+    def __post_init__(self) -> None:
+        missing = [name for name in REQUIRED_COLUMNS if name not in self.columns]
+        if missing:
+            raise DataError(
+                f"table {self.name!r} of arm {self.arm!r} has no {missing}, got"
+                f" {sorted(self.columns)}; expected at least {list(REQUIRED_COLUMNS)}."
+            )
+        lengths = {name: len(column) for name, column in self.columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise DataError(
+                f"table {self.name!r} of arm {self.arm!r} has columns of different lengths:"
+                f" {lengths}; expected a value for each row."
+            )
+
+    def __len__(self) -> int:
+        return len(self.columns["datapoint_id"])
+
+    @property
+    def file_name(self) -> str:
+        """The name of the table's file in the run folder."""
+        return f"{self.arm}-{self.name}.json"
+
+    def to_json(self) -> str:
+        """Write the table as JSON."""
+        columns = {name: list(column) for name, column in self.columns.items()}
+        content = {"arm": self.arm, "name": self.name, "columns": columns}
+        return json.dumps(content, allow_nan=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        DataError
+            If the file is no such table.
+        """
+        try:
+            data = json.loads(path.read_text())
+            return cls(data["name"], data["columns"], data["arm"])
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"{path}: not a table of results ({error}). Remove it; it is written again when"
+                " the run is resumed."
+            ) from error

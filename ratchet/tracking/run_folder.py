@@ -1,0 +1,268 @@
+"""``RunFolder``: a run's parameters, numbers, events and results in files, read with no server.
+
+The truth about a run that the MLflow mirror and the report are made from. Any number of
+processes may write to the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from ratchet.errors import DataError, RunNotFoundError, nearest
+from ratchet.tracking.files import JsonLines, locked, write_atomically
+from ratchet.tracking.manifest import MAIN_ARM, RunManifest, RunStatus, StageRecord
+from ratchet.tracking.metrics import MetricPoint, MetricsFile
+from ratchet.tracking.result_table import ResultTable
+
+logger = logging.getLogger(__name__)
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+class RunFolder:
+    """One run on disk.
+
+    Parameters
+    ----------
+    path
+        The run's folder, which must hold a manifest; :meth:`create` makes one.
+
+    Raises
+    ------
+    RunNotFoundError
+        If there is no manifest.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not self._manifest_path.exists():
+            raise RunNotFoundError(
+                f"{self.path} holds no run: expected {self._manifest_path.name} in it."
+                " `ratchet runs` lists the runs."
+            )
+        self._metrics = MetricsFile(self.path / "metrics.jsonl", self._lock)
+        self._events = JsonLines(self.path / "events.jsonl")
+
+    @classmethod
+    def create(cls, runs_dir: Path | str, manifest: RunManifest) -> Self:
+        """Make a run's folder, or go on with the one that is there.
+
+        A run that goes on keeps its creation time, stages and flow runs; everything else is
+        taken from ``manifest``, and its status is what that says.
+
+        Parameters
+        ----------
+        runs_dir
+            The folder of all runs.
+        manifest
+            What is known at the start.
+        """
+        _check_name("run id", manifest.run_id)
+        for arm in manifest.arms:
+            _check_name("arm", arm)
+        path = Path(runs_dir) / manifest.run_id
+        (path / "tables").mkdir(parents=True, exist_ok=True)
+        with locked(path / ".lock"):
+            file = path / "manifest.json"
+            if file.exists():
+                old = _read_manifest(file)
+                flow_runs = dict.fromkeys(old.prefect_flow_run_ids + manifest.prefect_flow_run_ids)
+                manifest = manifest.model_copy(
+                    update={
+                        "created": old.created,
+                        "stages": old.stages,
+                        "prefect_flow_run_ids": list(flow_runs),
+                        "checkpoints": old.checkpoints | manifest.checkpoints,
+                        "tracking": old.tracking | manifest.tracking,
+                    }
+                )
+            write_atomically(file, _dump(manifest))
+        return cls(path)
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which is its folder's name."""
+        return self.path.name
+
+    @property
+    def manifest(self) -> RunManifest:
+        """The manifest as it stands on disk now."""
+        return _read_manifest(self._manifest_path)
+
+    def update(self, **changes: object) -> RunManifest:
+        """Change fields of the manifest, whole fields at a time.
+
+        Raises
+        ------
+        DataError
+            If there is no such field, or the value does not fit.
+        """
+        with locked(self._lock):
+            old = self.manifest
+            unknown = sorted(changes.keys() - type(old).model_fields.keys())
+            if unknown:
+                hint = nearest(unknown[0], type(old).model_fields)
+                raise DataError(f"a run's manifest has no {unknown[0]!r}.{hint}")
+            data = old.model_dump() | {"updated": time.time()} | changes
+            try:
+                new = RunManifest.model_validate(data)
+            except ValidationError as error:
+                raise DataError(f"manifest of run {self.run_id!r}: {error}") from error
+            write_atomically(self._manifest_path, _dump(new))
+        return new
+
+    def set_status(self, status: RunStatus, error: str | None = None) -> None:
+        """Say how the run stands; the time it finished is kept with it."""
+        finished = None if status == "running" else time.time()
+        self.update(status=status, error=error, finished=finished)
+
+    def record_stages(self, records: Sequence[StageRecord]) -> None:
+        """Add stages, or replace those of the same arm, stage and iterations."""
+        with locked(self._lock):
+            manifest = self.manifest
+            stages = {record.place: record for record in [*manifest.stages, *records]}
+            changes = {"stages": list(stages.values()), "updated": time.time()}
+            write_atomically(self._manifest_path, _dump(manifest.model_copy(update=changes)))
+
+    def record_stage(self, record: StageRecord) -> None:
+        """Add one stage; see :meth:`record_stages`."""
+        self.record_stages([record])
+
+    def append_metrics(
+        self,
+        stage: str,
+        iteration: int,
+        values: Mapping[str, float],
+        *,
+        arm: str = MAIN_ARM,
+        replace: bool = False,
+    ) -> bool:
+        """Record one point; says whether it was new. See :meth:`append_points`."""
+        point = MetricPoint(stage, iteration, dict(values), arm)
+        return self._metrics.append([point], replace=replace) == 1
+
+    def append_points(self, points: Sequence[MetricPoint], *, replace: bool = False) -> int:
+        """Record points, each (arm, stage, iteration) once, flushed to the disk together.
+
+        See :meth:`ratchet.tracking.metrics.MetricsFile.append`.
+        """
+        return self._metrics.append(points, replace=replace)
+
+    def read_metrics(self) -> list[MetricPoint]:
+        """Read all points, in the order in which they were first recorded."""
+        return self._metrics.read()
+
+    def log_event(self, kind: str, message: str, **data: str | float | bool | None) -> None:
+        """Append an event: what happened that is no metric."""
+        with locked(self._lock):
+            event = {"time": time.time(), "kind": kind, "message": message, "data": data}
+            self._events.append([event])
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """Read all events, oldest first: time, kind, message, data."""
+        return self._events.read()[0]
+
+    def write_table(self, table: ResultTable) -> Path:
+        """Write an arm's results on a dataset; the same again overwrites."""
+        _check_name("table", table.name)
+        _check_name("arm", table.arm)
+        path = self.path / "tables" / table.file_name
+        with locked(self._lock):
+            if path.exists():
+                old = ResultTable.read(path)
+                if (old.arm, old.name) != (table.arm, table.name):
+                    raise DataError(
+                        f"{path.name} holds table {old.name!r} of arm {old.arm!r}, got"
+                        f" {table.name!r} of {table.arm!r}. Rename one of the arms."
+                    )
+            write_atomically(path, table.to_json())
+        return path
+
+    def read_tables(self) -> list[ResultTable]:
+        """Read all tables, in the order of the manifest's arms, then of names."""
+        tables = [ResultTable.read(path) for path in sorted((self.path / "tables").glob("*.json"))]
+        order = {arm: place for place, arm in enumerate(self.manifest.arms)}
+        return sorted(tables, key=lambda table: (order.get(table.arm, len(order)), table.name))
+
+    @property
+    def report_path(self) -> Path:
+        """Where the run's report lies once it is built."""
+        return self.path / "report.html"
+
+    @property
+    def _manifest_path(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def _lock(self) -> Path:
+        return self.path / ".lock"
+
+
+def list_runs(runs_dir: Path | str) -> list[RunFolder]:
+    """List the runs in a folder, newest first.
+
+    A folder whose manifest cannot be read is left out with a warning.
+    """
+    found: list[tuple[float, str, RunFolder]] = []
+    for file in Path(runs_dir).glob("*/manifest.json"):
+        try:
+            folder = RunFolder(file.parent)
+            found.append((folder.manifest.created, folder.run_id, folder))
+        except DataError as error:
+            logger.warning("left out of the list of runs: %s", error)
+    return [folder for *_, folder in sorted(found, key=lambda item: item[:2], reverse=True)]
+
+
+def find_run(runs_dir: Path | str, run: str) -> RunFolder:
+    """Find a run by its id, the beginning of its id, or its folder.
+
+    Raises
+    ------
+    RunNotFoundError
+        If none or several fit; the message has the nearest id.
+    """
+    exact = Path(runs_dir) / run
+    for path in (exact, Path(run)):
+        if run and (path / "manifest.json").exists():
+            return RunFolder(path)
+    known = sorted(file.parent.name for file in Path(runs_dir).glob("*/manifest.json"))
+    fitting = [name for name in known if run and name.startswith(run)]
+    if len(fitting) == 1:
+        return RunFolder(Path(runs_dir) / fitting[0])
+    if fitting:
+        raise RunNotFoundError(
+            f"{run!r} is the beginning of {len(fitting)} runs in {runs_dir}: {', '.join(fitting)}."
+            " Give more of the id."
+        )
+    hint = nearest(run, known) if known else " There are none yet."
+    raise RunNotFoundError(f"no run {run!r} in {runs_dir}.{hint}")
+
+
+def _read_manifest(path: Path) -> RunManifest:
+    try:
+        return RunManifest.model_validate_json(path.read_bytes())
+    except (ValidationError, ValueError) as error:
+        raise DataError(
+            f"{path}: not a run's manifest ({error}). Move the folder away and run the experiment"
+            " again; finished stages are found in the store."
+        ) from error
+
+
+def _dump(manifest: RunManifest) -> str:
+    return json.dumps(manifest.model_dump(mode="json"), indent=1)
+
+
+def _check_name(what: str, name: str) -> None:
+    if not _SAFE_NAME.fullmatch(name):
+        raise DataError(
+            f"{what} {name!r} cannot be a file's name: expected letters, digits, '_', '.' and '-',"
+            " not beginning with '.' or '-'."
+        )

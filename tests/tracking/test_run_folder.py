@@ -1,0 +1,235 @@
+"""Run folders hold each point once, survive kills and many writers, and are found by name."""
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ratchet.errors import DataError, RunNotFoundError
+from ratchet.tracking import (
+    MetricPoint,
+    ResultTable,
+    RunFolder,
+    RunManifest,
+    StageRecord,
+    capture_code_state,
+    capture_versions,
+    find_run,
+    list_runs,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path, RunManifest(run_id="nip-1234abcd", name="nip"))
+
+
+def _stage(iteration, hit=False, stage="train"):
+    start = max(0, iteration - 10)
+    return StageRecord(
+        stage=stage, iteration=iteration, start_iteration=start, key="k" * 64, hit=hit, seconds=1.5
+    )
+
+
+def test_a_point_is_recorded_once_however_often_it_is_appended(folder):
+    assert folder.append_metrics("train", 0, {"loss": 0.5, "bad": math.nan, "huge": math.inf})
+    before = (folder.path / "metrics.jsonl").read_bytes()
+    again = RunFolder(folder.path)
+    assert not again.append_metrics("train", 0, {"loss": 0.5, "bad": math.nan, "huge": math.inf})
+    assert (folder.path / "metrics.jsonl").read_bytes() == before
+    (point,) = again.read_metrics()
+    assert math.isnan(point.values["bad"])
+    assert point.values["huge"] == math.inf
+    for line in before.decode().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_arm_stage_and_iteration_tell_points_apart(folder):
+    for arm in ("main", "alone"):
+        for stage in ("train", "test"):
+            for iteration in (0, 1):
+                assert folder.append_metrics(stage, iteration, {"a": 1.0}, arm=arm)
+    assert len(folder.read_metrics()) == 8
+
+
+def test_another_value_is_an_error_unless_it_replaces(folder):
+    folder.append_points([MetricPoint("train", i, {"loss": float(i)}) for i in range(3)])
+    with pytest.raises(DataError, match=r"loss: recorded 1\.0, got 9\.0.*replace=True"):
+        folder.append_points(
+            [MetricPoint("train", 3, {"loss": 3.0}), MetricPoint("train", 1, {"loss": 9.0})]
+        )
+    assert [point.values["loss"] for point in folder.read_metrics()] == [0, 1, 2]
+    assert folder.append_metrics("train", 1, {"loss": 9.0}, replace=True)
+    for reader in (folder, RunFolder(folder.path)):
+        assert [point.values["loss"] for point in reader.read_metrics()] == [0, 9, 2]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_line_cut_off_by_a_kill_is_dropped_and_rewritten(folder, cut):
+    folder.append_metrics("train", 0, {"loss": 0.5})
+    folder.append_metrics("train", 1, {"loss": 0.25})
+    whole = (folder.path / "metrics.jsonl").read_bytes()
+    (folder.path / "metrics.jsonl").write_bytes(whole[:-cut])
+    after = RunFolder(folder.path)
+    assert [point.iteration for point in after.read_metrics()] == [0]
+    assert after.append_metrics("train", 1, {"loss": 0.25})
+    assert [point.iteration for point in RunFolder(folder.path).read_metrics()] == [0, 1]
+    assert len((folder.path / "metrics.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_a_damaged_line_in_the_middle_is_said_aloud(folder):
+    folder.append_metrics("train", 0, {"loss": 0.5})
+    path = folder.path / "metrics.jsonl"
+    path.write_bytes(b"rubbish\n" + path.read_bytes())
+    with pytest.raises(DataError, match=r"rubbish.*Remove that line"):
+        RunFolder(folder.path).read_metrics()
+
+
+def _write_all(path, writer):
+    folder = RunFolder(path)
+    for iteration in range(40):
+        folder.append_metrics("train", iteration, {"loss": iteration / 7})
+        folder.append_metrics("own", iteration, {"w": float(writer)}, arm=f"arm{writer}")
+        folder.log_event("tick", f"{writer}/{iteration}")
+        if iteration % 10 == 0:
+            folder.record_stage(_stage(iteration, stage=f"train{writer}"))
+
+
+def test_processes_writing_the_same_run_at_once_lose_and_double_nothing(folder):
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_all, args=(folder.path, k)) for k in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    points = folder.read_metrics()
+    assert len(points) == 40 + 3 * 40
+    assert len((folder.path / "metrics.jsonl").read_text().splitlines()) == len(points)
+    assert len(folder.read_events()) == 120
+    assert len(folder.manifest.stages) == 12
+
+
+WRITER = """
+import sys
+from ratchet.tracking import RunFolder, MetricPoint
+folder = RunFolder(sys.argv[1])
+for i in range(100_000):
+    folder.append_points([MetricPoint("train", i, {"loss": i / 3, "text" * 200: 1.0})])
+    folder.update(seeds={"main": i})
+"""
+
+
+def test_sigkill_leaves_whole_points_and_a_whole_manifest(folder):
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path)])
+        known = len(folder.read_metrics())
+        deadline = time.monotonic() + 30
+        while len(folder.read_metrics()) < known + 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait()
+        points = RunFolder(folder.path).read_metrics()
+        assert len(points) > known
+        assert [point.iteration for point in points] == list(range(len(points)))
+        assert folder.manifest.run_id == "nip-1234abcd"
+
+
+def test_going_on_with_a_run_keeps_what_it_has(folder, tmp_path):
+    folder.record_stages([_stage(10), _stage(20)])
+    folder.set_status("failed", "it broke")
+    assert folder.manifest.finished is not None
+    changed = RunManifest(run_id="nip-1234abcd", name="nip", prefect_flow_run_ids=["b"])
+    again = RunFolder.create(tmp_path, changed)
+    again.record_stage(_stage(10, hit=True))
+    manifest = again.manifest
+    assert manifest.status == "running"
+    assert manifest.error is None
+    assert [record.hit for record in manifest.stages] == [True, False]
+
+
+def test_an_unknown_field_gets_the_nearest_name(folder):
+    with pytest.raises(DataError, match="Did you mean 'dataset_hashes'"):
+        folder.update(dataset_hash={})
+    with pytest.raises(DataError, match="status"):
+        folder.update(status="odd")
+
+
+@pytest.mark.parametrize("run_id", ["../up", "", ".hidden", "a/b"])
+def test_run_ids_that_leave_the_folder_are_refused(tmp_path, run_id):
+    with pytest.raises(DataError, match="cannot be a file's name"):
+        RunFolder.create(tmp_path, RunManifest(run_id=run_id, name="x"))
+
+
+def test_tables_come_back_as_they_were(folder):
+    columns = {"datapoint_id": [3, 4], "y": [0, 1], "decision": [0, 2], "correct": [1, 0]}
+    path = folder.write_table(ResultTable("test", columns))
+    folder.write_table(ResultTable("test", columns))
+    assert path.name == "main-test.json"
+    (table,) = folder.read_tables()
+    assert (table.arm, table.name, dict(table.columns)) == ("main", "test", columns)
+    folder.write_table(ResultTable("b-test", columns, "a"))
+    with pytest.raises(DataError, match="Rename one of the arms"):
+        folder.write_table(ResultTable("test", columns, "a-b"))
+
+
+def test_tables_with_holes_are_refused():
+    with pytest.raises(DataError, match="different lengths"):
+        ResultTable("test", {"datapoint_id": [1], "y": [1], "decision": [1], "correct": []})
+    with pytest.raises(DataError, match="correct"):
+        ResultTable("test", {"datapoint_id": [1], "y": [1], "decision": [1]})
+
+
+def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path):
+    for age, run_id in enumerate(["nip-aa11", "nip-bb22", "adp-cc33"]):
+        RunFolder.create(tmp_path, RunManifest(run_id=run_id, name="n", created=1000.0 - age))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "manifest.json").write_text("{")
+    assert [run.run_id for run in list_runs(tmp_path)] == ["nip-aa11", "nip-bb22", "adp-cc33"]
+    assert find_run(tmp_path, "nip-bb22").run_id == "nip-bb22"
+    assert find_run(tmp_path, "adp").run_id == "adp-cc33"
+    assert find_run(tmp_path, str(tmp_path / "adp-cc33")).run_id == "adp-cc33"
+    with pytest.raises(RunNotFoundError, match="nip-aa11, nip-bb22"):
+        find_run(tmp_path, "nip")
+    with pytest.raises(RunNotFoundError, match="Did you mean 'nip-aa11'"):
+        find_run(tmp_path, "nip-aa12")
+    with pytest.raises(RunNotFoundError, match="none yet"):
+        find_run(tmp_path / "empty", "x")
+    assert list_runs(tmp_path / "empty") == []
+
+
+def test_the_code_state_knows_commit_and_dirt(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(
+            ["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True
+        )
+
+    assert capture_code_state(tmp_path).commit is None
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    clean = capture_code_state(tmp_path)
+    assert len(clean.commit) == 40
+    assert not clean.dirty
+    (tmp_path / "new.py").write_text("")
+    assert capture_code_state(tmp_path).dirty
+    assert capture_versions()["python"].startswith("3.")
+
+
+def test_importing_run_folders_is_light():
+    code = (
+        "import sys, ratchet.tracking.run_folder, ratchet.tracking.mlflow_mirror;"
+        "print([m for m in ('torch', 'mlflow', 'prefect', 'scipy') if m in sys.modules])"
+    )
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert result.stdout.strip() == "[]"
