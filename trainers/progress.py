@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 
 class ProgressReporter(Protocol):
@@ -114,7 +114,7 @@ def attach_progress_bar(num_iterations: Callable[[Any], int]) -> Callable[[_Loop
                 return method(self, *args, iteration_context=context, **kwargs)
 
         setattr(run, _TOTAL_ATTRIBUTE, num_iterations)
-        return run  # type: ignore[return-value] -- same signature less the context
+        return cast(_Loop, run)
 
     return decorate
 

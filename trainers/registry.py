@@ -18,9 +18,10 @@ from ratchet.errors import ParameterError, UnknownNameError, nearest
 from trainers.base import Trainer
 
 if TYPE_CHECKING:
+    from ratchet.scenarios.instance import ScenarioInstance
+
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.instance import ScenarioInstance
 
 ENTRY_POINT_GROUP = "ratchet.trainers"
 _REGISTERED: dict[str, type[Trainer]] = {}
@@ -86,10 +87,9 @@ def trainer_class(
     ParameterError
         If what was found is no trainer.
     """
-    reference: object = hyper_params.trainer
+    reference = hyper_params.trainer
     if not isinstance(reference, str):
-        path, name = reference.module_path, reference.class_name  # type: ignore[attr-defined]
-        return _load_from_file(f"{path}:{name}", base_dir)
+        return _load_from_file(f"{reference.module_path}:{reference.class_name}", base_dir)
     if reference.partition(":")[0].endswith(".py"):
         return _load_from_file(reference, base_dir)
     if reference not in _REGISTERED:

@@ -1,0 +1,173 @@
+"""What a trainer offers so that its training can be cut into stored, resumable stages.
+
+Implemented by the tensor trainers; used by the tasks that run them.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import CheckPointNotFoundError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+Metrics = dict[str, float]
+Table = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """What a test found.
+
+    Attributes
+    ----------
+    metrics
+        Means over the tested datapoints.
+    table
+        Column → one value per datapoint, in the order of ``datapoint_id``.
+    """
+
+    __test__ = False  # not a test case, whatever its name
+
+    metrics: Metrics
+    table: Table
+
+
+@dataclass(frozen=True)
+class PretrainResult:
+    """What pretraining made of one agent's body.
+
+    Attributes
+    ----------
+    weights
+        Name of a parameter or buffer of the agent → its value.
+    metrics
+        One mapping per epoch.
+    table
+        The predictions for the test set afterwards: column → one value per datapoint.
+    """
+
+    weights: dict[str, Tensor]
+    metrics: list[Metrics] = field(default_factory=list)
+    table: Table = field(default_factory=dict)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the result into a folder, without pickle."""
+        from safetensors.torch import save_file
+
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in self.weights.items()},
+            directory / "weights.safetensors",
+        )
+        text = json.dumps({"metrics": self.metrics, "table": self.table}, sort_keys=True)
+        (directory / "pretrain.json").write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> PretrainResult:
+        """Read what :meth:`save` wrote.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none in the folder.
+        """
+        from safetensors.torch import load_file
+
+        path = Path(directory) / "pretrain.json"
+        if not path.is_file():
+            raise CheckPointNotFoundError(f"no pretrained agent in {directory}: no {path.name}.")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(load_file(Path(directory) / "weights.safetensors"), **content)
+
+
+class StagedTrainer(ABC):
+    """A trainer whose training can be cut anywhere between iterations.
+
+    However the iterations are cut, and whether or not the state is saved and loaded in
+    between, the result is the same bit for bit.
+    """
+
+    @classmethod
+    def supports_stages(cls) -> bool:
+        """Say whether stages do what :meth:`Trainer.train` does.
+
+        They do not once a subclass has its own ``train`` or its own loops; such a trainer is
+        run as one stage.
+        """
+        return True
+
+    @classmethod
+    def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
+        """How many training iterations an experiment has, before anything of it is built."""
+        return int(hyper_params.rl.num_iterations)
+
+    @classmethod
+    def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
+        """Whom :meth:`pretrain` is to be called for, before anything is built."""
+        return []
+
+    @property
+    @abstractmethod
+    def num_train_iterations(self) -> int:
+        """How many training iterations there are."""
+
+    @abstractmethod
+    def initial_state(self) -> Any:  # noqa: ANN401 -- each family has its own state
+        """Make the state before any training, and continue from it."""
+
+    @property
+    @abstractmethod
+    def state(self) -> Any:  # noqa: ANN401
+        """What the next iteration continues from; a copy."""
+
+    @state.setter
+    @abstractmethod
+    def state(self, state: Any) -> None:  # noqa: ANN401
+        """Continue from a state."""
+
+    @property
+    def pretrained_agents(self) -> list[str]:
+        """The agents that :meth:`pretrain` is to be called for, once each, before training."""
+        return []
+
+    def pretrain(self, agent_name: str) -> PretrainResult:
+        """Train an agent's body alone, starting from the initial state; changes no state."""
+        raise NotImplementedError(f"{type(self).__name__} pretrains nobody; got {agent_name!r}.")
+
+    def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
+        """Put what :meth:`pretrain` made into the state."""
+        raise NotImplementedError(f"{type(self).__name__} pretrains nobody; got {agent_name!r}.")
+
+    @abstractmethod
+    def run_iterations(self, start: int, stop: int) -> list[Metrics]:
+        """Run iterations [start, stop), changing the state; ``start`` must be the state's."""
+
+    @abstractmethod
+    def run_test(self, dataset: str = "test") -> TestResult:
+        """Test the agents as they are, without changing the state."""
+
+    @classmethod
+    @abstractmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads, as plain data.
+
+        Parameters
+        ----------
+        hyper_params
+            The experiment's.
+        stage
+            ``"initial_state"``, ``"pretrain"``, ``"train"`` or ``"test"``.
+        agent_name
+            Who is pretrained.
+        """

@@ -1,0 +1,135 @@
+"""The base of trainers of local networks: torch's configuration, generators for each purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict.nn.probabilistic import InteractionType, set_interaction_type
+
+from ratchet.errors import ParameterError
+from ratchet.seeding import derive_seed, seeded_globals, torch_generator
+from trainers.base import Trainer
+
+if TYPE_CHECKING:
+    from ratchet.scenarios.environment import Environment
+
+    from ratchet.agents.combined import CombinedAgents
+
+
+class TensorDictTrainer(Trainer):
+    """Base of trainers whose agents are local networks. Subclasses write :meth:`train`.
+
+    ``train`` should run a training and a test loop, each a method decorated with
+    :func:`trainers.attach_progress_bar` and called inside an ``ExitStack`` that
+    :meth:`_build_train_context` or :meth:`_build_test_context` has filled.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """Where the agents and environments live."""
+        return torch.device(self.settings.device)
+
+    @property
+    def combined_agents(self) -> CombinedAgents:
+        """All agents as one actor.
+
+        Raises
+        ------
+        ParameterError
+            If the scenario was built without them.
+        """
+        combined = self.scenario_instance.combined_agents
+        if combined is None:
+            raise ParameterError(
+                f"{type(self).__name__}: the scenario instance has no combined agents, expected"
+                " them. Build it with build_scenario_instance."
+            )
+        return combined
+
+    @property
+    def train_environment(self) -> Environment:
+        """The environment that plays on the training set."""
+        return self.scenario_instance.train_environment
+
+    @property
+    def test_environment(self) -> Environment:
+        """The environment that plays on the test set."""
+        return self.scenario_instance.test_environment
+
+    def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
+        """Put what training needs on the stack: threads, seeds, sampled actions, train mode.
+
+        Returns
+        -------
+        list[AbstractContextManager]
+            The contexts, entered already.
+        """
+        return self._enter(
+            stack,
+            self._threads(),
+            seeded_globals(derive_seed(self.hyper_params.seed, "train")),
+            set_interaction_type(InteractionType.RANDOM),
+            self._mode(training=True),
+        )
+
+    def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
+        """Put what testing needs on the stack: no gradients, likeliest actions, eval mode.
+
+        Returns
+        -------
+        list[AbstractContextManager]
+            The contexts, entered already.
+        """
+        return self._enter(
+            stack,
+            self._threads(),
+            seeded_globals(derive_seed(self.hyper_params.seed, "test")),
+            set_interaction_type(InteractionType.DETERMINISTIC),
+            torch.no_grad(),
+            self._mode(training=False),
+        )
+
+    @staticmethod
+    def _enter(
+        stack: ExitStack, *contexts: AbstractContextManager[Any]
+    ) -> list[AbstractContextManager[Any]]:
+        for context in contexts:
+            stack.enter_context(context)
+        return list(contexts)
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """Use as many torch threads as the settings say, and as many as before afterwards."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.settings.num_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    @contextmanager
+    def _mode(self, *, training: bool) -> Iterator[None]:
+        """Put the agents into train or eval mode, and back afterwards."""
+        combined = self.scenario_instance.combined_agents
+        before = None if combined is None else combined.training
+        if combined is not None:
+            combined.train(training)
+        try:
+            yield
+        finally:
+            if combined is not None and before is not None:
+                combined.train(before)
+
+    def agent_generators(
+        self, stage: str, iteration: int, purpose: str
+    ) -> dict[str, torch.Generator]:
+        """Make a generator for each agent, for one purpose in one iteration of one stage."""
+        return {
+            name: torch_generator(
+                self.hyper_params.seed, stage, iteration, purpose, name, device=self.device
+            )
+            for name in self.agent_names
+        }

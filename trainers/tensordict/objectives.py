@@ -1,0 +1,160 @@
+"""Objectives: loss modules of tensor trainers. Base class for one's own, and PPO's two."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.errors import ParameterError, nearest
+from trainers.tensordict.value_estimators import (
+    DEFAULT_KEYS,
+    GeneralizedAdvantageEstimator,
+    Key,
+    acting_mask,
+    make_value_estimator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ratchet.agents.combined import CombinedAgents
+
+
+class Evaluation(NamedTuple):
+    """What the agents make of frames now, ``[B, A]`` each; 0 where an agent does not act."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class Objective(nn.Module, ABC):
+    """A loss to be minimised. Subclasses write :meth:`forward`.
+
+    Parameters
+    ----------
+    actor
+        The policy operator, ``trainer.policy_operator``.
+    critic
+        The value operator, ``trainer.value_operator``, if the loss needs values.
+    """
+
+    in_keys: tuple[Key, ...] | None = None
+    """What the loss reads from minibatches, so that nothing else is gathered; all if None."""
+
+    def __init__(self, actor: nn.Module, critic: nn.Module | None = None) -> None:
+        super().__init__()
+        self.actor_network = actor
+        self.critic_network = critic
+        self.tensor_keys: dict[str, Key] = dict(DEFAULT_KEYS)
+        self.learning_agents: tuple[str, ...] | None = None
+        self._value_estimator: GeneralizedAdvantageEstimator | None = None
+
+    @abstractmethod
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses of a minibatch ``[B]``.
+
+        Returns
+        -------
+        TensorDict
+            Scalars whose names begin with ``loss_``, which are summed and minimised, and
+            metrics: scalars or ``[A]``, detached.
+        """
+
+    def set_keys(self, **keys: Key) -> None:
+        """Say where things lie in the tensordicts, e.g. ``value=("agents", "value")``.
+
+        Raises
+        ------
+        ParameterError
+            If there is no such key to set.
+        """
+        for name, key in keys.items():
+            if name not in self.tensor_keys:
+                hint = nearest(name, self.tensor_keys)
+                raise ParameterError(f"set_keys: unknown {name!r} (value {key!r}).{hint}")
+            self.tensor_keys[name] = key
+        if self._value_estimator is not None:
+            self._value_estimator.keys = self.tensor_keys
+
+    def make_value_estimator(
+        self,
+        value_type: object = "GAE",
+        **hyper_params: Any,  # noqa: ANN401 -- each type has its own
+    ) -> None:
+        """Make :attr:`value_estimator`.
+
+        Parameters
+        ----------
+        value_type
+            A member of ``torchrl.objectives.ValueEstimators`` or its name.
+        **hyper_params
+            ``gamma`` and ``lmbda``.
+        """
+        self._value_estimator = make_value_estimator(value_type, self.tensor_keys, **hyper_params)
+
+    @property
+    def value_estimator(self) -> GeneralizedAdvantageEstimator | None:
+        """The advantage estimator, None before :meth:`make_value_estimator`."""
+        return self._value_estimator
+
+    @property
+    def combined_agents(self) -> CombinedAgents:
+        """All agents as one actor."""
+        agents: CombinedAgents = self.actor_network.combined_agents  # type: ignore[assignment]
+        return agents
+
+    def evaluate(self, tensordict: TensorDictBase) -> Evaluation:
+        """Evaluate the actions in frames ``[B]`` with gradients, policy and value in one pass.
+
+        Agents that do not learn in this iteration are left out.
+        """
+        out = self.combined_agents.evaluate(tensordict, agents=self.learning_agents)
+        agents = out.get("agents")
+        return Evaluation(agents.get("log_prob"), agents.get("entropy"), agents.get("value"))
+
+    def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
+        """Say whose frames are learned from: bool ``[B, A]``.
+
+        Those the estimator marked, or without one those in which an agent acts; none of agents
+        that do not learn in this iteration.
+        """
+        mask: Tensor | None = tensordict.get(self.tensor_keys["learns"], None)
+        if mask is None:
+            mask = acting_mask(tensordict)
+        if self.learning_agents is None:
+            return mask
+        names = self.combined_agents.agent_names
+        learning = torch.tensor([name in self.learning_agents for name in names])
+        return mask & learning.to(mask.device)
+
+    def select_agents(self, names: Sequence[str] | None) -> None:
+        """Say which agents learn in the iteration that begins; everybody if None."""
+        self.learning_agents = None if names is None else tuple(names)
+
+    def end_iteration(self, mean_losses: TensorDictBase) -> None:
+        """Adapt what the loss controls, given what its forward returned, averaged.
+
+        Called once after each iteration. Buffers that change here are part of the state.
+        """
+
+
+def total_loss(losses: TensorDictBase) -> Tensor:
+    """Sum everything whose name begins with ``loss_``.
+
+    Raises
+    ------
+    ParameterError
+        If there is nothing of the kind.
+    """
+    parts = [value for name, value in losses.items() if str(name).startswith("loss_")]
+    if not parts:
+        raise ParameterError(
+            f"the objective returned {sorted(map(str, losses.keys()))}, expected a name that"
+            " begins with 'loss_'."
+        )
+    return torch.stack([part.sum() for part in parts]).sum()

@@ -1,0 +1,193 @@
+"""The objectives of proximal policy optimisation: clipped, and with an adaptive KL penalty."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from trainers.algorithms.critic_losses import CriticLossType, critic_loss
+from trainers.algorithms.masks import masked_mean, masked_whiten
+from trainers.algorithms.ppo_losses import (
+    adapt_kl_beta,
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    effective_sample_size,
+    kl_penalty_policy_loss,
+)
+from trainers.tensordict.objectives import Evaluation, Objective
+from trainers.tensordict.value_estimators import Key
+
+_FRAME_KEYS: tuple[Key, ...] = (
+    "round",
+    "x",
+    "linear_message_history",
+    "message",
+    "datapoint_id",
+    "decision_restriction",
+    "agents",
+)
+
+
+class PpoObjective(Objective):
+    """What both kinds share: critic, entropy, advantage normalisation.
+
+    Each agent's losses are means over its learning frames of the minibatch; agents are summed.
+
+    Parameters
+    ----------
+    actor, critic
+        The policy and value operators.
+    entropy_coef, critic_coef
+        Weights of the entropy and of the critic's loss.
+    normalize_advantage
+        Whether to whiten advantages per agent and minibatch.
+    loss_critic_type
+        How far a value is from its target.
+    clip_value
+        If given, how far a value may move from the rollout's without a penalty on the rest.
+    clip_epsilon
+        ε of the clipped objective, and of the logged clip fraction.
+    """
+
+    in_keys = _FRAME_KEYS
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        entropy_coef: float = 0.001,
+        critic_coef: float = 1.0,
+        normalize_advantage: bool = True,
+        loss_critic_type: CriticLossType = "smooth_l1",
+        clip_value: float | None = None,
+        clip_epsilon: float = 0.2,
+    ) -> None:
+        super().__init__(actor, critic)
+        self.entropy_coef = entropy_coef
+        self.critic_coef = critic_coef
+        self.normalize_advantage = normalize_advantage
+        self.loss_critic_type: CriticLossType = loss_critic_type
+        self.clip_value = clip_value
+        self.clip_epsilon = clip_epsilon
+
+    @abstractmethod
+    def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        """Compute the policy's loss: ``[B, A]`` each → ``[A]``."""
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses and metrics of a minibatch ``[B]``."""
+        keys = self.tensor_keys
+        mask = self.learning_mask(tensordict)
+        now = self.evaluate(tensordict)
+        log_ratio = now.log_prob - tensordict.get(keys["sample_log_prob"])
+        advantage = tensordict.get(keys["advantage"])
+        if self.normalize_advantage:
+            advantage = masked_whiten(advantage, mask)
+        policy = self.policy_loss(log_ratio, advantage, mask)
+        critic = critic_loss(
+            now.value,
+            tensordict.get(keys["value_target"]),
+            mask,
+            kind=self.loss_critic_type,
+            old_value=tensordict.get(keys["value"]),
+            clip_value=self.clip_value,
+        )
+        entropy = masked_mean(now.entropy, mask, 0)
+        losses = {
+            "loss_objective": policy.sum(),
+            "loss_critic": self.critic_coef * critic.sum(),
+            "loss_entropy": -self.entropy_coef * entropy.sum(),
+        }
+        metrics = {"policy_loss": policy, "critic_loss": critic, "entropy": entropy}
+        metrics = {name: value.detach() for name, value in metrics.items()}
+        return TensorDict(
+            {**losses, **metrics, **self.metrics(log_ratio.detach(), mask)}, batch_size=[]
+        )
+
+    @torch.no_grad()
+    def metrics(self, log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Measure how far the policy has moved since the rollout: ``[B, A]`` → ``[A]`` each."""
+        return {
+            "kl": approximate_kl(log_ratio, mask),
+            "clip_fraction": clip_fraction(log_ratio, mask, clip_epsilon=self.clip_epsilon),
+            "effective_sample_size": effective_sample_size(log_ratio, mask),
+        }
+
+
+class ClipPPOLoss(PpoObjective):
+    """PPO with a clipped ratio."""
+
+    def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""
+        return clipped_policy_loss(log_ratio, advantage, mask, clip_epsilon=self.clip_epsilon)
+
+
+class KLPENPPOLoss(PpoObjective):
+    """PPO with a penalty on the KL divergence, whose weight adapts after each iteration.
+
+    Each agent has a weight of its own.
+
+    Parameters
+    ----------
+    actor, critic
+        The policy and value operators.
+    kl_target
+        The divergence aimed at.
+    kl_beta
+        The first weight.
+    increment, decrement
+        What the weight is multiplied with when the divergence is too large or too small.
+    **more
+        As for :class:`PpoObjective`.
+    """
+
+    kl_beta: Tensor
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        kl_target: float = 0.01,
+        kl_beta: float = 1.0,
+        increment: float = 2.0,
+        decrement: float = 0.5,
+        **more: object,
+    ) -> None:
+        super().__init__(actor, critic, **more)  # type: ignore[arg-type] # checked there
+        self.kl_target = kl_target
+        self.increment = increment
+        self.decrement = decrement
+        num_agents = len(self.combined_agents.agent_names)
+        self.register_buffer("kl_beta", torch.full((num_agents,), float(kl_beta)))
+
+    def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        """Compute −ρA + β·KL: ``[B, A]`` each → ``[A]``."""
+        return kl_penalty_policy_loss(log_ratio, advantage, mask, beta=self.kl_beta)[0]
+
+    def metrics(self, log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Measure as the base class does; the weights too."""
+        return {**super().metrics(log_ratio, mask), "kl_beta": self.kl_beta.clone()}
+
+    def end_iteration(self, mean_losses: TensorDictBase) -> None:
+        """Adapt the weights of the agents that have learned to their mean divergence."""
+        adapted = adapt_kl_beta(
+            self.kl_beta,
+            mean_losses.get("kl").to(self.kl_beta),
+            target=self.kl_target,
+            increment=self.increment,
+            decrement=self.decrement,
+        )
+        names = self.combined_agents.agent_names
+        learned = self.learning_agents
+        learning = [learned is None or name in learned for name in names]
+        mask = torch.tensor(learning, device=self.kl_beta.device)
+        self.kl_beta.copy_(torch.where(mask, adapted, self.kl_beta))
+
+
+__all__ = ["ClipPPOLoss", "Evaluation", "KLPENPPOLoss", "PpoObjective"]

@@ -1,0 +1,220 @@
+"""Tests: play each datapoint once and note what came of it.
+
+Environments are kept full: one whose episode ends begins the next datapoint. What is begun after
+the last wanted datapoint only keeps the others company, and is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ratchet.seeding import torch_generator
+from trainers.staged import Metrics, Table, TestResult
+from trainers.tensordict.collectors import acts_deterministically, observation
+from trainers.tensordict.value_estimators import acting_mask
+
+if TYPE_CHECKING:
+    from ratchet.agents.combined import CombinedAgents
+    from ratchet.scenarios.environment import Environment
+
+NO_DECISION = 2
+_SEED_BOUND = 2**31
+
+
+class TestPlayer:
+    """Plays datapoints of one environment, from the first, each to its end.
+
+    Parameters
+    ----------
+    environment
+        Whose dataset is played.
+    combined_agents
+        Who plays.
+    seed, purpose
+        Of the generators, with the stage ``"test"``.
+    """
+
+    __test__ = False  # not a test case, whatever its name
+
+    def __init__(
+        self,
+        environment: Environment,
+        combined_agents: CombinedAgents,
+        *,
+        seed: int,
+        purpose: str = "test",
+    ) -> None:
+        self.environment = environment
+        self.agents = combined_agents
+        self.num_datapoints = len(environment.dataset)
+        self._draws = torch_generator(seed, "test", 0, f"{purpose}.environment")
+        self._generators = {
+            name: torch_generator(
+                seed, "test", 0, f"{purpose}.action", name, device=environment.device
+            )
+            for name in combined_agents.agent_names
+        }
+        self._started = 0
+
+    @property
+    def num_envs(self) -> int:
+        """How many are played side by side."""
+        return min(int(self.environment.num_envs), self.num_datapoints)
+
+    @torch.no_grad()
+    def play(self, count: int, on_finished: Callable[[int], None] | None = None) -> Table:
+        """Play the first ``count`` datapoints, all of them if there are no more.
+
+        Parameters
+        ----------
+        count
+            How many.
+        on_finished
+            Called with the number of counted episodes that ended in a step.
+
+        Returns
+        -------
+        Table
+            One row per datapoint, in order: ``datapoint_id``, ``y``, ``rounds``, ``terminated``,
+            and ``decision.AGENT``, ``reward.AGENT`` for each agent.
+        """
+        wanted = min(count, self.num_datapoints)
+        names = self.agents.agent_names
+        columns = _Columns(wanted, len(names))
+        deterministic = acts_deterministically()
+        with self.agents.bound_to(self.environment):
+            cache = self.agents.new_cache()
+            td = self.environment.reset(*self._next(self.num_envs))
+            slot = torch.arange(self.num_envs)  # the how-manieth datapoint is played where
+            running = columns.fresh(self.num_envs)
+            finished = 0
+            while finished < wanted:
+                self.agents.act(
+                    td, generators=self._generators, deterministic=deterministic, cache=cache
+                )
+                following = self.environment.step(td)
+                running.count(td, following)
+                ended = (following.get("done") | following.get("terminated")).cpu()
+                counted = ended & (slot < wanted)
+                columns.write(slot[counted], running, counted, td, following)
+                finished += int(counted.sum())
+                if on_finished is not None and bool(counted.any()):
+                    on_finished(int(counted.sum()))
+                td = observation(following)
+                num_ended = int(ended.sum())
+                if num_ended and finished < wanted:
+                    slot[ended] = self._started + torch.arange(num_ended)
+                    running.restart(ended)
+                    ids, seeds = self._next(num_ended)
+                    td = self.environment.reset_where(td, ended.to(td.device), ids, seeds)
+        return columns.table(list(names))
+
+    def _next(self, count: int) -> tuple[Tensor, Tensor]:
+        ids = (torch.arange(count) + self._started) % self.num_datapoints
+        self._started += count
+        seeds = torch.randint(_SEED_BOUND, (count,), generator=self._draws)
+        device = self.environment.device
+        return ids.to(device), seeds.to(device)
+
+
+class _Running:
+    """What is known of the episodes that are being played."""
+
+    def __init__(self, num_envs: int, num_agents: int) -> None:
+        self.reward = torch.zeros(num_envs, num_agents, dtype=torch.float64)
+        self.decision = torch.full((num_envs, num_agents), NO_DECISION)
+        self.rounds = torch.zeros(num_envs, dtype=torch.int64)
+
+    def count(self, td: TensorDictBase, following: TensorDictBase) -> None:
+        self.reward += following.get(("agents", "reward")).cpu()
+        decision = td.get(("agents", "decision")).cpu()
+        made = (decision < NO_DECISION) & acting_mask(td).cpu()
+        self.decision = torch.where(made, decision, self.decision)
+        self.rounds += 1
+
+    def restart(self, ended: Tensor) -> None:
+        self.reward[ended], self.decision[ended], self.rounds[ended] = 0.0, NO_DECISION, 0
+
+
+class _Columns:
+    """The table that is being filled, one row per wanted datapoint."""
+
+    def __init__(self, wanted: int, num_agents: int) -> None:
+        self.num_agents = num_agents
+        self.datapoint_id = torch.zeros(wanted, dtype=torch.int64)
+        self.y = torch.zeros(wanted, dtype=torch.int64)
+        self.terminated = torch.zeros(wanted, dtype=torch.bool)
+        self.results = _Running(wanted, num_agents)
+
+    def fresh(self, num_envs: int) -> _Running:
+        return _Running(num_envs, self.num_agents)
+
+    def write(
+        self,
+        rows: Tensor,
+        running: _Running,
+        which: Tensor,
+        td: TensorDictBase,
+        following: TensorDictBase,
+    ) -> None:
+        self.datapoint_id[rows] = td.get("datapoint_id").cpu()[which]
+        self.y[rows] = td.get("y").cpu()[which]
+        self.terminated[rows] = following.get("terminated").cpu()[which]
+        self.results.reward[rows] = running.reward[which]
+        self.results.decision[rows] = running.decision[which]
+        self.results.rounds[rows] = running.rounds[which]
+
+    def table(self, names: list[str]) -> Table:
+        table: Table = {
+            "datapoint_id": self.datapoint_id.tolist(),
+            "y": self.y.tolist(),
+            "rounds": self.results.rounds.tolist(),
+            "terminated": self.terminated.tolist(),
+        }
+        for index, name in enumerate(names):
+            table[f"decision.{name}"] = self.results.decision[:, index].tolist()
+            table[f"reward.{name}"] = self.results.reward[:, index].tolist()
+        return table
+
+
+def summarise_test(table: Table, agent_names: list[str], verifier_names: list[str]) -> TestResult:
+    """Complete a table and average it.
+
+    Parameters
+    ----------
+    table
+        As :meth:`TestPlayer.play` gives it. Gets ``decision`` and ``correct``: the first
+        verifier's decision, and whether it is y.
+    agent_names, verifier_names
+        The protocol's.
+
+    Returns
+    -------
+    TestResult
+        Undecided counts as wrong.
+    """
+    size = len(table["y"])
+    metrics: Metrics = {
+        "num_datapoints": float(size),
+        "mean_episode_length": _mean(table["rounds"]),
+    }
+    for name in agent_names:
+        metrics[f"{name}.mean_episode_reward"] = _mean(table[f"reward.{name}"])
+    for name in verifier_names:
+        decisions = table[f"decision.{name}"]
+        right = [d == y for d, y in zip(decisions, table["y"], strict=True)]
+        metrics[f"{name}.accuracy"] = _mean(right)
+        metrics[f"{name}.decided_fraction"] = _mean([d != NO_DECISION for d in decisions])
+        if name == verifier_names[0]:
+            table["decision"], table["correct"] = list(decisions), right
+            metrics["accuracy"] = metrics[f"{name}.accuracy"]
+    return TestResult(metrics, table)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
