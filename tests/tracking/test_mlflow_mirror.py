@@ -1,0 +1,329 @@
+"""The MLflow mirror sends each point once, whatever is repeated, lost, killed or replaced."""
+
+import json
+import math
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from ratchet.errors import TrackingError
+from ratchet.tracking import (
+    MetricPoint,
+    MlflowMirror,
+    ResultTable,
+    RunFolder,
+    RunManifest,
+)
+from ratchet.tracking.environment import CodeState
+from ratchet.tracking.mlflow_arm import ArmMirror
+from ratchet.tracking.mlflow_client import connect, default_tracking_uri, run_url
+from ratchet.tracking.mlflow_content import flatten, metric_key, run_params
+
+COLUMNS = {
+    "datapoint_id": [0, 1, 2, 3],
+    "y": [0, 1, 0, 1],
+    "decision": [0, 1, 1, 1],
+    "correct": [1, 1, 0, 1],
+}
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """Set a database up once: MLflow takes seconds for it."""
+    home = tmp_path_factory.mktemp("mlflow")
+    connect(default_tracking_uri(home)).search_experiments()
+    return home / "mlflow.db"
+
+
+@pytest.fixture
+def uri(empty_database, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(empty_database, home / "mlflow.db")
+    return default_tracking_uri(home)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    manifest = RunManifest(
+        run_id="nip-1234abcd",
+        name="nip",
+        arms={
+            "main": {"seed": 1, "rl": {"lr": 0.1, "sizes": [1, 2]}},
+            "alone": {"seed": 1, "rl": {"lr": 0.2, "sizes": []}},
+        },
+        settings={"tags": {"paper": "draft 2"}},
+        code=CodeState(commit="c0ffee", dirty=True),
+        dataset_hashes={"train": "a" * 64, "test": "b" * 64},
+        fork_parent="nip-older",
+        prefect_flow_run_ids=["f1", "f2"],
+    )
+    folder = RunFolder.create(tmp_path / "runs", manifest)
+    record(folder, 0, 3)
+    return folder
+
+
+def record(folder, start, stop):
+    for arm in ("main", "alone"):
+        folder.append_points(
+            [
+                MetricPoint("train", i, {"loss": i / 3, "kl": 1.0 * i}, arm)
+                for i in range(start, stop)
+            ]
+        )
+
+
+def history(uri, run_id, key):
+    return [(p.step, p.value) for p in connect(uri).get_metric_history(run_id, key)]
+
+
+def active_runs(uri):
+    client = connect(uri)
+    return client.search_runs([client.get_experiment_by_name("nip").experiment_id])
+
+
+def check_each_point_once(uri, folder, num_iterations):
+    runs = {run.data.tags["ratchet.arm"]: run for run in active_runs(uri)}
+    assert sorted(runs) == ["alone", "main"]
+    assert len(active_runs(uri)) == 2
+    for run in runs.values():
+        expected = [(i, pytest.approx(i / 3)) for i in range(num_iterations)]
+        assert sorted(history(uri, run.info.run_id, "train/loss")) == expected
+        assert len(history(uri, run.info.run_id, "train/kl")) == num_iterations
+    return runs
+
+
+def test_everything_of_a_run_arrives(uri, folder, tmp_path):
+    checkpoint = tmp_path / "state.safetensors"
+    checkpoint.write_bytes(b"weights")
+    folder.write_table(ResultTable("test", COLUMNS))
+    folder.report_path.write_text("<p>report</p>")
+    folder.update(checkpoints={"main": [str(checkpoint)], "alone": [str(tmp_path / "gone")]})
+    folder.set_status("completed")
+    main_id = MlflowMirror(uri).sync(folder)
+    runs = check_each_point_once(uri, folder, 3)
+    main, alone = runs["main"], runs["alone"]
+    assert main.info.run_id == main_id
+    assert alone.data.tags["mlflow.parentRunId"] == main_id
+    assert main.info.status == alone.info.status == "FINISHED"
+    assert main.data.params == {"seed": "1", "rl.lr": "0.1", "rl.sizes": "[1, 2]"}
+    assert main.data.tags["ratchet.run_id"] == "nip-1234abcd"
+    assert main.data.tags["ratchet.fork_parent"] == "nip-older"
+    assert main.data.tags["mlflow.source.git.commit"] == "c0ffee"
+    assert main.data.tags["prefect.flow_run_id"] == "f1,f2"
+    assert main.data.tags["paper"] == "draft 2"
+    assert main.data.metrics["final/test/accuracy"] == 0.75
+    assert main.data.metrics["final/test/low"] == pytest.approx(0.3006, abs=1e-4)
+    digests = {entry.dataset.name: entry.dataset.digest for entry in main.inputs.dataset_inputs}
+    assert digests == {"train": "a" * 36, "test": "b" * 36}
+    client = connect(uri)
+    names = {item.path for item in client.list_artifacts(main_id)}
+    assert names == {"config.yaml", "report.html", "tables", "checkpoint"}
+    assert [item.path for item in client.list_artifacts(main_id, "checkpoint")] == [
+        "checkpoint/state.safetensors"
+    ]
+    assert (tmp_path / "home" / "mlartifacts").is_dir()
+    assert folder.manifest.tracking["runs"]["main"] == main_id
+
+
+def test_syncing_again_and_again_sends_each_point_once(uri, folder):
+    for stop in (3, 3, 5, 5):
+        record(folder, 0, stop)
+        MlflowMirror(uri).sync(folder)
+        MlflowMirror(uri).sync(folder)
+    check_each_point_once(uri, folder, 5)
+    for run in active_runs(uri):
+        assert len(run.inputs.dataset_inputs) == 2
+
+
+@pytest.mark.parametrize("damage", ["lost", "rubbish", "behind"])
+def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, damage):
+    cursor = folder.path / "mlflow.json"
+    MlflowMirror(uri).sync(folder)
+    old = cursor.read_text()
+    record(folder, 3, 6)
+    MlflowMirror(uri).sync(folder)
+    if damage == "lost":
+        cursor.unlink()
+    elif damage == "rubbish":
+        cursor.write_text("{")
+    else:  # killed after a batch had arrived and before the cursor was written
+        content = json.loads(old)
+        for arm in content["arms"].values():
+            arm["in_flight"] = True
+        cursor.write_text(json.dumps(content))
+    record(folder, 6, 7)
+    MlflowMirror(uri).sync(folder)
+    check_each_point_once(uri, folder, 7)
+
+
+def test_a_crash_while_sending_doubles_nothing(uri, folder, monkeypatch):
+    record(folder, 0, 4)
+    monkeypatch.setattr("ratchet.tracking.mlflow_arm.MAX_METRICS_PER_BATCH", 3)
+    client = connect(uri)
+    calls = []
+    original = client.log_batch
+
+    def failing(run_id, metrics=(), **kwargs):
+        original(run_id, metrics=metrics, **kwargs)  # it arrives, but nobody hears of it
+        calls.append(len(metrics))
+        if metrics:
+            raise ConnectionError("lost the answer")
+
+    monkeypatch.setattr(client, "log_batch", failing)
+    mirror = MlflowMirror(uri)
+    mirror._connected = client
+    with pytest.raises(TrackingError, match=r"lost the answer.*ratchet sync"):
+        mirror.sync(folder)
+    assert calls[-1] == 3
+    MlflowMirror(uri).sync(folder)
+    check_each_point_once(uri, folder, 4)
+
+
+def test_a_crash_after_a_run_is_created_makes_no_second_one(uri, folder, monkeypatch):
+    create = ArmMirror._create
+
+    def crash_after(self, experiment_id):
+        create(self, experiment_id)
+        raise ConnectionError("killed")
+
+    monkeypatch.setattr(ArmMirror, "_create", crash_after)
+    with pytest.raises(TrackingError, match="killed"):
+        MlflowMirror(uri).sync(folder)
+    monkeypatch.undo()
+    MlflowMirror(uri).sync(folder)
+    check_each_point_once(uri, folder, 3)
+
+
+def test_a_replaced_point_shows_its_new_value_only(uri, folder):
+    MlflowMirror(uri).sync(folder)
+    before = {run.data.tags["ratchet.arm"]: run.info.run_id for run in active_runs(uri)}
+    folder.append_points([MetricPoint("train", 1, {"loss": 7.0, "kl": 7.0})], replace=True)
+    MlflowMirror(uri).sync(folder)
+    MlflowMirror(uri).sync(folder)
+    after = {run.data.tags["ratchet.arm"]: run for run in active_runs(uri)}
+    main = after["main"].info.run_id
+    assert main != before["main"]
+    assert after["alone"].info.run_id == before["alone"]
+    assert after["alone"].data.tags["mlflow.parentRunId"] == main
+    assert sorted(history(uri, main, "train/loss")) == [(0, 0.0), (1, 7.0), (2, 2 / 3)]
+
+
+def test_a_run_deleted_in_mlflow_is_mirrored_anew(uri, folder):
+    first = MlflowMirror(uri).sync(folder)
+    connect(uri).delete_run(first)
+    assert MlflowMirror(uri).sync(folder) != first
+    check_each_point_once(uri, folder, 3)
+
+
+def test_status_follows_the_run(uri, folder):
+    mirror = MlflowMirror(uri)
+    for status, expected in [("running", "RUNNING"), ("failed", "FAILED"), ("running", "RUNNING")]:
+        folder.set_status(status, "broken" if status == "failed" else None)
+        mirror.sync(folder)
+        main = next(r for r in active_runs(uri) if r.data.tags["ratchet.arm"] == "main")
+        assert main.info.status == expected
+        assert ("ratchet.error" in main.data.tags) == (status == "failed")
+
+
+def test_members_of_a_sweep_are_children_of_its_run(uri, folder, tmp_path):
+    parent = MlflowMirror(uri).sync(folder)
+    manifest = RunManifest(run_id="member", name="nip", parent_run_id="nip-1234abcd")
+    member = MlflowMirror(uri).sync(RunFolder.create(tmp_path / "runs", manifest))
+    assert connect(uri).get_run(member).data.tags["mlflow.parentRunId"] == parent
+
+
+def test_odd_numbers_and_names_arrive_once(uri, folder):
+    odd = {"nan": math.nan, "inf": math.inf, "p(y|x)": 1.0, "p[y|x]": 2.0}
+    folder.append_metrics("odd", 0, odd)
+    MlflowMirror(uri).sync(folder)
+    (folder.path / "mlflow.json").unlink()
+    run_id = MlflowMirror(uri).sync(folder)
+    metrics = connect(uri).get_run(run_id).data.metrics
+    assert math.isnan(metrics["odd/nan"])
+    assert metrics["odd/inf"] > 1e308
+    assert sorted(value for key, value in metrics.items() if "odd/p" in key) == [1, 2]
+    assert len(history(uri, run_id, "odd/nan")) == 1
+
+
+def test_parameters_are_flat_and_short():
+    assert flatten({"a": {"b": 1, "c": {}}, "d": [1]}) == {"a.b": 1, "a.c": {}, "d": [1]}
+    assert run_params({"a": {"b": "x" * 900, "c": None}}) == {"a.b": "x" * 500, "a.c": "null"}
+    assert len(metric_key("k" * 400)) == 250
+    assert metric_key("a(b)") != metric_key("a[b]")
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_server_that_is_down_fails_fast_and_says_what_to_do(folder):
+    uri = f"http://127.0.0.1:{_free_port()}"
+    connect(uri)
+    started = time.monotonic()
+    with pytest.raises(TrackingError, match=r"ratchet sync RUN"):
+        MlflowMirror(uri).sync(folder)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_fails_within_seconds(folder):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        started = time.monotonic()
+        with pytest.raises(TrackingError):
+            MlflowMirror(f"http://127.0.0.1:{silent.getsockname()[1]}").sync(folder)
+        assert time.monotonic() - started < 15
+
+
+def start_server(port, database, log):
+    """Start a real tracking server over a database and wait for it."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{database}", "--workers", "1"]
+    command += ["--artifacts-destination", str(database.parent / "artifacts")]
+    server = subprocess.Popen(command, stdout=log, stderr=log)
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+        except OSError:
+            assert server.poll() is None, "the server died"
+            time.sleep(0.2)
+        else:
+            return server
+    raise AssertionError("the server did not come up")
+
+
+@pytest.mark.slow
+def test_a_server_that_comes_back_catches_up(folder, empty_database, tmp_path):
+    port = _free_port()
+    uri = f"http://127.0.0.1:{port}"
+    mirror = MlflowMirror(uri)
+    with pytest.raises(TrackingError):
+        mirror.sync(folder)
+    record(folder, 3, 600)
+    folder.write_table(ResultTable("test", COLUMNS))
+    shutil.copy(empty_database, tmp_path / "server.db")
+    with (tmp_path / "server.log").open("wb") as log:
+        server = start_server(port, tmp_path / "server.db", log)
+        try:
+            run_id = mirror.sync(folder)
+            (folder.path / "mlflow.json").unlink()
+            assert mirror.sync(folder) == run_id
+            check_each_point_once(uri, folder, 600)
+            paths = {item.path for item in connect(uri).list_artifacts(run_id)}
+            assert paths == {"config.yaml", "tables"}
+            assert mirror.url(folder) == run_url(
+                uri, folder.manifest.tracking["experiment_id"], run_id
+            )
+        finally:
+            server.terminate()
+            server.wait(20)
