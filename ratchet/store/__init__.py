@@ -1,0 +1,52 @@
+"""The stage store: finished stages, each a folder named by its key, there whole or not at all.
+
+Names are imported on first use, so that ``import ratchet.store`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.store.claim import Claim
+    from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+    from ratchet.store.keys import canonical_json, stage_key
+    from ratchet.store.manifest import FileEntry, Manifest, MetricPoint
+    from ratchet.store.misses import explain_miss
+    from ratchet.store.store import Damage, StageStore
+
+__all__ = [
+    "Claim",
+    "Damage",
+    "FileEntry",
+    "Fingerprint",
+    "Manifest",
+    "MetricPoint",
+    "StageStore",
+    "canonical_json",
+    "code_fingerprint",
+    "explain_miss",
+    "stage_key",
+]
+
+_HOMES = {
+    "Claim": "ratchet.store.claim",
+    "Damage": "ratchet.store.store",
+    "FileEntry": "ratchet.store.manifest",
+    "Fingerprint": "ratchet.store.fingerprint",
+    "Manifest": "ratchet.store.manifest",
+    "MetricPoint": "ratchet.store.manifest",
+    "StageStore": "ratchet.store.store",
+    "canonical_json": "ratchet.store.keys",
+    "code_fingerprint": "ratchet.store.fingerprint",
+    "explain_miss": "ratchet.store.misses",
+    "stage_key": "ratchet.store.keys",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+    """Import a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ratchet.store' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

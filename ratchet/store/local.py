@@ -1,0 +1,261 @@
+"""A local folder of finished stages.
+
+``stages/KEY/`` holds what is finished, ``work/KEY.xxxx/`` what is being made (on the same file
+system, so that a rename puts it in place), ``locks/`` the locks of those who work, and
+``damaged/KEY-n/`` what no longer matched its manifest.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ratchet.errors import DamagedStageError, StoreError
+from ratchet.store.backend import Backend
+from ratchet.store.keys import is_key
+from ratchet.store.locks import FileLock
+from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
+
+_EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+class LocalFolder(Backend):
+    """Stages in a folder of this machine, or of a network file system.
+
+    Parameters
+    ----------
+    root
+        The folder; made when something is first written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._checked: dict[str, tuple[object, ...]] = {}
+
+    @property
+    def folder(self) -> LocalFolder:
+        """Itself."""
+        return self
+
+    @property
+    def place(self) -> str:
+        """The folder's path."""
+        return str(self.root)
+
+    def stage_path(self, key: str) -> Path:
+        """Give the folder of a finished stage."""
+        return self.root / "stages" / key
+
+    def prepare(self) -> None:
+        """Make the folders that are not there yet."""
+        names = ("stages", "work", "locks", "damaged")
+        missing = [name for name in names if not (self.root / name).is_dir()]
+        for name in missing:
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        if missing:
+            sync_folder(self.root)
+            sync_folder(self.root.parent)
+
+    def lock(self, name: str) -> FileLock:
+        """Give the lock of a key (not yet taken)."""
+        return FileLock(self.root / "locks" / f"{name}.lock")
+
+    def make_work(self, name: str) -> Path:
+        """Make an empty work folder; whoever does holds the lock of that name."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "work"))
+
+    def clean(self) -> int:
+        """Remove work folders and locks whose owners have died; count the folders removed."""
+        removed = 0
+        for path in _children(self.root / "work"):
+            lock = self.lock(path.name.partition(".")[0])
+            if lock.try_acquire():
+                try:
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:
+                    lock.release()
+                removed += 1
+        for path in _children(self.root / "locks"):
+            lock = FileLock(path)
+            if path.suffix == ".lock" and lock.try_acquire():
+                lock.release()
+        return removed
+
+    def read_manifest(self, key: str) -> bytes | None:
+        """Read the manifest's text; None if there is no such stage."""
+        path = self.stage_path(key)
+        try:
+            return (path / MANIFEST_NAME).read_bytes()
+        except FileNotFoundError as error:
+            if not path.is_dir():
+                return None
+            raise DamagedStageError(f"{MANIFEST_NAME} is missing") from error
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise DamagedStageError(f"{error.filename} is not what it should be") from error
+
+    def stamp(self, key: str) -> object:
+        """Give the manifest's times, size and inode."""
+        try:
+            return _stamp(os.stat(self.stage_path(key) / MANIFEST_NAME))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:
+        """Check the files; those that look as they did at the last check are not read again."""
+        problems: list[str] = []
+        stamps: list[object] = [manifest.files]
+        for name, entry in manifest.files.items():
+            stamp, problem = self._look(key, name, entry)
+            problems += problem
+            stamps.append(stamp)
+        if problems:
+            return problems
+        seen = tuple(stamps)
+        if not fresh and self._checked.get(key) == seen:
+            return []
+        for name, entry in manifest.files.items():
+            if hash_file(self.stage_path(key) / name) != entry.sha256:
+                problems.append(f"{name} does not have the SHA-256 of its manifest")
+        if not problems:
+            self._checked[key] = seen
+        return problems
+
+    def _look(self, key: str, name: str, entry: FileEntry) -> tuple[object, list[str]]:
+        """Look at a file without reading it."""
+        try:
+            status = os.lstat(self.stage_path(key) / name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None, [f"{name} is missing"]
+        if not stat.S_ISREG(status.st_mode):
+            return None, [f"{name} is not a plain file"]
+        if status.st_size != entry.size:
+            return None, [f"{name} has {status.st_size} bytes, its manifest says {entry.size}"]
+        return _stamp(status), []
+
+    def extra_files(self, key: str, manifest: Manifest) -> list[str]:
+        """List files that lie in the stage's folder and not in its manifest."""
+        path = self.stage_path(key)
+        names = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+        return sorted(names - manifest.files.keys() - {MANIFEST_NAME})
+
+    def publish(self, work: Path, key: str, manifest: Manifest) -> bool:
+        """Flush and rename a work folder into place."""
+        with open(work / MANIFEST_NAME, "xb") as file:
+            file.write(manifest.to_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        for folder, _, _ in os.walk(work, topdown=False):
+            sync_folder(Path(folder))
+        target = self.stage_path(key)
+        try:
+            os.rename(work, target)
+        except OSError as error:
+            if error.errno in _EXISTS:
+                return False
+            raise
+        sync_folder(target.parent)
+        return True
+
+    def set_aside(self, key: str) -> str | None:
+        """Rename a stage's folder into ``damaged/``."""
+        number = 1
+        while True:
+            target = self.root / "damaged" / f"{key}-{number}"
+            if not target.exists():
+                break
+            number += 1
+        self._checked.pop(key, None)
+        try:
+            self.prepare()
+            os.rename(self.stage_path(key), target)
+        except FileNotFoundError:
+            return None
+        return str(target)
+
+    def discard(self, key: str) -> bool:
+        """Rename a stage's folder out of the way, then remove it."""
+        self._checked.pop(key, None)
+        self.prepare()
+        target = self.root / "work" / f"{key}.{secrets.token_hex(8)}"
+        try:
+            os.rename(self.stage_path(key), target)
+        except FileNotFoundError:
+            return False
+        shutil.rmtree(target, ignore_errors=True)  # clean() takes what is left of it
+        return True
+
+    def keys(self) -> Iterator[str]:
+        """List the keys of all that lies here, in order."""
+        for path in _children(self.root / "stages"):
+            if is_key(path.name):
+                yield path.name
+
+
+def seal_files(work: Path) -> dict[str, FileEntry]:
+    """Flush every file of a work folder to the disk and hash it.
+
+    Returns
+    -------
+    dict
+        Paths within the folder → size and SHA-256, sorted.
+
+    Raises
+    ------
+    StoreError
+        If something there is no plain file, or takes the manifest's name.
+    """
+    entries = {}
+    for folder, names, files in os.walk(work):
+        for name in [*names, *files]:
+            path = Path(folder, name)
+            relative = path.relative_to(work).as_posix()
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                continue
+            if not stat.S_ISREG(mode) or relative == MANIFEST_NAME:
+                raise StoreError(
+                    f"a stage wrote {relative!r} into its work folder {work}: expected plain files"
+                    f" (no links), none of them named {MANIFEST_NAME}. Write a copy, or rename it."
+                )
+            entries[relative] = _seal(path)
+    return {name: entries[name] for name in sorted(entries)}
+
+
+def hash_file(path: Path) -> str:
+    """Compute a file's SHA-256 as hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Flush a folder's list of names to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _seal(path: Path) -> FileEntry:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileEntry(size=os.fstat(file.fileno()).st_size, sha256=digest)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+def _children(path: Path) -> list[Path]:
+    try:
+        return sorted(path.iterdir())
+    except FileNotFoundError:
+        return []
