@@ -1,0 +1,82 @@
+"""Agents on tensors: a body, heads, and all agents run as one actor.
+
+Names are imported on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.agents.combined import CombinedAgents, RolloutCache
+    from ratchet.agents.distributions import FactorisedCategorical, MultiAgentDistribution
+    from ratchet.agents.lr_groups import ParameterGroup
+    from ratchet.agents.normalization import ObservationNormalizer
+    from ratchet.agents.operators import PolicyOperator, ValueOperator
+    from ratchet.agents.parts import (
+        Agent,
+        AgentBody,
+        AgentInput,
+        AgentPart,
+        AgentPolicyHead,
+        AgentValueHead,
+        Perception,
+        PolicyLogits,
+        Representation,
+        SoloAgentHead,
+    )
+
+__all__ = [
+    "Agent",
+    "AgentBody",
+    "AgentInput",
+    "AgentPart",
+    "AgentPolicyHead",
+    "AgentValueHead",
+    "CombinedAgents",
+    "FactorisedCategorical",
+    "MultiAgentDistribution",
+    "ObservationNormalizer",
+    "ParameterGroup",
+    "Perception",
+    "PolicyLogits",
+    "PolicyOperator",
+    "Representation",
+    "RolloutCache",
+    "SoloAgentHead",
+    "ValueOperator",
+]
+
+_HOMES = {
+    **dict.fromkeys(
+        (
+            "Agent",
+            "AgentBody",
+            "AgentInput",
+            "AgentPart",
+            "AgentPolicyHead",
+            "AgentValueHead",
+            "Perception",
+            "PolicyLogits",
+            "Representation",
+            "SoloAgentHead",
+        ),
+        "ratchet.agents.parts",
+    ),
+    "CombinedAgents": "ratchet.agents.combined",
+    "RolloutCache": "ratchet.agents.combined",
+    "FactorisedCategorical": "ratchet.agents.distributions",
+    "MultiAgentDistribution": "ratchet.agents.distributions",
+    "ObservationNormalizer": "ratchet.agents.normalization",
+    "ParameterGroup": "ratchet.agents.lr_groups",
+    "PolicyOperator": "ratchet.agents.operators",
+    "ValueOperator": "ratchet.agents.operators",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+    """Import a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ratchet.agents' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,329 @@
+"""All agents run as one actor with an agent dimension.
+
+An agent is computed only in the frames in which it acts, and only once for policy and value where
+they share a body. What no message changes is computed once a datapoint in a rollout
+(:class:`RolloutCache`). Shape letters: B frames, A agents, C channels, P positions, S symbols,
+R rounds, b rows in which one agent acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.agents.distributions import (
+    AgentDistribution,
+    FactorisedCategorical,
+    MultiAgentDistribution,
+    scatter_columns,
+)
+from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
+from ratchet.agents.normalization import ObservationNormalizer
+from ratchet.agents.packing import pack_allowed, pack_logits, unpack_logits
+from ratchet.agents.parts import Agent, AgentInput, Perception
+from ratchet.agents.roles import read_role
+from ratchet.agents.turns import DataSource, Generators, RolloutCache, Turn, TurnGatherer
+from ratchet.errors import StateError, UnknownNameError, nearest
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.trainers import RlParameters
+    from ratchet.protocols.base import ProtocolHandler
+
+__all__ = ["CombinedAgents", "DataSource", "RolloutCache"]
+
+
+class CombinedAgents(nn.Module):
+    """Holds all agents in the protocol's order and runs them together.
+
+    Parameters
+    ----------
+    agents
+        By name; every name of the protocol's must be there.
+    protocol_handler
+        Who sees and who writes to which channel.
+    hyper_params
+        The experiment's parameters.
+    perception
+        How the scenario's data are made ready and which symbols may be said.
+
+    Raises
+    ------
+    UnknownNameError
+        If an agent of the protocol is missing.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        protocol_handler: ProtocolHandler,
+        hyper_params: HyperParameters,
+        perception: Perception,
+    ) -> None:
+        super().__init__()
+        self.agent_names: tuple[str, ...] = tuple(protocol_handler.agent_names)
+        for name in self.agent_names:
+            if name not in agents:
+                raise UnknownNameError(f"no agent {name!r} was built.{nearest(name, agents)}")
+        self.agents = {name: agents[name] for name in self.agent_names}
+        self.num_channels = len(protocol_handler.message_channel_names)
+        self.message_size = hyper_params.message_size
+        self.max_rounds = protocol_handler.max_message_rounds
+        linear = hyper_params.include_linear_message_space
+        self.d_linear = hyper_params.d_linear_message_space if linear else None
+        self.normalizer = ObservationNormalizer()
+        self.parts = nn.ModuleDict(
+            {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
+        )
+        self._roles = {
+            name: read_role(
+                protocol_handler, name, message_size=self.message_size, d_linear=self.d_linear
+            )
+            for name in self.agent_names
+        }
+        self._perception = perception
+        self._gatherer = TurnGatherer(
+            self.agents, self._roles, perception, self.normalizer, self.d_linear
+        )
+
+    def bind(self, source: DataSource) -> None:
+        """Say where scenario data come from: usually an environment."""
+        self._gatherer.source = source
+
+    @contextmanager
+    def bound_to(self, source: DataSource) -> Iterator[None]:
+        """Take scenario data from ``source`` for a while."""
+        before, self._gatherer.source = self._gatherer.source, source
+        try:
+            yield
+        finally:
+            self._gatherer.source = before
+
+    def new_cache(self) -> RolloutCache:
+        """Make an empty cache, for one rollout with fixed weights."""
+        return RolloutCache()
+
+    @torch.no_grad()
+    def act(
+        self,
+        td: TensorDictBase,
+        *,
+        generators: Generators | None = None,
+        deterministic: bool = False,
+        cache: RolloutCache | None = None,
+    ) -> TensorDictBase:
+        """Choose actions for one step of a rollout.
+
+        Parameters
+        ----------
+        td
+            Frames [B]. ``agents`` gets message, decision (2 out of turn), linear_message,
+            message_logits, decision_logits, log_prob and value; 0 where an agent does not act.
+        generators
+            One for each agent; torch's global generator when None.
+        deterministic
+            Whether to take the likeliest actions.
+        cache
+            Of this rollout; without it everything is computed.
+
+        Returns
+        -------
+        TensorDictBase
+            ``td`` itself.
+        """
+        turns = self._gatherer.gather(td, None, generators, cache)
+        dist = self._distribution(td, turns)
+        actions = dist.mode() if deterministic else dist.sample(generators)
+        td.get("agents").update(actions.get("agents"))
+        td.set(("agents", "log_prob"), dist.log_prob(td))
+        td.set(("agents", "value"), self._values(turns, td.batch_size[0]))
+        self._write_logits(td, dist, td.get("x").shape[-1])
+        return td
+
+    def evaluate(
+        self,
+        td: TensorDictBase,
+        *,
+        agents: Sequence[str] | None = None,
+        with_logits: bool = False,
+        generators: Generators | None = None,
+    ) -> TensorDictBase:
+        """Evaluate the actions in given frames, with gradients.
+
+        Parameters
+        ----------
+        td
+            Frames [B] with actions.
+        agents
+            Only these agents; all by default.
+        with_logits
+            Whether to add ``message_logits`` [B, A, C, P, S] and ``decision_logits`` [B, A, 3].
+        generators
+            For noise in the bodies, if there is any; torch's global generator when None.
+
+        Returns
+        -------
+        TensorDictBase
+            New, with ``agents``' log_prob, entropy and value, f32 [B, A]; 0 where an agent does
+            not act or is not asked for.
+        """
+        turns = self._gatherer.gather(td, agents, generators, None)
+        dist = self._distribution(td, turns)
+        size = td.batch_size[0]
+        columns = {
+            "log_prob": dist.log_prob(td),
+            "entropy": dist.entropy(),
+            "value": self._values(turns, size),
+        }
+        out = TensorDict({"agents": TensorDict(columns, batch_size=[size])}, batch_size=[size])
+        if with_logits:
+            self._write_logits(out, dist, td.get("x").shape[-1])
+        return out
+
+    def values(
+        self,
+        td: TensorDictBase,
+        acting: Tensor | None = None,
+        *,
+        cache: RolloutCache | None = None,
+        generators: Generators | None = None,
+    ) -> Tensor:
+        """Estimate returns only.
+
+        Parameters
+        ----------
+        td
+            Frames [B].
+        acting
+            bool [B, A], whose values are wanted; those of acting agents by default.
+        cache
+            Of the rollout that the frames end, if any.
+        generators
+            For noise in the bodies, if there is any.
+
+        Returns
+        -------
+        Tensor
+            f32 [B, A], 0 elsewhere.
+        """
+        turns = self._gatherer.gather(td, None, generators, cache, acting)
+        return self._values(turns, td.batch_size[0])
+
+    def get_dist(
+        self,
+        td: TensorDictBase,
+        *,
+        agents: Sequence[str] | None = None,
+        generators: Generators | None = None,
+    ) -> MultiAgentDistribution:
+        """Give the distribution over all agents' actions in frames [B], with gradients."""
+        return self._distribution(td, self._gatherer.gather(td, agents, generators, None))
+
+    def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:
+        """Predict y without any conversation: logits f32 [B, 2].
+
+        Parameters
+        ----------
+        agent_name
+            Whose body and solo head.
+        data
+            The scenario's data [B], as ``gather_data`` gives it.
+
+        Raises
+        ------
+        StateError
+            If the agent has no solo head.
+        """
+        agent, role = self.agents[agent_name], self._roles[agent_name]
+        if agent.solo_head is None:
+            raise StateError(
+                f"agent {agent_name!r} has no solo head; expected one. Build the scenario with"
+                " trainer: solo_agent or pretrain_agents: true."
+            )
+        prepared = self._perception.prepare(data)
+        size, symbols = data.batch_size[0], self._perception.num_symbols(prepared)
+        sees = self.num_channels if role.sees is None else len(role.sees)
+        like: Tensor = next(iter(prepared.values()))
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros((size, *shape), device=like.device)
+
+        linear = None
+        if self.d_linear is not None:
+            linear = zeros(self.max_rounds, sees, self.d_linear)
+            linear = self.normalizer("linear_message_history", linear)
+        history = zeros(self.max_rounds, sees, self.message_size, symbols)
+        inputs = AgentInput(
+            round=zeros().to(torch.int64),
+            history=self.normalizer("x", history),
+            message=zeros(len(role.layout.channels), self.message_size, symbols),
+            data=prepared,
+            linear_history=linear,
+        )
+        logits: Tensor = agent.solo_head(None if agent.body is None else agent.body(inputs), inputs)
+        return logits
+
+    def parameter_groups(
+        self, rl: RlParameters, *, solo: bool = False, solo_body_factor: bool = True
+    ) -> list[ParameterGroup]:
+        """Divide all agents' parameters by learning rate; see :mod:`ratchet.agents.lr_groups`."""
+        return parameter_groups(
+            rl, self.agents.values(), solo=solo, solo_body_factor=solo_body_factor
+        )
+
+    def _distribution(self, td: TensorDictBase, turns: list[Turn]) -> MultiAgentDistribution:
+        """Run the policy heads and mask what may not be done."""
+        agents = {turn.agent.name: self._agent_distribution(td, turn) for turn in turns}
+        shape = (len(self.agent_names), self.num_channels, self.message_size)
+        return MultiAgentDistribution(agents, td.batch_size[0], shape, td.get("round").device)
+
+    def _agent_distribution(self, td: TensorDictBase, turn: Turn) -> AgentDistribution:
+        role, layout, inputs = turn.role, turn.role.layout, turn.inputs
+        head = turn.agent.policy_head
+        if head is None:
+            raise StateError(
+                f"agent {turn.agent.name!r} has no policy head; expected one. Build the scenario"
+                " for a trainer of type rl."
+            )
+        logits = pack_logits(head(turn.shared, inputs), layout)
+        allowed = pack_allowed(
+            self._perception.allowed_symbols(turn.agent.is_prover, inputs.data, inputs.message),
+            layout,
+            turn.take(td.get("decision_restriction")),
+            logits.shape,
+            self.d_linear,
+        )
+        writes = turn.take(td.get(("agents", "active"))[:, role.index])
+        if role.writes is not None:
+            writes = writes.index_select(1, role.writes)
+        counts = [writes.repeat_interleave(self.message_size, dim=1)]
+        if layout.decides:
+            counts.append(turn.take(td.get(("agents", "can_decide"))[:, role.index, None]))
+        if layout.linear:
+            counts.append(writes.any(1, keepdim=True))
+        packed_counts = torch.cat(counts, dim=1) if len(counts) > 1 else counts[0]
+        factors = FactorisedCategorical(logits, allowed, packed_counts)
+        return AgentDistribution(role.index, turn.rows, layout, factors)
+
+    def _values(self, turns: list[Turn], size: int) -> Tensor:
+        columns: dict[int, tuple[Tensor | None, Tensor]] = {}
+        device = turns[0].inputs.round.device if turns else None
+        for turn in turns:
+            head, seen = turn.agent.value_head, turn.shared
+            if head is None:
+                continue
+            if turn.agent.value_body is not None:
+                turn.inputs.invariant = None  # that was the policy body's
+                seen = turn.agent.value_body(turn.inputs)
+            columns[turn.role.index] = (turn.rows, head(seen, turn.inputs))
+        return scatter_columns(columns, size, len(self.agent_names), device)
+
+    def _write_logits(self, td: TensorDictBase, dist: MultiAgentDistribution, symbols: int) -> None:
+        message, decision = unpack_logits(dist, symbols)
+        td.set(("agents", "message_logits"), message)
+        td.set(("agents", "decision_logits"), decision)

@@ -1,0 +1,265 @@
+"""Distributions over what agents do: independent categorical factors, packed into one tensor.
+
+An agent's action is a symbol for each (channel, position) it may write to, a decision, and perhaps
+a linear message. All are factors of one masked tensor, so that one log-softmax serves them all.
+What an agent does not really do (inactive channel, decision out of turn) counts nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+MASKED_LOGIT = -1e9
+"""Stands for minus infinity where gradients flow: its probability is exactly 0 in f32."""
+NO_DECISION = 2
+
+
+class FactorisedCategorical:
+    """Independent categorical distributions side by side, some of which count.
+
+    Parameters
+    ----------
+    logits
+        f32 [b, F, S], unnormalised.
+    allowed
+        bool [b, F, S]: which outcomes are possible; at least one in each factor.
+    counts
+        bool [b, F]: which factors are really acted on.
+    """
+
+    def __init__(self, logits: Tensor, allowed: Tensor, counts: Tensor) -> None:
+        self.allowed = allowed
+        self.counts = counts
+        self._log_probs = torch.log_softmax(logits.masked_fill(~allowed, MASKED_LOGIT), dim=-1)
+        self._logits = logits
+
+    @property
+    def logits(self) -> Tensor:
+        """Logits f32 [b, F, S] with minus infinity where an outcome is not allowed."""
+        return self._logits.masked_fill(~self.allowed, float("-inf"))
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        return self.counts.to(self._log_probs.dtype)
+
+    def log_prob(self, actions: Tensor) -> Tensor:
+        """Sum the log-probabilities of the factors that count.
+
+        Parameters
+        ----------
+        actions
+            i64 [b, F].
+
+        Returns
+        -------
+        Tensor
+            f32 [b].
+        """
+        chosen = self._log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return (chosen * self._weights).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Sum the entropies (nats) of the factors that count: f32 [b]."""
+        log_probs = self._log_probs
+        return -(log_probs.exp() * log_probs).sum(-1).mul(self._weights).sum(-1)
+
+    def sample(self, generator: torch.Generator | None = None) -> Tensor:
+        """Draw i64 [b, F] by the exponential race; no gradient."""
+        with torch.no_grad():
+            race = torch.empty_like(self._log_probs).exponential_(generator=generator)
+            return (self._log_probs - race.log()).argmax(-1)
+
+    def mode(self) -> Tensor:
+        """Give the likeliest outcome of each factor, i64 [b, F]."""
+        return self._log_probs.detach().argmax(-1)
+
+
+@dataclass(frozen=True)
+class FactorLayout:
+    """Where an agent's factors lie: messages, then the decision, then the linear message.
+
+    Attributes
+    ----------
+    channels
+        Indices of the channels that the agent may ever write to (K of them).
+    message_size
+        P.
+    decides
+        Whether there is a decision factor.
+    linear
+        Whether there is a linear-message factor.
+    """
+
+    channels: tuple[int, ...]
+    message_size: int
+    decides: bool
+    linear: bool
+
+    @property
+    def num_message_factors(self) -> int:
+        """K · P."""
+        return len(self.channels) * self.message_size
+
+    @property
+    def decision_index(self) -> int:
+        """Where the decision lies, if there is one."""
+        return self.num_message_factors
+
+    @property
+    def linear_index(self) -> int:
+        """Where the linear message lies, if there is one."""
+        return self.num_message_factors + int(self.decides)
+
+
+@dataclass
+class AgentDistribution:
+    """One agent's distribution over the rows in which it acts.
+
+    Attributes
+    ----------
+    index
+        The agent's place in the agent dimension.
+    rows
+        i64 [b] into the flat batch; None stands for all rows.
+    """
+
+    index: int
+    rows: Tensor | None
+    layout: FactorLayout
+    factors: FactorisedCategorical
+
+    def select(self, tensor: Tensor) -> Tensor:
+        """Take the agent's rows of a tensor [B, ...]."""
+        return tensor if self.rows is None else tensor.index_select(0, self.rows)
+
+    def pack(self, td: TensorDictBase) -> Tensor:
+        """Take the agent's actions i64 [b, F] out of the frames' [B]."""
+        message = self.select(td.get(("agents", "message"))[:, self.index])
+        actions = [message[:, list(self.layout.channels)].flatten(1)]
+        if self.layout.decides:
+            actions.append(self.select(td.get(("agents", "decision"))[:, self.index, None]))
+        if self.layout.linear:
+            actions.append(self.select(td.get(("agents", "linear_message"))[:, self.index, None]))
+        return torch.cat(actions, dim=1) if len(actions) > 1 else actions[0]
+
+
+class MultiAgentDistribution:
+    """All agents' distributions over a batch of frames.
+
+    Parameters
+    ----------
+    agents
+        Distributions of those that act somewhere in the batch.
+    batch_size
+        B, number of frames.
+    shape
+        (A, C, P): agents, channels, positions.
+    device
+        Where results live.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, AgentDistribution],
+        batch_size: int,
+        shape: tuple[int, int, int],
+        device: torch.device | None = None,
+    ) -> None:
+        self.agents = dict(agents)
+        self.batch_size = batch_size
+        self.shape = shape
+        self.device = device
+
+    def log_prob(self, td: TensorDictBase) -> Tensor:
+        """Give the log-probabilities f32 [B, A] of the actions in ``td``; 0 where none acts."""
+        return self._scatter({n: d.factors.log_prob(d.pack(td)) for n, d in self.agents.items()})
+
+    def entropy(self) -> Tensor:
+        """Give the entropies f32 [B, A]; 0 where the agent does not act."""
+        return self._scatter({n: d.factors.entropy() for n, d in self.agents.items()})
+
+    def sample(self, generators: Mapping[str, torch.Generator] | None = None) -> TensorDict:
+        """Draw actions, each agent from its own generator (torch's global one when None)."""
+        return self.unpack(
+            {
+                name: d.factors.sample(None if generators is None else generators[name])
+                for name, d in self.agents.items()
+            }
+        )
+
+    def mode(self) -> TensorDict:
+        """Give each agent's likeliest actions."""
+        return self.unpack({name: d.factors.mode() for name, d in self.agents.items()})
+
+    def unpack(self, actions: Mapping[str, Tensor]) -> TensorDict:
+        """Turn packed actions into a tensordict [B] with ``agents`` inside.
+
+        What an agent does not really do is 0 (messages) or 2 (decisions).
+        """
+        num_agents, num_channels, positions = self.shape
+        device = self.device
+        size = (self.batch_size, num_agents)
+        message = torch.zeros((*size, num_channels, positions), dtype=torch.int64, device=device)
+        decision = torch.full(size, NO_DECISION, dtype=torch.int64, device=device)
+        linear = torch.zeros(size, dtype=torch.int64, device=device)
+        for name, packed in actions.items():
+            dist = self.agents[name]
+            layout = dist.layout
+            counts = dist.factors.counts
+            rows: Tensor | slice = slice(None) if dist.rows is None else dist.rows
+            said = (packed * counts)[:, : layout.num_message_factors]
+            said = said.view(-1, len(layout.channels), positions)
+            for place, channel in enumerate(layout.channels):
+                message[rows, dist.index, channel] = said[:, place]
+            if layout.decides:
+                at = layout.decision_index
+                decision[rows, dist.index] = packed[:, at].where(counts[:, at], NO_DECISION)
+            if layout.linear:
+                linear[rows, dist.index] = packed[:, layout.linear_index]
+        agents = {"message": message, "decision": decision}
+        if any(dist.layout.linear for dist in self.agents.values()):
+            agents["linear_message"] = linear
+        return TensorDict(
+            {"agents": TensorDict(agents, batch_size=[self.batch_size])},
+            batch_size=[self.batch_size],
+        )
+
+    def _scatter(self, columns: Mapping[str, Tensor]) -> Tensor:
+        by_index = {self.agents[n].index: (self.agents[n].rows, c) for n, c in columns.items()}
+        return scatter_columns(by_index, self.batch_size, self.shape[0], self.device)
+
+
+def scatter_columns(
+    columns: Mapping[int, tuple[Tensor | None, Tensor]],
+    batch_size: int,
+    num_agents: int,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Lay columns side by side.
+
+    Parameters
+    ----------
+    columns
+        Agent's index → (rows i64 [b] or None for all, values f32 [b]).
+    batch_size, num_agents
+        B and A.
+    device
+        Where the result lives.
+
+    Returns
+    -------
+    Tensor
+        f32 [B, A], 0 where nothing is given; differentiable.
+    """
+    empty = torch.zeros(batch_size, device=device)
+    laid = []
+    for index in range(num_agents):
+        rows, values = columns.get(index, (None, empty))
+        laid.append(values if rows is None else empty.index_copy(0, rows, values))
+    return torch.stack(laid, dim=-1)

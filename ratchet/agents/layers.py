@@ -1,0 +1,141 @@
+"""Small building blocks of bodies and heads, initialised from an explicit generator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ratchet.errors import UnknownNameError, nearest
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class _Tanh(torch.autograd.Function):
+    """tanh(x) = 2σ(2x) − 1, several times faster than torch's on CPUs; abs. error 1e-7.
+
+    Its derivative is made of differentiable operations, so higher derivatives exist.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return torch.sigmoid(x + x).mul_(2).sub_(1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:  # noqa: ANN401
+        ctx.save_for_backward(output)
+        ctx.save_for_forward(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
+        (output,) = ctx.saved_tensors
+        return cast(Tensor, torch.ops.aten.tanh_backward(grad, output))
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # noqa: ANN401
+        (output,) = ctx.saved_tensors
+        return cast(Tensor, tangent * (1 - output * output))
+
+
+def fast_tanh(x: Tensor) -> Tensor:
+    """Compute tanh; the same to 1e-7, and faster on a CPU, than :func:`torch.tanh`."""
+    if x.device.type != "cpu":
+        return torch.tanh(x)
+    return cast(Tensor, _Tanh.apply(x))  # type: ignore[no-untyped-call]
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "tanh": fast_tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+}
+
+
+def activation(name: str) -> Activation:
+    """Look an activation function up.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of that name.
+    """
+    if name not in _ACTIVATIONS:
+        raise UnknownNameError(f"no activation function {name!r}.{nearest(name, _ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """Makes linear layers with weights drawn from one generator.
+
+    Attributes
+    ----------
+    generator
+        On the CPU, so that weights don't depend on the device.
+    orthogonal
+        Orthogonal weights and zero biases; otherwise both are uniform in ±1/√fan-in.
+    gain
+        Scale of orthogonal weights.
+    device
+        Where the parameters end up.
+    """
+
+    generator: torch.Generator
+    orthogonal: bool = True
+    gain: float = 1.0
+    device: str | torch.device = "cpu"
+
+    def linear(self, d_in: int, d_out: int, *, bias: bool = True) -> nn.Linear:
+        """Make a linear layer."""
+        layer = nn.Linear(d_in, d_out, bias=bias, device="meta").to_empty(device="cpu")
+        bound = 1 / math.sqrt(d_in)
+        with torch.no_grad():
+            if self.orthogonal:
+                nn.init.orthogonal_(layer.weight, self.gain, generator=self.generator)
+            else:
+                layer.weight.uniform_(-bound, bound, generator=self.generator)
+            if bias and self.orthogonal:
+                layer.bias.zero_()
+            elif bias:
+                layer.bias.uniform_(-bound, bound, generator=self.generator)
+        return layer.to(self.device)
+
+    def vector(self, *shape: int, bound: float = 1.0) -> nn.Parameter:
+        """Make a parameter that is uniform in ±``bound``."""
+        values = torch.empty(shape).uniform_(-bound, bound, generator=self.generator)
+        return nn.Parameter(values.to(self.device))
+
+
+class Mlp(nn.Module):
+    """Linear layers with an activation function between them.
+
+    Parameters
+    ----------
+    sizes
+        d_in, hidden sizes …, d_out.
+    activation_name
+        See :func:`activation`.
+    init
+        Where weights come from.
+    """
+
+    def __init__(self, sizes: Sequence[int], activation_name: str, init: Initializer) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(init.linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
+        self._activation = activation(activation_name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., d_in] to [..., d_out]."""
+        for index, layer in enumerate(self.layers):
+            x = layer(x if index == 0 else self._activation(x))
+        return x

@@ -1,0 +1,146 @@
+"""Parameter groups and their learning-rate factors: agent × body (× GNN), per actor and critic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError
+from ratchet.parameters.agents import LrFactors
+
+if TYPE_CHECKING:
+    from torch.nn import Parameter
+
+    from ratchet.agents.parts import Agent, AgentBody
+    from ratchet.parameters.agents import AgentParameters
+    from ratchet.parameters.trainers import RlParameters
+
+ROLES = ("actor", "critic")
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters that learn at the same rate.
+
+    Attributes
+    ----------
+    name
+        ``agent.part``, unique.
+    agent
+        Whose they are.
+    part
+        ``gnn``, ``body`` (what is left of a body; ``value_gnn`` and ``value_body`` where the value
+        head has a body of its own), ``policy``, ``value`` or ``solo``.
+    params
+        The parameters, in a fixed order.
+    lr_factor
+        What the base learning rate is multiplied with.
+    """
+
+    name: str
+    agent: str
+    part: str
+    params: tuple[Parameter, ...]
+    lr_factor: float
+
+
+def check_shared_factors(rl: RlParameters, agents: Mapping[str, AgentParameters]) -> None:
+    """Check that actor and critic agree wherever they share a body.
+
+    Parameters
+    ----------
+    rl
+        The ``rl`` section.
+    agents
+        Parameters by agent name.
+
+    Raises
+    ------
+    ParameterError
+        If ``rl.use_shared_body`` and two factors differ.
+    """
+    if not rl.use_shared_body:
+        return
+    found: dict[str, LrFactors] = {"rl.body_lr_factor": rl.body_lr_factor}
+    for name, parameters in agents.items():
+        if parameters.is_random or parameters.use_manual_architecture:
+            continue
+        for field in ("agent_lr_factor", "body_lr_factor", "gnn_lr_factor"):
+            factors = getattr(parameters, field, None)
+            if isinstance(factors, LrFactors):
+                found[f"agents.{name}.{field}"] = factors
+    for path, factors in found.items():
+        if factors.actor != factors.critic:
+            raise ParameterError(
+                f"{path}: got actor={factors.actor} and critic={factors.critic}, expected equal"
+                " factors, since rl.use_shared_body=true gives actor and critic one body."
+                " Make them equal or set rl.use_shared_body=false."
+            )
+
+
+def parameter_groups(
+    rl: RlParameters, agents: Iterable[Agent], *, solo: bool = False, solo_body_factor: bool = True
+) -> list[ParameterGroup]:
+    """Divide the agents' parameters by learning rate.
+
+    Parameters
+    ----------
+    rl
+        The ``rl`` section (its ``body_lr_factor``).
+    agents
+        The agents; those without parameters have no groups.
+    solo
+        Whether a solo agent is trained (body and solo head) instead of policy and value.
+    solo_body_factor
+        With ``solo``: whether body factors count; false for
+        ``solo_agent.body_lr_factor_override``.
+
+    Returns
+    -------
+    list[ParameterGroup]
+        Groups that are not empty, each parameter in exactly one.
+    """
+    groups: list[ParameterGroup] = []
+    for agent in agents:
+        own = agent.parameters
+        actor, critic = own.agent_lr_factor.actor, own.agent_lr_factor.critic
+        body_rl = None if solo and not solo_body_factor else rl.body_lr_factor
+        if agent.body is not None:
+            groups += _body_groups(agent, agent.body, "", "actor", body_rl)
+        if solo:
+            head = agent.solo_head
+            groups += _group(agent, "solo", head.parameters() if head else (), actor)
+            continue
+        if agent.policy_head is not None:
+            groups += _group(agent, "policy", agent.policy_head.parameters(), actor)
+        if agent.value_body is not None:
+            groups += _body_groups(agent, agent.value_body, "value_", "critic", body_rl)
+        if agent.value_head is not None:
+            groups += _group(agent, "value", agent.value_head.parameters(), critic)
+    return groups
+
+
+def _body_groups(
+    agent: Agent, body: AgentBody, prefix: str, role: str, rl_factor: LrFactors | None
+) -> list[ParameterGroup]:
+    """Give the groups of one body; without ``rl_factor`` only the agent's own factor counts."""
+    groups = []
+    for part, params in body.lr_parts("body").items():
+        factor = float(getattr(agent.parameters.agent_lr_factor, role))
+        if rl_factor is not None:
+            factor *= getattr(rl_factor, role) * getattr(agent.parameters.body_lr_factor, role)
+            special = getattr(agent.parameters, f"{part}_lr_factor", None)
+            if part != "body" and isinstance(special, LrFactors):
+                factor *= getattr(special, role)
+        groups += _group(agent, prefix + part, params, factor)
+    return groups
+
+
+def _group(
+    agent: Agent, part: str, params: Iterable[Parameter], factor: float
+) -> list[ParameterGroup]:
+    params = tuple(params)
+    if not params:
+        return []
+    return [ParameterGroup(f"{agent.name}.{part}", agent.name, part, params, factor)]

@@ -1,0 +1,81 @@
+"""The combined agents as modules from TensorDict to TensorDict, for TorchRL's losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+
+from ratchet.agents.combined import CombinedAgents
+from ratchet.agents.distributions import MultiAgentDistribution
+
+_INPUTS = (
+    "round",
+    "x",
+    "message",
+    "datapoint_id",
+    "decision_restriction",
+    ("agents", "active"),
+    ("agents", "can_decide"),
+)
+
+
+class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
+    """Acts for all agents.
+
+    Parameters
+    ----------
+    combined_agents
+        The agents, bound to an environment.
+    generators
+        One for each agent; torch's global generator when None.
+    deterministic
+        Whether to take the likeliest actions.
+    """
+
+    def __init__(
+        self,
+        combined_agents: CombinedAgents,
+        generators: Mapping[str, torch.Generator] | None = None,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        super().__init__()
+        self.combined_agents = combined_agents
+        self.generators = generators
+        self.deterministic = deterministic
+        self.in_keys = list(_INPUTS)
+        self.out_keys = [("agents", key) for key in ("message", "decision", "log_prob", "value")]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add actions, log-probabilities and values to frames [B]."""
+        return self.combined_agents.act(
+            tensordict, generators=self.generators, deterministic=self.deterministic
+        )
+
+    def get_dist(self, tensordict: TensorDictBase) -> MultiAgentDistribution:
+        """Give the distribution over actions in frames [B], with gradients."""
+        return self.combined_agents.get_dist(tensordict)
+
+
+class ValueOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
+    """Estimates the returns of all agents that act.
+
+    Parameters
+    ----------
+    combined_agents
+        The agents, bound to an environment.
+    """
+
+    def __init__(self, combined_agents: CombinedAgents) -> None:
+        super().__init__()
+        self.combined_agents = combined_agents
+        self.in_keys = list(_INPUTS)
+        self.out_keys = [("agents", "value")]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Add ``("agents", "value")`` f32 [B, A] to frames [B], with gradients."""
+        tensordict.set(("agents", "value"), self.combined_agents.values(tensordict))
+        return tensordict

@@ -1,0 +1,125 @@
+"""Packs a policy head's logits, and the masks over them, into one tensor of factors, and back."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ratchet.agents.distributions import FactorLayout, MultiAgentDistribution
+from ratchet.agents.parts import PolicyLogits
+from ratchet.errors import StateError
+
+NUM_DECISIONS = 3
+
+
+def pack_logits(logits: PolicyLogits, layout: FactorLayout) -> Tensor:
+    """Lay the factors side by side, padded to the widest.
+
+    Parameters
+    ----------
+    logits
+        Messages [b, K, P, S], decisions [b, 3], linear messages [b, d].
+    layout
+        Which of them the agent has.
+
+    Returns
+    -------
+    Tensor
+        f32 [b, F, max(S, 3, d)]; padding is 0 and has to be masked.
+
+    Raises
+    ------
+    StateError
+        If the head gives no logits for something the agent does.
+    """
+    factors = [logits.message.flatten(1, 2)]
+    if layout.decides:
+        factors.append(_one_factor(logits.decision, "decision"))
+    if layout.linear:
+        factors.append(_one_factor(logits.linear_message, "linear_message"))
+    if len(factors) == 1:
+        return factors[0]
+    width = max(factor.shape[-1] for factor in factors)
+    return torch.cat([F.pad(factor, (0, width - factor.shape[-1])) for factor in factors], dim=1)
+
+
+def _one_factor(logits: Tensor | None, what: str) -> Tensor:
+    if logits is None:
+        raise StateError(f"the policy head gave no {what} logits, expected some for this agent.")
+    return logits.unsqueeze(1)
+
+
+def pack_allowed(
+    symbols: Tensor,
+    layout: FactorLayout,
+    restriction: Tensor,
+    shape: torch.Size,
+    d_linear: int | None,
+) -> Tensor:
+    """Lay the masks of the factors side by side.
+
+    Parameters
+    ----------
+    symbols
+        Which symbols may be said, bool, broadcastable to [b, K, P, S].
+    layout
+        Which factors there are.
+    restriction
+        i64 [b]: 0 any decision, 1 must go on (only 2), 2 must decide (0 or 1).
+    shape
+        Of the packed logits: (b, F, width).
+    d_linear
+        Size of the linear message space.
+
+    Returns
+    -------
+    Tensor
+        bool [b, F, width].
+    """
+    size = (shape[0], len(layout.channels), layout.message_size, symbols.shape[-1])
+    said = symbols.expand(size).flatten(1, 2)
+    if said.shape[1:] == shape[1:]:
+        return said
+    allowed = torch.zeros(shape, dtype=torch.bool, device=symbols.device)
+    allowed[:, : layout.num_message_factors, : said.shape[-1]] = said
+    if layout.decides:
+        at = layout.decision_index
+        allowed[:, at, :2] = (restriction != 1).unsqueeze(-1)
+        allowed[:, at, 2] = restriction != 2
+    if d_linear is not None:
+        allowed[:, layout.linear_index, :d_linear] = True
+    return allowed
+
+
+def unpack_logits(dist: MultiAgentDistribution, symbols: int) -> tuple[Tensor, Tensor]:
+    """Lay all agents' logits out by agent and channel.
+
+    Parameters
+    ----------
+    dist
+        Of all agents over B frames.
+    symbols
+        S.
+
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        Messages' f32 [B, A, C, P, S] and decisions' [B, A, 3]: 0 where an agent does not act, minus
+        infinity for what it may not say or decide. Differentiable.
+    """
+    num_agents, num_channels, positions = dist.shape
+    size = (dist.batch_size, num_agents)
+    message = torch.zeros((*size, num_channels, positions, symbols), device=dist.device)
+    decision = torch.zeros((*size, NUM_DECISIONS), device=dist.device)
+    for agent in dist.agents.values():
+        layout = agent.layout
+        rows: Tensor | slice = slice(None) if agent.rows is None else agent.rows
+        packed = agent.factors.logits.masked_fill(~agent.factors.counts.unsqueeze(-1), 0.0)
+        said = packed[:, : layout.num_message_factors, :symbols]
+        said = said.reshape(len(said), len(layout.channels), positions, symbols)
+        for place, channel in enumerate(layout.channels):
+            message[rows, agent.index, channel] = said[:, place]
+        if layout.decides:
+            decision[rows, agent.index] = packed[:, layout.decision_index, :NUM_DECISIONS]
+    return message, decision

@@ -1,0 +1,207 @@
+"""What an agent is made of: a body and heads, and what goes in and comes out of them.
+
+Scenarios implement these classes; :mod:`ratchet.agents.combined` runs them. Shape letters: b rows
+(frames in which the agent acts), R rounds, C channels, V channels the agent sees, K channels it may
+ever write to, P message positions, S symbols, d features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    import torch
+    from tensordict import TensorDictBase
+    from torch.nn import Parameter
+
+    from ratchet.parameters.agents import AgentParameters
+
+Prepared = dict[str, Tensor]
+"""A scenario's data made ready for the bodies: tensors with the same leading dimension."""
+
+
+@dataclass
+class AgentInput:
+    """What an agent perceives in the rows in which it acts.
+
+    Attributes
+    ----------
+    round
+        i64 [b].
+    history
+        Normalised messages in the channels that the agent sees, f32 [b, R, V, P, S].
+    message
+        The latest messages in the channels it may write to, [b, K, P, S].
+    data
+        The scenario's data, as :meth:`Perception.prepare` made it.
+    linear_history
+        Normalised linear messages it sees, f32 [b, R, V, ...]; None where there are none.
+    invariant
+        What no message changes, if the body has given it for these rows before.
+    generator
+        Where the body's noise comes from; None stands for torch's global generator.
+    """
+
+    round: Tensor
+    history: Tensor
+    message: Tensor
+    data: Prepared
+    linear_history: Tensor | None = None
+    invariant: Tensor | None = None
+    generator: torch.Generator | None = None
+
+
+@dataclass
+class Representation:
+    """What a body makes of its input.
+
+    Attributes
+    ----------
+    whole
+        Of the datapoint and conversation as a whole, f32 [b, d].
+    symbols
+        Of each symbol that can be said, f32 [b, S, d].
+    """
+
+    whole: Tensor
+    symbols: Tensor
+
+
+@dataclass
+class PolicyLogits:
+    """What a policy head says, before masks.
+
+    Attributes
+    ----------
+    message
+        f32 [b, K, P, S].
+    decision
+        f32 [b, 3]; None for agents that never decide.
+    linear_message
+        f32 [b, d_linear]; None without a linear message space.
+    """
+
+    message: Tensor
+    decision: Tensor | None = None
+    linear_message: Tensor | None = None
+
+
+class AgentPart(nn.Module):
+    """A module that belongs to one agent."""
+
+    def lr_parts(self, name: str) -> dict[str, list[Parameter]]:
+        """Divide the parameters by whose learning-rate factor they have; all under ``name``."""
+        return {name: list(self.parameters())}
+
+
+class AgentBody(AgentPart, ABC):
+    """Turns what an agent perceives into representations that its heads share."""
+
+    @abstractmethod
+    def forward(self, inputs: AgentInput) -> Representation:
+        """Represent b rows."""
+
+    def invariant(self, data: Prepared) -> Tensor | None:
+        """Compute what no message changes, so that a rollout computes it once a datapoint.
+
+        Returns
+        -------
+        Tensor or None
+            [b, ...]; None where nothing is worth keeping.
+        """
+        return None
+
+
+class AgentPolicyHead(AgentPart, ABC):
+    """Says how likely each message and decision is."""
+
+    @abstractmethod
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
+        """Give logits for b rows; ``representation`` is None for agents without a body."""
+
+
+class AgentValueHead(AgentPart, ABC):
+    """Estimates the return."""
+
+    @abstractmethod
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
+        """Give values f32 [b]."""
+
+
+class SoloAgentHead(AgentPart, ABC):
+    """Predicts the label without any conversation."""
+
+    @abstractmethod
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
+        """Give logits f32 [b, 2] of y."""
+
+
+class Perception(ABC):
+    """What a scenario's agents share: how data are made ready, and which symbols may be said."""
+
+    @abstractmethod
+    def prepare(self, data: TensorDictBase) -> Prepared:
+        """Make what ``gather_data`` gives ready for the bodies, once for all agents."""
+
+    @abstractmethod
+    def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
+        """Say which symbols exist and may be said.
+
+        Parameters
+        ----------
+        is_prover
+            Whether the agent's name has "prover" in it.
+        data
+            As :meth:`prepare` made it, b rows.
+        message
+            The latest messages in the agent's channels, [b, K, P, S].
+
+        Returns
+        -------
+        Tensor
+            bool, broadcastable to [b, K, P, S]; at least one symbol of each S is allowed.
+        """
+
+    @abstractmethod
+    def num_symbols(self, data: Prepared) -> int:
+        """Give S, the size of the message space."""
+
+
+@dataclass
+class Agent:
+    """A named player: its parts and its parameters.
+
+    Attributes
+    ----------
+    body
+        Shared by all heads, or by all but the value head where ``value_body`` is given. None for
+        agents that perceive nothing.
+    """
+
+    name: str
+    parameters: AgentParameters
+    body: AgentBody | None = None
+    policy_head: AgentPolicyHead | None = None
+    value_head: AgentValueHead | None = None
+    solo_head: SoloAgentHead | None = None
+    value_body: AgentBody | None = None
+
+    @property
+    def is_prover(self) -> bool:
+        """Whether the name has "prover" in it."""
+        return "prover" in self.name
+
+    def parts(self) -> dict[str, AgentPart]:
+        """List the parts there are, by name."""
+        everything = {
+            "body": self.body,
+            "value_body": self.value_body,
+            "policy_head": self.policy_head,
+            "value_head": self.value_head,
+            "solo_head": self.solo_head,
+        }
+        return {name: part for name, part in everything.items() if part is not None}

@@ -1,0 +1,72 @@
+"""What the protocol says about one agent: what it sees, where it writes, whether it decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ratchet.agents.distributions import FactorLayout
+
+if TYPE_CHECKING:
+    from ratchet.protocols.base import ProtocolHandler
+
+_SEEDS_TRIED = 64
+
+
+def ever_decides(handler: ProtocolHandler, name: str) -> bool:
+    """Say whether the agent may decide in some round: verifiers, and a simulator of one.
+
+    Who decides may depend on the episode's seed; the first 64 are tried.
+    """
+    if name in handler.verifier_names:
+        return True
+    rounds = torch.arange(handler.max_message_rounds).unsqueeze(1)
+    seeds = torch.arange(_SEEDS_TRIED).expand(len(rounds), -1)
+    rounds = rounds.expand_as(seeds)
+    mask = handler.get_can_decide_mask_from_rounds_and_seed(rounds, seeds)
+    return bool(mask[..., handler.agent_index(name)].any())
+
+
+@dataclass(frozen=True)
+class Role:
+    """One agent's place in the protocol.
+
+    Attributes
+    ----------
+    index
+        In the agent dimension.
+    layout
+        What its actions are made of.
+    sees, writes
+        Channels it sees [V] and may ever write to [K]; None stands for all.
+    """
+
+    index: int
+    layout: FactorLayout
+    sees: Tensor | None
+    writes: Tensor | None
+
+
+def read_role(
+    handler: ProtocolHandler, name: str, *, message_size: int, d_linear: int | None
+) -> Role:
+    """Read an agent's role off the protocol."""
+    index = list(handler.agent_names).index(name)
+    sees = handler.channel_visibility_mask[index].nonzero().flatten()
+    writes = handler.can_be_active_mask[:, index].any(0).nonzero().flatten()
+    num_channels = len(handler.message_channel_names)
+    layout = FactorLayout(
+        channels=tuple(writes.tolist()),
+        message_size=message_size,
+        decides=ever_decides(handler, name),
+        linear=d_linear is not None,
+    )
+    return Role(
+        index,
+        layout,
+        None if len(sees) == num_channels else sees,
+        None if len(writes) == num_channels else writes,
+    )

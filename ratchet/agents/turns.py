@@ -1,0 +1,224 @@
+"""Gathers what each agent perceives in the frames in which it acts, and keeps what can be kept.
+
+Used by :mod:`ratchet.agents.combined` alone. Shape letters: B frames, b rows with one agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ratchet.agents.normalization import ObservationNormalizer
+from ratchet.agents.parts import Agent, AgentInput, Perception, Prepared, Representation
+from ratchet.agents.roles import Role
+from ratchet.errors import StateError
+
+Generators = Mapping[str, torch.Generator]
+
+
+class DataSource(Protocol):
+    """Whatever gives scenario data by datapoint id; environments do."""
+
+    def gather_data(self, datapoint_id: Tensor, /) -> TensorDictBase:
+        """Give the scenario's data, batch size of ``datapoint_id``."""
+
+
+@dataclass
+class RolloutCache:
+    """What no message changes, kept for one rollout of E environments with fixed weights.
+
+    Rows whose datapoint has changed since are made again. A new rollout, other weights or another
+    data source need a new cache.
+    """
+
+    data_ids: Tensor | None = None
+    data: Prepared = field(default_factory=dict)
+    invariant_ids: dict[str, Tensor] = field(default_factory=dict)
+    invariants: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Turn:
+    """One agent in the rows in which it acts.
+
+    Attributes
+    ----------
+    rows
+        i64 [b] into the batch; None stands for all rows.
+    shared
+        What the agent's body makes of the inputs, None without a body.
+    """
+
+    agent: Agent
+    role: Role
+    rows: Tensor | None
+    inputs: AgentInput
+    shared: Representation | None
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """Take the agent's rows of a tensor [B, ...]."""
+        return take(tensor, self.rows)
+
+
+def take(tensor: Tensor, rows: Tensor | None) -> Tensor:
+    """Take rows [b] of a tensor [B, ...]; all for None."""
+    return tensor if rows is None else tensor.index_select(0, rows)
+
+
+class TurnGatherer:
+    """Gathers turns.
+
+    Parameters
+    ----------
+    agents, roles
+        By name, in the protocol's order.
+    perception
+        The scenario's.
+    normalizer
+        Of observations.
+    d_linear
+        Size of the linear message space, None without one.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        roles: Mapping[str, Role],
+        perception: Perception,
+        normalizer: ObservationNormalizer,
+        d_linear: int | None,
+    ) -> None:
+        self.agents = agents
+        self.roles = roles
+        self.perception = perception
+        self.normalizer = normalizer
+        self.d_linear = d_linear
+        self.source: DataSource | None = None
+
+    def gather(
+        self,
+        td: TensorDictBase,
+        names: Sequence[str] | None,
+        generators: Generators | None,
+        cache: RolloutCache | None,
+        acting: Tensor | None = None,
+    ) -> list[Turn]:
+        """Gather the turns of all agents that act somewhere, and run their bodies.
+
+        Parameters
+        ----------
+        td
+            Frames [B].
+        names
+            Only these agents; all when None.
+        generators
+            For noise in the bodies.
+        cache
+            Of the rollout.
+        acting
+            bool [B, A]; where an agent is active in some channel when None.
+        """
+        if acting is None:
+            acting = td.get(("agents", "active")).any(-1)
+        prepared = self._prepare(td, cache)
+        turns = []
+        for name in self.agents if names is None else names:
+            found = acting[:, self.roles[name].index].nonzero().flatten()
+            if len(found) == 0:
+                continue
+            rows = None if len(found) == len(acting) else found
+            inputs = self._perceive(name, td, rows, prepared)
+            inputs.generator = None if generators is None else generators[name]
+            body, shared = self.agents[name].body, None
+            if body is not None:
+                if cache is not None:
+                    inputs.invariant = _invariant(
+                        cache, name, td.get("datapoint_id"), rows, body.invariant
+                    )
+                shared = body(inputs)
+            turns.append(Turn(self.agents[name], self.roles[name], rows, inputs, shared))
+        return turns
+
+    def _perceive(
+        self, name: str, td: TensorDictBase, rows: Tensor | None, prepared: Prepared
+    ) -> AgentInput:
+        role = self.roles[name]
+        history, message = take(td.get("x"), rows), take(td.get("message"), rows)
+        linear = None
+        if self.d_linear is not None:
+            linear = take(td.get("linear_message_history"), rows)
+            linear = linear if role.sees is None else linear.index_select(2, role.sees)
+            linear = self.normalizer("linear_message_history", linear)
+        if role.sees is not None:
+            history = history.index_select(2, role.sees)
+        if role.writes is not None:
+            message = message.index_select(1, role.writes)
+        return AgentInput(
+            round=take(td.get("round"), rows),
+            history=self.normalizer("x", history),
+            message=message,
+            data=prepared if rows is None else {k: take(v, rows) for k, v in prepared.items()},
+            linear_history=linear,
+        )
+
+    def _gather_data(self, ids: Tensor) -> Prepared:
+        if self.source is None:
+            raise StateError(
+                "the agents have no scenario data; expected a call of"
+                " combined_agents.bind(environment) before act, evaluate or values."
+            )
+        return self.perception.prepare(self.source.gather_data(ids))
+
+    def _prepare(self, td: TensorDictBase, cache: RolloutCache | None) -> Prepared:
+        """Give the data of all frames, as prepared for the bodies."""
+        ids = td.get("datapoint_id")
+        if cache is None:
+            return self._gather_data(ids)
+        if cache.data_ids is None:
+            cache.data, cache.data_ids = self._gather_data(ids), ids.clone()
+            return cache.data
+        stale = (cache.data_ids != ids).nonzero().flatten()
+        if len(stale):
+            for key, value in self._gather_data(ids[stale]).items():
+                cache.data[key][stale] = value
+            cache.data_ids[stale] = ids[stale]
+        return cache.data
+
+
+def _invariant(
+    cache: RolloutCache,
+    name: str,
+    ids: Tensor,
+    rows: Tensor | None,
+    compute: Callable[[Prepared], Tensor | None],
+) -> Tensor | None:
+    """Give rows of what no message changes, computing only those whose datapoint is new."""
+
+    def fresh(which: Tensor | None) -> Tensor | None:
+        return compute({key: take(value, which) for key, value in cache.data.items()})
+
+    known = cache.invariant_ids.get(name)
+    if known is None:
+        first = fresh(rows)
+        if first is None:
+            return None
+        known = cache.invariant_ids[name] = torch.full_like(ids, -1)
+        kept = cache.invariants[name] = first.new_zeros((len(ids), *first.shape[1:]))
+        place: Tensor | slice = slice(None) if rows is None else rows
+        kept[place], known[place] = first, ids[place]
+        return first
+    wanted = ids != known
+    if rows is not None:
+        wanted &= torch.zeros_like(wanted).index_fill(0, rows, True)
+    stale = wanted.nonzero().flatten()
+    kept = cache.invariants[name]
+    if len(stale):
+        new = fresh(stale)
+        assert new is not None  # it was something before
+        kept[stale], known[stale] = new, ids[stale]
+    return take(kept, rows)

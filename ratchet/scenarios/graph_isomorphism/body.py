@@ -1,0 +1,258 @@
+"""The body of an agent that looks at two graphs: GIN, pooling, a transformer.
+
+Symmetries: relabelling a graph's nodes permutes the node representations and changes nothing else;
+with pair-invariant pooling, swapping the graphs swaps them and changes nothing else. Absent nodes
+have no influence. Shape letters: b rows, n nodes of the larger graph, F input features, d features.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.nn import functional as F
+
+from ratchet.agents.layers import Initializer, activation
+from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
+from ratchet.scenarios.graph_isomorphism.transformer import TransformerLayer, attention_bias
+
+if TYPE_CHECKING:
+    from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
+
+NUM_GRAPHS = 2
+
+
+class GraphPerception(Perception):
+    """Adjacency with self-loops, who attends to whom, and which nodes may be named."""
+
+    def prepare(self, data: TensorDictBase) -> Prepared:
+        """Make graph pairs ready.
+
+        Parameters
+        ----------
+        data
+            ``adjacency`` [b, 2, n, n] of zeros and ones, ``node_mask`` bool [b, 2, n].
+
+        Returns
+        -------
+        Prepared
+            ``adjacency`` f32 [b, 2, n, n] with self-loops of the nodes that exist (the sum over a
+            node and its neighbours is one matrix product), ``node_mask``, ``node_weight`` the same
+            in f32, ``attention_bias`` f32 [b, T, T].
+        """
+        mask = data.get("node_mask")
+        weight = mask.to(torch.float32)
+        return {
+            "adjacency": data.get("adjacency") + torch.diag_embed(weight),
+            "node_mask": mask,
+            "node_weight": weight,
+            "attention_bias": attention_bias(mask),
+        }
+
+    def num_symbols(self, data: Prepared) -> int:
+        """Give 2n: a symbol for each node of both graphs."""
+        return data["node_mask"][0].numel()
+
+    def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
+        """Allow nodes that exist; a prover answers in the other graph than the latest message.
+
+        The rule holds for each channel and position by itself. Where the latest message names no
+        node there, or nodes of both graphs (several agents at once), both graphs are open.
+        """
+        present: Tensor = data["node_mask"].flatten(1)[:, None, None]
+        if not is_prover:
+            return present
+        n = message.shape[-1] // NUM_GRAPHS
+        named = message.reshape(*message.shape[:-1], NUM_GRAPHS, n).bool().any(-1)  # [b, K, P, 2]
+        closed = named & ~named.flip(-1)
+        per_node = closed.repeat_interleave(n, dim=-1)
+        return present & ~per_node
+
+
+class GinLayer(nn.Module):
+    """Graph isomorphism network (Xu et al. 2019) with ε = 0: a two-layer MLP over the sum.
+
+    Parameters
+    ----------
+    d_model, d_mlp
+        Sizes.
+    activation_name
+        Between the MLP's layers.
+    init
+        Where weights come from.
+    """
+
+    def __init__(self, d_model: int, d_mlp: int, activation_name: str, init: Initializer) -> None:
+        super().__init__()
+        self.mlp_in = init.linear(d_model, d_mlp)
+        self.mlp_out = init.linear(d_mlp, d_model)
+        self._activation = activation(activation_name)
+
+    def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
+        """Pass messages once.
+
+        Parameters
+        ----------
+        nodes
+            f32 [2b, n, c, d]: c copies that differ in their features only.
+        adjacency
+            f32 [2b, n, n] with self-loops; absent nodes have none, so theirs is never read.
+        """
+        summed = torch.bmm(adjacency, nodes.flatten(2)).view(nodes.shape)
+        hidden = self._activation(F.linear(summed, self.mlp_in.weight, self.mlp_in.bias))
+        return F.linear(hidden, self.mlp_out.weight, self.mlp_out.bias)
+
+
+class GraphIsomorphismBody(AgentBody):
+    """GIN over the messages on both graphs, pooling to two tokens, a transformer.
+
+    Parameters
+    ----------
+    parameters
+        The agent's.
+    num_features
+        F: rounds × visible channels × positions.
+    d_representation
+        Size of what comes out.
+    init
+        Where weights come from.
+    d_linear_history
+        Features of the linear messages (rounds × channels × space), None without; they make one
+        more token.
+    """
+
+    def __init__(
+        self,
+        parameters: GraphIsomorphismAgentParameters,
+        num_features: int,
+        d_representation: int,
+        init: Initializer,
+        d_linear_history: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.parameters_section = parameters
+        d_gnn, d_model = parameters.d_gnn, parameters.d_transformer
+        self.copies = 2 if parameters.use_dual_gnn else 1
+        self.digits = parameters.gnn_output_digits
+        self.noise_sigma = parameters.noise_sigma
+        self.pair_invariant = parameters.use_pair_invariant_pooling
+        self.encoder = init.linear(num_features, d_gnn, bias=False)
+        # Without messages all that a node has to begin with, so it must not be zero.
+        self.first_features = init.vector(d_gnn)
+        self.gnn = nn.ModuleList(
+            GinLayer(d_gnn, parameters.d_gin_mlp, parameters.activation_function, init)
+            for _ in range(parameters.num_gnn_layers)
+        )
+        d_nodes = d_gnn * self.copies
+        self.pooled_norm = (
+            nn.BatchNorm1d(d_nodes, track_running_stats=False, device=init.device)
+            if parameters.use_batch_norm
+            else None
+        )
+        self.node_in = init.linear(d_nodes, d_model, bias=False)
+        self.pooled_in = init.linear(d_nodes, d_model, bias=False)
+        self.flags = init.vector(3, d_model)  # first pooled, second pooled, node
+        self.linear_in = (
+            None if d_linear_history is None else init.linear(d_linear_history, d_model)
+        )
+        self.transformer = nn.ModuleList(
+            TransformerLayer(
+                d_model,
+                parameters.d_transformer_mlp,
+                parameters.num_heads,
+                activation_name=parameters.activation_function,
+                dropout=parameters.transformer_dropout,
+                init=init,
+            )
+            for _ in range(parameters.num_transformer_layers)
+        )
+        self.out_norm = nn.LayerNorm(d_model, device=init.device)
+        num_pooled = NUM_GRAPHS + (self.linear_in is not None)
+        self.whole_out = init.linear(num_pooled * d_model, d_representation)
+        self.node_out = init.linear(d_model, d_representation)
+
+    def lr_parts(self, name: str) -> dict[str, list[Parameter]]:
+        """Divide the parameters into the GNN's and the rest."""
+        gnn = [*self.encoder.parameters(), self.first_features, *self.gnn.parameters()]
+        known = {id(parameter) for parameter in gnn}
+        return {"gnn": gnn, name: [p for p in self.parameters() if id(p) not in known]}
+
+    def forward(self, inputs: AgentInput) -> Representation:
+        """Represent b conversations over b graph pairs."""
+        nodes = self._run_gnn(inputs)  # [2b, n, D]
+        weight = inputs.data["node_weight"]
+        pooled = self._pool(nodes, weight, inputs.generator)  # [b, 2, D]
+        b, _, n = weight.shape
+        tokens = [
+            F.linear(pooled, self.pooled_in.weight) + self.flags[:2],
+            F.linear(nodes.view(b, NUM_GRAPHS * n, -1), self.node_in.weight, self.flags[2]),
+        ]
+        bias = inputs.data["attention_bias"]
+        num_pooled = NUM_GRAPHS
+        if self.linear_in is not None and inputs.linear_history is not None:
+            heard = self.linear_in(inputs.linear_history.flatten(1))
+            tokens.insert(0, heard.unsqueeze(1))
+            bias = F.pad(bias, (1, 0, 1, 0))  # it attends to, and is attended by, everything
+            bias[:, 0, 1:] = bias[:, 1, 1:]
+            num_pooled += 1
+        x = torch.cat(tokens, dim=1)
+        for layer in self.transformer:
+            x = layer(x, bias)
+        norm = self.out_norm
+        x = F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        return Representation(
+            whole=self.whole_out(x[:, :num_pooled].flatten(1)),
+            symbols=self.node_out(x[:, num_pooled:]),
+        )
+
+    def invariant(self, data: Prepared) -> Tensor | None:
+        """Run the GNN on zero features: f32 [b, 2, n, d], or None without a dual GNN."""
+        if self.copies == 1:
+            return None
+        b, _, n = data["node_weight"].shape
+        nodes = self.first_features.expand(b * NUM_GRAPHS, n, 1, -1)
+        return self._layers(nodes, data["adjacency"]).view(b, NUM_GRAPHS, n, -1)
+
+    def _run_gnn(self, inputs: AgentInput) -> Tensor:
+        """Give node features [2b, n, copies · d]; the dual's come last."""
+        history, adjacency = inputs.history, inputs.data["adjacency"]
+        b, _, n, _ = adjacency.shape
+        features = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
+        nodes = F.linear(features, self.encoder.weight, self.first_features)
+        nodes = nodes.reshape(b * NUM_GRAPHS, n, 1, -1)
+        if self.copies == 2 and inputs.invariant is None:
+            nodes = torch.cat([nodes, self.first_features.expand_as(nodes)], dim=2)
+        nodes = self._layers(nodes, adjacency).flatten(2)
+        if inputs.invariant is not None:
+            nodes = torch.cat([nodes, inputs.invariant.flatten(0, 1)], dim=-1)
+        if self.digits is not None:
+            rounded = torch.round(nodes.detach(), decimals=self.digits)
+            nodes = nodes + (rounded - nodes.detach())  # gradients pass straight through
+        return nodes
+
+    def _layers(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
+        adjacency = adjacency.flatten(0, 1)
+        for layer in self.gnn:
+            nodes = layer(nodes, adjacency)
+        return nodes
+
+    def _pool(self, nodes: Tensor, weight: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Sum over the nodes that exist, and make the pair's two tokens [b, 2, D]."""
+        b, _, n = weight.shape
+        pooled = torch.bmm(weight.view(b * NUM_GRAPHS, 1, n), nodes).squeeze(1)
+        if self.pooled_norm is not None:
+            pooled = self.pooled_norm(pooled)
+        pooled = pooled.view(b, NUM_GRAPHS, -1)
+        if self.noise_sigma and self.training:
+            # The same for both graphs, so that equal graphs stay equal.
+            noise = torch.empty_like(pooled[:, :1]).normal_(
+                0, self.noise_sigma, generator=generator
+            )
+            pooled = pooled + noise
+        if not self.pair_invariant:
+            return pooled
+        first, second = pooled.unbind(1)
+        return torch.stack([(first + second) * 0.5, (first - second).abs() * 0.5], dim=1)

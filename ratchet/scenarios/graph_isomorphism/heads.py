@@ -1,0 +1,182 @@
+"""Heads of an agent that looks at two graphs: what to say, what to decide, what to expect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ratchet.agents.layers import Initializer, Mlp
+from ratchet.agents.parts import (
+    AgentInput,
+    AgentPolicyHead,
+    AgentValueHead,
+    PolicyLogits,
+    Representation,
+    SoloAgentHead,
+)
+from ratchet.errors import StateError
+
+if TYPE_CHECKING:
+    from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
+
+NUM_DECISIONS = 3
+NUM_LABELS = 2
+
+
+def _seen(representation: Representation | None) -> Representation:
+    if representation is None:
+        raise StateError("a graph-isomorphism head got no representation, expected its body's.")
+    return representation
+
+
+def _with_round(whole: Tensor, rounds: Tensor, max_rounds: int | None) -> Tensor:
+    """Append the one-hot round to [b, d], unless ``max_rounds`` is None."""
+    if max_rounds is None:
+        return whole
+    steps = torch.arange(max_rounds, device=rounds.device)
+    one_hot = (rounds.unsqueeze(-1) == steps).to(whole.dtype)
+    return torch.cat([whole, one_hot], dim=-1)
+
+
+def _sizes(d_in: int, d_hidden: int, num_layers: int, d_out: int) -> list[int]:
+    return [d_in, *[d_hidden] * (num_layers - 1), d_out]
+
+
+class GraphPolicyHead(AgentPolicyHead):
+    """Selects nodes, decides, and selects linear messages.
+
+    Parameters
+    ----------
+    parameters
+        The agent's.
+    d_representation
+        Size of the body's output.
+    shape
+        (K, P): channels that the agent may ever write to, positions.
+    max_rounds
+        R.
+    init
+        Where weights come from.
+    decides
+        Whether there is a decider.
+    d_linear
+        Size of the linear message space, None without one.
+    """
+
+    def __init__(
+        self,
+        parameters: GraphIsomorphismAgentParameters,
+        d_representation: int,
+        shape: tuple[int, int],
+        max_rounds: int,
+        init: Initializer,
+        *,
+        decides: bool,
+        d_linear: int | None = None,
+    ) -> None:
+        super().__init__()
+        p = parameters
+        self.shape = shape
+        self.rounds = max_rounds if p.include_round_in_decider else None
+        selected = shape[0] * shape[1]
+        sizes = _sizes(d_representation, p.d_node_selector, p.num_node_selector_layers, selected)
+        self.node_selector = Mlp(sizes, p.activation_function, init)
+        self.decider = None
+        if decides:
+            d_in = d_representation + (self.rounds or 0)
+            sizes = _sizes(d_in, p.d_decider, p.num_decider_layers, NUM_DECISIONS)
+            self.decider = Mlp(sizes, p.activation_function, init)
+        self.linear_message_selector = None
+        if d_linear is not None:
+            layers = p.num_linear_message_selector_layers
+            sizes = _sizes(d_representation, p.d_linear_message_selector, layers, d_linear)
+            self.linear_message_selector = Mlp(sizes, p.activation_function, init)
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
+        """Give logits for b rows."""
+        seen = _seen(representation)
+        nodes = self.node_selector(seen.symbols)  # [b, S, K·P]
+        decision = linear = None
+        if self.decider is not None:
+            decision = self.decider(_with_round(seen.whole, inputs.round, self.rounds))
+        if self.linear_message_selector is not None:
+            linear = self.linear_message_selector(seen.whole)
+        message = nodes.transpose(1, 2).unflatten(1, self.shape)
+        return PolicyLogits(message=message, decision=decision, linear_message=linear)
+
+
+class GraphValueHead(AgentValueHead):
+    """Estimates the return from the graph-level representation.
+
+    Parameters
+    ----------
+    parameters
+        The agent's.
+    d_representation
+        Size of the body's output.
+    max_rounds
+        R.
+    init
+        Where weights come from.
+    mid_point
+        The middle of the agent's possible rewards, which estimates start from.
+    """
+
+    def __init__(
+        self,
+        parameters: GraphIsomorphismAgentParameters,
+        d_representation: int,
+        max_rounds: int,
+        init: Initializer,
+        mid_point: float,
+    ) -> None:
+        super().__init__()
+        p = parameters
+        self.rounds = max_rounds if p.include_round_in_value else None
+        sizes = _sizes(d_representation + (self.rounds or 0), p.d_value, p.num_value_layers, 1)
+        self.mlp = Mlp(sizes, p.activation_function, init)
+        torch.nn.init.constant_(self.mlp.layers[-1].bias, mid_point)  # type: ignore[arg-type]
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
+        """Give values f32 [b]."""
+        whole = _with_round(_seen(representation).whole, inputs.round, self.rounds)
+        values: Tensor = self.mlp(whole)
+        return values.squeeze(-1)
+
+
+class GraphSoloHead(SoloAgentHead):
+    """Predicts whether the graphs are isomorphic, without any conversation.
+
+    Reads the graph-level representation and the mean over the nodes' ones, so that every
+    parameter of the body learns, those included that only a node selector reads.
+
+    Parameters
+    ----------
+    parameters
+        The agent's; the decider's sizes are used.
+    d_representation
+        Size of the body's output.
+    init
+        Where weights come from.
+    """
+
+    def __init__(
+        self,
+        parameters: GraphIsomorphismAgentParameters,
+        d_representation: int,
+        init: Initializer,
+    ) -> None:
+        super().__init__()
+        p = parameters
+        sizes = _sizes(2 * d_representation, p.d_decider, p.num_decider_layers, NUM_LABELS)
+        self.mlp = Mlp(sizes, p.activation_function, init)
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
+        """Give logits f32 [b, 2] of y."""
+        seen = _seen(representation)
+        weight = inputs.data["node_weight"].flatten(1).unsqueeze(1)  # [b, 1, S]
+        mean = torch.bmm(weight, seen.symbols).squeeze(1) / weight.sum(-1)
+        logits: Tensor = self.mlp(torch.cat([seen.whole, mean], dim=-1))
+        return logits

@@ -1,0 +1,193 @@
+"""Hand-made agents for ``nip``: individualise a node together, refine colours, compare.
+
+An upper bound for what trained agents can reach. Both agents read the conversation as pairs
+(question, answer), give the two nodes of each pair a colour of their own, and refine colours in
+``num_gnn_layers`` Weisfeiler–Lehman rounds (the GNN's own power).
+
+- The verifier rejects as soon as the graphs' colours differ in number. It accepts when every colour
+  is one node in each graph (then refinement has checked the pairing edge by edge), or when it has
+  no further turn. Otherwise it asks for a node of the first graph whose colour is shared.
+- The prover answers with a node of the same colour in the other graph, if there is one.
+
+What it reaches: with enough layers no isomorphic pair is rejected unless two nodes of one colour
+are no images of each other (strongly regular graphs and the like, none on 7 to 11 nodes of random
+graphs in practice), and a pair is wrongly accepted only if it is told apart neither by refinement
+nor by as many individualised nodes as the verifier has questions. Without any layers nothing is
+refined, so there must be at least one. No parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ratchet.agents.parts import (
+    Agent,
+    AgentBody,
+    AgentInput,
+    AgentPolicyHead,
+    PolicyLogits,
+    Representation,
+)
+from ratchet.agents.random import ConstantValueHead
+from ratchet.errors import ParameterError, StateError
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
+
+CERTAIN = 1e3
+"""A logit so large that the policy is deterministic in f32."""
+REJECT, ACCEPT, GO_ON = 0, 1, 2
+
+
+def build_manual_agent(
+    hyper_params: HyperParameters,
+    handler: ProtocolHandler,
+    section: GraphIsomorphismAgentParameters,
+    name: str,
+) -> Agent:
+    """Build the hand-made prover or verifier.
+
+    Raises
+    ------
+    ParameterError
+        If the protocol is not ``nip`` with one position and no linear messages.
+    """
+    got = (
+        hyper_params.interaction_protocol,
+        hyper_params.message_size,
+        hyper_params.include_linear_message_space,
+        hyper_params.protocol_common.zero_knowledge,
+    )
+    if got != ("nip", 1, False, False):
+        raise ParameterError(
+            f"agents.{name}.use_manual_architecture: got (interaction_protocol, message_size,"
+            f" include_linear_message_space, zero_knowledge) = {got}, expected"
+            " ('nip', 1, False, False): the hand-made agents know no other game."
+        )
+    verifier_first = bool(hyper_params.protocol_common.verifier_first)
+    body = ManualBody(section.num_gnn_layers, first_question=0 if verifier_first else 1)
+    policy: AgentPolicyHead
+    if name in handler.verifier_names:
+        policy = ManualVerifierHead(handler.max_message_rounds)
+    else:
+        policy = ManualProverHead()
+    return Agent(name, section, body=body, policy_head=policy, value_head=ConstantValueHead())
+
+
+class ManualBody(AgentBody):
+    """Refines colours with the exchanged pairs individualised.
+
+    Parameters
+    ----------
+    num_rounds
+        Weisfeiler–Lehman rounds.
+    first_question
+        The round of the verifier's first question.
+    """
+
+    def __init__(self, num_rounds: int, first_question: int) -> None:
+        super().__init__()
+        self.num_rounds = num_rounds
+        self.first_question = first_question
+
+    def forward(self, inputs: AgentInput) -> Representation:
+        """Give ``symbols`` bool [b, rounds + 1, 2n, 2n]: who has whose colour after each round.
+
+        ``whole`` is bool [b, 2n]: which nodes exist.
+        """
+        present = inputs.data["node_mask"].flatten(1)
+        # What was said: the normalised history is positive exactly where a one was.
+        said = (inputs.history > 0).flatten(2)[:, self.first_question :]  # [b, R', 2n]
+        pairs = said.shape[1] // 2
+        complete = said[:, : 2 * pairs].reshape(len(said), pairs, 2, -1)
+        answered = complete.any(-1).all(-1)[..., None]  # [b, pairs, 1]
+        marks = complete.any(2) & answered  # [b, pairs, 2n]
+        same = present.unsqueeze(2) & present.unsqueeze(1)
+        same = same & (marks.unsqueeze(3) == marks.unsqueeze(2)).all(1)
+        history = [same]
+        for _ in range(self.num_rounds):
+            same = _refine(inputs.data["adjacency"], same)
+            history.append(same)
+        return Representation(whole=present, symbols=torch.stack(history, dim=1))
+
+
+def _refine(adjacency: Tensor, same: Tensor) -> Tensor:
+    """Refine by one round: nodes keep one colour if their neighbours' colours are equal in number.
+
+    Parameters
+    ----------
+    adjacency
+        f32 [b, 2, n, n], with or without self-loops.
+    same
+        bool [b, 2n, 2n].
+    """
+    b, _, n, _ = adjacency.shape
+    colours = same.view(b, 2, n, 2 * n).to(torch.float64)
+    counts = (adjacency.to(torch.float64) @ colours).view(b, 2 * n, 2 * n)
+    products = counts @ counts.transpose(1, 2)
+    squares = products.diagonal(dim1=1, dim2=2)
+    # Whole numbers, exact in f64: rows are equal iff their squared distance is zero.
+    return same & (squares.unsqueeze(2) + squares.unsqueeze(1) == 2 * products)
+
+
+def _refined(representation: Representation | None) -> Representation:
+    if representation is None:
+        raise StateError("a hand-made head got no representation, expected its body's colours.")
+    return representation
+
+
+def _choose(score: Tensor) -> Tensor:
+    """Be certain of the best of [b, S]: logits f32 [b, 1, 1, S]."""
+    chosen = torch.nn.functional.one_hot(score.argmax(-1), score.shape[-1])
+    return (chosen * CERTAIN)[:, None, None]
+
+
+class ManualProverHead(AgentPolicyHead):
+    """Answers with the node of the other graph that stays alike the longest."""
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
+        """Give logits for b rows."""
+        seen = _refined(representation)
+        asked = inputs.message.flatten(1).bool()  # [b, 2n]
+        alike = (seen.symbols & asked[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
+        n = asked.shape[1] // 2
+        elsewhere = ~asked.view(-1, 2, n).any(-1).repeat_interleave(n, dim=1)
+        return PolicyLogits(message=_choose(alike + (elsewhere & seen.whole) * 100).float())
+
+
+class ManualVerifierHead(AgentPolicyHead):
+    """Rejects on a difference, accepts when all is checked, and asks otherwise.
+
+    Parameters
+    ----------
+    max_rounds
+        Of the protocol.
+    """
+
+    def __init__(self, max_rounds: int) -> None:
+        super().__init__()
+        self.max_rounds = max_rounds
+
+    def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
+        """Give logits for b rows."""
+        seen = _refined(representation)
+        before, same = seen.symbols[:, -2], seen.symbols[:, -1]
+        n = same.shape[1] // 2
+        sizes = same.view(-1, 2 * n, 2, n).sum(-1)  # [b, 2n, 2]: nodes of one's colour, by graph
+        apart = (sizes[..., 0] != sizes[..., 1]).any(1)
+        # One node a colour in each graph, and another round changes nothing: an isomorphism.
+        checked = ((before.sum(-1) == 2) | ~seen.whole).all(1) & ~apart
+        last = inputs.round + 2 >= self.max_rounds
+        accept = ~apart & (checked | last)
+        decision = torch.zeros(len(apart), 3, device=same.device)
+        decision[:, REJECT] = apart * CERTAIN
+        decision[:, ACCEPT] = ~apart * (CERTAIN / 2) + accept * CERTAIN
+        decision[:, GO_ON] = (~apart & ~accept) * CERTAIN
+        question = sizes[..., 0] * seen.whole
+        question[:, n:] = -1
+        return PolicyLogits(message=_choose(question).float(), decision=decision)
