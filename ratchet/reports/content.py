@@ -1,0 +1,99 @@
+"""What a report is made from: the arms of one run or of several, read once.
+
+Between run folders and the tables and plots, which know nothing of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.run_folder import RunFolder
+
+COMMON_AGENTS = ("verifier", "prover", "prover0", "prover1", "prover2", "simulator")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One arm, ready to be shown.
+
+    ``label`` is unique in a report; tables are by name ("test", "test-EXTRA", "pretrain-AGENT").
+    """
+
+    label: str
+    hyper_params: Mapping[str, Any]
+    points: Sequence[MetricPoint]
+    tables: Mapping[str, ResultTable]
+    stages: Sequence[StageRecord]
+
+    @property
+    def description(self) -> str:
+        """How the arm learns and plays, e.g. "vanilla_ppo · nip"."""
+        parts = [self.hyper_params.get("trainer"), self.hyper_params.get("interaction_protocol")]
+        if parts[0] == "solo_agent":
+            parts = [parts[0]]
+        return " · ".join(str(part) for part in parts if part)
+
+    def agent_names(self) -> list[str]:
+        """List names that may stand for an agent in a metric's name, longest first."""
+        names = set(COMMON_AGENTS)
+        names |= {name for name in self.hyper_params.get("agents", {}) if name != "_default"}
+        for table in self.tables.values():
+            prefix = "reward_"
+            names |= {name.removeprefix(prefix) for name in table.columns if prefix in name}
+        return sorted(names, key=lambda name: (-len(name), name))
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that a report shows."""
+
+    title: str
+    manifests: Sequence[RunManifest]
+    arms: Sequence[Arm]
+    events: Sequence[Mapping[str, Any]]
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether several runs stand beside each other."""
+        return len(self.manifests) > 1
+
+
+def read_content(folders: Sequence[RunFolder]) -> Content:
+    """Read one run, or several to be compared.
+
+    The arms of one run keep their names; of several, each is named by its run.
+    """
+    manifests = [folder.manifest for folder in folders]
+    arms: list[Arm] = []
+    events: list[Mapping[str, Any]] = []
+    for folder, manifest in zip(folders, manifests, strict=True):
+        points, tables = folder.read_metrics(), folder.read_tables()
+        events += folder.read_events()
+        for name in _arm_names(manifest, points, tables):
+            label = name
+            if len(folders) > 1:
+                label = manifest.run_id if name == MAIN_ARM else f"{manifest.run_id} · {name}"
+            arms.append(
+                Arm(
+                    label,
+                    manifest.arms.get(name, {}),
+                    [point for point in points if point.arm == name],
+                    {table.name: table for table in tables if table.arm == name},
+                    [record for record in manifest.stages if record.arm == name],
+                )
+            )
+    title = manifests[0].name if len(folders) == 1 else f"{len(folders)} runs compared"
+    return Content(title, manifests, arms, events)
+
+
+def _arm_names(
+    manifest: RunManifest, points: Sequence[MetricPoint], tables: Sequence[ResultTable]
+) -> list[str]:
+    """List all arms that have anything to show, "main" first."""
+    names = [MAIN_ARM, *manifest.arms, *(p.arm for p in points), *(t.arm for t in tables)]
+    return list(dict.fromkeys(names))

@@ -1,0 +1,146 @@
+"""Build ``report.html``: one page that needs no network, from a run folder and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import DataError
+from ratchet.reports.content import Content, read_content
+from ratchet.reports.plots import OTHER, Figure, curve_figures, wl_figures
+from ratchet.reports.tables import (
+    AccuracyRow,
+    DifferenceRow,
+    accuracy_rows,
+    difference_rows,
+    duration,
+    parameter_rows,
+    show,
+    stage_summaries,
+    test_metric_rows,
+    wl_rows,
+)
+from ratchet.tracking.files import write_atomically
+from ratchet.tracking.run_folder import RunFolder
+
+MAX_EVENTS = 200
+
+
+def build_report(run_folder: RunFolder | Path | str) -> Path:
+    """Write a run's report into its folder.
+
+    May be called at any time, of a run that is going on as well: sections that have nothing to
+    show yet are left out.
+
+    Returns
+    -------
+    Path
+        ``report.html`` in the run folder.
+
+    Raises
+    ------
+    RunNotFoundError
+        If the folder holds no run.
+    DataError
+        If one of its files is damaged.
+    """
+    folder = run_folder if isinstance(run_folder, RunFolder) else RunFolder(run_folder)
+    write_atomically(folder.report_path, render(read_content([folder])))
+    return folder.report_path
+
+
+def build_comparison(run_folders: Sequence[RunFolder], path: Path) -> Path:
+    """Write a report of several runs beside each other; differences are to the first.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two runs.
+    """
+    if len(run_folders) < 2:
+        raise DataError(f"compare: got {len(run_folders)} runs, expected at least two.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, render(read_content(run_folders)))
+    return path
+
+
+def render(content: Content) -> str:
+    """Write the page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"duration": duration, "show": show, "date": _date}
+    return environment.get_template("template.html.j2").render(
+        content=content, plotly_js=_plotly_js(), **_sections(content)
+    )
+
+
+def headline(accuracies: Sequence[AccuracyRow], differences: Sequence[DifferenceRow]) -> str:
+    """Say in a sentence what came out, or nothing if there is no test yet."""
+    tested = [row for row in accuracies if row.dataset == "test"]
+    if not tested:
+        return ""
+    first = tested[0]
+    sentence = (
+        f"{first.arm}: right on {first.estimate.percent()} of {first.estimate.n:,} test datapoints"
+    )
+    rivals = [row for row in differences if row.dataset == "test"]
+    if not rivals:
+        return f"{sentence}."
+    rival = rivals[0]
+    verdict = "more than chance explains" if rival.estimate.excludes_zero else "within chance"
+    return f"{sentence}, {rival.estimate.points()} points against {rival.second} ({verdict})."
+
+
+def _sections(content: Content) -> dict[str, Any]:
+    arms = content.arms
+    accuracies, differences, by_wl = accuracy_rows(arms), difference_rows(arms), wl_rows(arms)
+    training = curve_figures(arms, "train", "iteration")
+    pretraining = curve_figures(arms, "pretrain", "epoch")
+    wl = wl_figures(by_wl, arms)
+    parameters = parameter_rows(arms)
+    return {
+        "headline": headline(accuracies, differences),
+        "accuracies": accuracies,
+        "differences": differences,
+        "wl_rows": by_wl,
+        "wl_figures": wl,
+        "training": [figure for figure in training if figure.family != OTHER],
+        "training_other": [figure for figure in training if figure.family == OTHER],
+        "pretraining": pretraining,
+        "test_metrics": test_metric_rows(arms),
+        "stages": stage_summaries(arms),
+        "changed_parameters": [row for row in parameters if row.differs],
+        "default_parameters": [row for row in parameters if not row.differs],
+        "events": list(content.events)[-MAX_EVENTS:],
+        "figures_json": _figures_json([*training, *pretraining, *wl]),
+    }
+
+
+def _figures_json(figures: Sequence[Figure]) -> str:
+    """Write the figures so that they can stand inside a script element."""
+    text = json.dumps([figure.to_dict() for figure in figures], separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@functools.cache
+def _plotly_js() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def _date(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,257 @@
+"""The tables of a report as rows of text, made from the content by pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratchet.errors import ParameterError, UnknownNameError
+from ratchet.reports.content import Arm
+from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference
+from ratchet.tracking.mlflow_content import flatten
+from ratchet.tracking.result_table import ResultTable
+
+NO_DECISION = 2
+
+
+@dataclass(frozen=True)
+class AccuracyRow:
+    """Accuracy of one arm on one dataset."""
+
+    arm: str
+    who: str
+    dataset: str
+    estimate: Estimate
+    undecided: str
+    rounds: str
+    color: int
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """How much more accurate one arm is than another on the same dataset."""
+
+    first: str
+    second: str
+    dataset: str
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class WlRow:
+    """Accuracy on the datapoints of one Weisfeiler–Leman score, a cell for each arm."""
+
+    dataset: str
+    score: int
+    label: str
+    cells: Sequence[Estimate | None]
+
+
+@dataclass(frozen=True)
+class StageSummary:
+    """All stages of one kind of one arm."""
+
+    arm: str
+    stage: str
+    iterations: int
+    found: int
+    made: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ParameterRow:
+    """One hyper-parameter: its default and its value in each arm."""
+
+    path: str
+    default: str
+    values: Sequence[str]
+    differs: bool
+
+
+def accuracy_rows(arms: Sequence[Arm]) -> list[AccuracyRow]:
+    """Give a row for every table of results: tests first, then agents alone."""
+    rows = [
+        _accuracy_row(arm, color, table)
+        for color, arm in enumerate(arms)
+        for table in arm.tables.values()
+        if len(table)
+    ]
+    return sorted(rows, key=lambda row: (row.dataset != "test", row.dataset, row.who != ""))
+
+
+def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
+    """Compare the first arm with every other on each dataset, and with its agents alone."""
+    if not arms:
+        return []
+    first, rows = arms[0], []
+    for name, table in first.tables.items():
+        if name.startswith("pretrain-"):
+            continue
+        rivals = [(arm.label, arm.tables[name]) for arm in arms[1:] if name in arm.tables]
+        if name == "test":
+            rivals += [
+                (_who(other), first.tables[other])
+                for other in first.tables
+                if other.startswith("pretrain-")
+            ]
+        for label, rival in rivals:
+            if len(table) and len(rival):
+                estimate = accuracy_difference(table.columns, rival.columns)
+                rows.append(DifferenceRow(first.label, label, name, estimate))
+    return rows
+
+
+def wl_rows(arms: Sequence[Arm]) -> list[WlRow]:
+    """Give the accuracy by WL score on every test set that knows it."""
+    by_dataset: dict[str, dict[int, dict[int, Estimate]]] = defaultdict(lambda: defaultdict(dict))
+    for place, arm in enumerate(arms):
+        for name, table in arm.tables.items():
+            if "wl_score" in table.columns and not name.startswith("pretrain-"):
+                for score, estimate in accuracy_by(table.columns, "wl_score").items():
+                    assert isinstance(score, int)
+                    by_dataset[name][score][place] = estimate
+    beyond = _beyond_wl(arms)
+    return [
+        WlRow(name, score, wl_label(score, beyond), [cells.get(k) for k in range(len(arms))])
+        for name, scores in sorted(by_dataset.items())
+        for score, cells in sorted(scores.items())
+    ]
+
+
+def wl_label(score: int, beyond: int | None) -> str:
+    """Say what a WL score means."""
+    if score == 0:
+        return "isomorphic"
+    if beyond is not None and score >= beyond:
+        return f"not within {beyond - 1}"
+    return f"round {score}"
+
+
+def stage_summaries(arms: Sequence[Arm]) -> list[StageSummary]:
+    """Sum the stages up by arm and kind, in the order in which they ran."""
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for arm in arms:
+        for record in arm.stages:
+            groups[arm.label, record.stage].append(record)
+    return [
+        StageSummary(
+            arm,
+            stage,
+            sum(max(0, record.iteration - record.start_iteration) for record in records),
+            sum(record.hit for record in records),
+            sum(not record.hit for record in records),
+            sum(record.seconds for record in records),
+        )
+        for (arm, stage), records in groups.items()
+    ]
+
+
+def parameter_rows(arms: Sequence[Arm]) -> list[ParameterRow]:
+    """Give every hyper-parameter with its default, those that differ from it first."""
+    flats = [flatten(arm.hyper_params) for arm in arms]
+    defaults = _defaults(arms)
+    rows = []
+    for path in dict.fromkeys(path for flat in flats for path in flat):
+        default = defaults.get(_default_path(path)) if defaults else None
+        known = _default_path(path) in defaults
+        values = [show(flat[path]) if path in flat else "" for flat in flats]
+        differs = any(path in flat and (not known or flat[path] != default) for flat in flats)
+        rows.append(ParameterRow(path, show(default) if known else "", values, differs))
+    return sorted(rows, key=lambda row: not row.differs)
+
+
+def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
+    """Give the metrics of the test stages: name, and the last value in each arm."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for place, arm in enumerate(arms):
+        for point in arm.points:
+            if point.stage.startswith("test"):
+                for name, value in point.values.items():
+                    found[f"{point.stage}/{name}"][place] = value
+    return [
+        (name, [show(cells[k]) if k in cells else "" for k in range(len(arms))])
+        for name, cells in sorted(found.items())
+    ]
+
+
+def show(value: object) -> str:
+    """Write a value as a reader wants it: short numbers, plain words."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None:
+        return "none"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(show(item) for item in value) or "none"
+    return str(value)
+
+
+def duration(seconds: float) -> str:
+    """Write a duration: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _accuracy_row(arm: Arm, color: int, table: ResultTable) -> AccuracyRow:
+    columns = table.columns
+    undecided = sum(decision == NO_DECISION for decision in columns["decision"]) / len(table)
+    rounds = [number for number in columns.get("rounds", []) if number is not None]
+    alone = table.name.startswith("pretrain-")
+    return AccuracyRow(
+        arm.label,
+        _who(table.name) if alone else arm.description,
+        "test" if alone else table.name,
+        accuracy(columns),
+        f"{100 * undecided:.1f} %" if undecided else "none",
+        f"{math.fsum(rounds) / len(rounds):.1f}" if rounds and not alone else "",
+        color,
+    )
+
+
+def _who(table_name: str) -> str:
+    return f"{table_name.removeprefix('pretrain-')} alone, pretrained"
+
+
+def _beyond_wl(arms: Sequence[Arm]) -> int | None:
+    """Give the score of pairs that no WL round told apart: one more than there were rounds."""
+    for arm in arms:
+        section = arm.hyper_params.get("graph_isomorphism")
+        if isinstance(section, Mapping) and "max_wl_rounds" in section:
+            return int(section["max_wl_rounds"]) + 1
+    return None
+
+
+def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:
+    """Give the defaults of all hyper-parameters; none if the arms' scenario is not known here."""
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+    for arm in arms:
+        needed = {name: arm.hyper_params.get(name, "") for name in ("scenario", "trainer")}
+        try:
+            return flatten(HyperParameters(**needed, dataset="").to_dict()) | {
+                "scenario": "",
+                "trainer": "",
+            }
+        except (ParameterError, UnknownNameError):
+            continue
+    return {}
+
+
+def _default_path(path: str) -> str:
+    """Send an agent's parameter to that of ``_default``."""
+    parts = path.split(".")
+    if parts[0] == "agents" and len(parts) > 2:
+        parts[1] = "_default"
+    return ".".join(parts)
