@@ -1,1 +1,43 @@
-"""What is played: one package a scenario, none knows another."""
+"""What is played: one package a scenario, none knows another.
+
+Names are imported on first use, so that finding the scenarios' parameters costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ratchet.scenarios.building import build_scenario_instance
+    from ratchet.scenarios.dataset import DataCursor, TensorDictDataset
+    from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.registry import Scenario, register_scenario
+
+__all__ = [
+    "DataCursor",
+    "Environment",
+    "Scenario",
+    "ScenarioInstance",
+    "TensorDictDataset",
+    "build_scenario_instance",
+    "register_scenario",
+]
+
+_HOMES = {
+    "DataCursor": "ratchet.scenarios.dataset",
+    "Environment": "ratchet.scenarios.environment",
+    "Scenario": "ratchet.scenarios.registry",
+    "ScenarioInstance": "ratchet.scenarios.instance",
+    "TensorDictDataset": "ratchet.scenarios.dataset",
+    "build_scenario_instance": "ratchet.scenarios.building",
+    "register_scenario": "ratchet.scenarios.registry",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+    """Import a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ratchet.scenarios' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

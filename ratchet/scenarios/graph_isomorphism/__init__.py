@@ -1,1 +1,1 @@
-"""Graph isomorphism: are two graphs the same up to relabelling?"""
+"""Graph isomorphism: whether two graphs are the same up to relabelling."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from ratchet.parameters.agents import AgentParameters, LrFactors
 from ratchet.parameters.base import (
@@ -48,8 +48,23 @@ class GraphIsomorphismAgentParameters(AgentParameters):
     def _check_heads(self) -> GraphIsomorphismAgentParameters:
         if self.d_transformer % self.num_heads:
             raise ValueError(
-                f"d_transformer={self.d_transformer} is not a multiple of num_heads={self.num_heads}"
+                f"d_transformer={self.d_transformer} is not a multiple of"
+                f" num_heads={self.num_heads}"
             )
+        return self
+
+
+class ExtraTestSet(SubParameters):
+    """One more test set, of the test side's graphs: e.g. one whose negatives are all easy."""
+
+    num_pairs: PositiveInt = 1000
+    prop_non_isomorphic: float = Field(default=0.5, gt=0, lt=1)
+    prop_score_1: float = Field(default=0.1, ge=0, le=1)
+    prop_score_2: float = Field(default=0.2, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _check_mix(self) -> ExtraTestSet:
+        _check_proportions(self.prop_score_1, self.prop_score_2)
         return self
 
 
@@ -57,13 +72,53 @@ class GraphIsomorphismAgentParameters(AgentParameters):
 class GraphIsomorphismParameters(SubParameters):
     """The generator of graph pairs; ``dataset: generated`` uses all of it.
 
-    A named dataset (``er1000``, ``eru10000``) fixes ``num_pairs`` and how sizes are drawn.
+    A named dataset (``er1000``, ``eru10000``) fixes ``num_pairs`` and ``uniform_sizes``.
+    ``prop_score_1`` and ``prop_score_2`` are shares of the non-isomorphic pairs; the rest has
+    scores from 3 to ``max_wl_rounds``. ``train_prop_score_1`` and ``_2`` stand in for them in the
+    training half. ``dataset_seed`` is the experiment's seed when not given.
     """
 
     num_pairs: PositiveInt = 10_000
-    graph_sizes: tuple[PositiveInt, ...] = (7, 8, 9, 10, 11)
-    edge_probabilities: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8)
+    graph_sizes: tuple[Annotated[int, Field(ge=2)], ...] = (7, 8, 9, 10, 11)
+    edge_probabilities: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.2, 0.4, 0.6, 0.8)
+    uniform_sizes: bool = True
     prop_non_isomorphic: float = Field(default=0.5, gt=0, lt=1)
     prop_score_1: float = Field(default=0.1, ge=0, le=1)
     prop_score_2: float = Field(default=0.2, ge=0, le=1)
+    train_prop_score_1: float | None = Field(default=None, ge=0, le=1)
+    train_prop_score_2: float | None = Field(default=None, ge=0, le=1)
     max_wl_rounds: PositiveInt = 5
+    dataset_seed: NonNegativeInt | None = None
+    extra_test_sets: dict[str, ExtraTestSet] = Field(default_factory=dict)
+
+    @property
+    def train_mix(self) -> tuple[float, float]:
+        """Shares of scores 1 and 2 among the non-isomorphic training pairs."""
+        score_1, score_2 = self.train_prop_score_1, self.train_prop_score_2
+        return (
+            self.prop_score_1 if score_1 is None else score_1,
+            self.prop_score_2 if score_2 is None else score_2,
+        )
+
+    @model_validator(mode="after")
+    def _check_mixes(self) -> GraphIsomorphismParameters:
+        _check_proportions(self.prop_score_1, self.prop_score_2)
+        _check_proportions(*self.train_mix)
+        for name in ("graph_sizes", "edge_probabilities"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(
+                    f"{name}={values}: expected at least one value, none of them twice"
+                )
+        for name in self.extra_test_sets:
+            if name in ("train", "test") or not name.isidentifier():
+                raise ValueError(
+                    f"extra_test_sets.{name}: expected a name of letters, digits and underscores"
+                    " other than train and test"
+                )
+        return self
+
+
+def _check_proportions(score_1: float, score_2: float) -> None:
+    if score_1 + score_2 > 1 + 1e-9:
+        raise ValueError(f"expected prop_score_1 + prop_score_2 <= 1, got {score_1} + {score_2}")

@@ -1,0 +1,223 @@
+"""Datasets on tensors, and the cursor that walks through them.
+
+Scenarios make ``TensorDictDataset`` values; a stage saves them, environments gather from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ratchet.errors import DataError, StateError
+from ratchet.seeding import torch_generator
+
+SCHEMA = 1
+DATA_FILE = "data.safetensors"
+DESCRIPTION_FILE = "dataset.json"
+
+
+class TensorDictDataset:
+    """Datapoints on tensors with a common leading dimension; a value, never changed.
+
+    Parameters
+    ----------
+    td
+        Batch size [N].
+
+    Raises
+    ------
+    DataError
+        If there is no leading dimension, or no datapoint.
+    """
+
+    def __init__(self, td: TensorDictBase) -> None:
+        if td.batch_dims != 1 or len(td) == 0:
+            raise DataError(
+                f"dataset: got a tensordict of batch size {tuple(td.batch_size)}, expected one"
+                " leading dimension with at least one datapoint."
+            )
+        self.td = td
+
+    def __len__(self) -> int:
+        return len(self.td)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorDictDataset):
+            return NotImplemented
+        return self.hash == other.hash
+
+    def __hash__(self) -> int:
+        return int(self.hash[:16], 16)
+
+    def __repr__(self) -> str:
+        return f"TensorDictDataset({len(self)} datapoints: {', '.join(self.fields)})"
+
+    def __getitem__(self, key: str) -> Tensor:
+        """Give one field, [N, ...]."""
+        value: Tensor = self.td[key]
+        return value
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of all fields, nested ones with dots, sorted."""
+        return list(self._flat())
+
+    def gather(self, ids: Tensor) -> TensorDictBase:
+        """Give the datapoints of these indices int64 [*B], as a batch [*B]."""
+        return self.td[ids]
+
+    def take(self, size: int | None) -> TensorDictDataset:
+        """Give the first ``size`` datapoints; all of them for None or when there are fewer."""
+        return self if size is None or size >= len(self) else TensorDictDataset(self.td[:size])
+
+    def to(self, device: str | torch.device) -> TensorDictDataset:
+        """Move to a device."""
+        return TensorDictDataset(self.td.to(device))
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of names, types, shapes and values: independent of device and process."""
+        digest = hashlib.sha256()
+        for name, value in self._flat().items():
+            value = value.detach().cpu().contiguous()
+            header = json.dumps([name, str(value.dtype), list(value.shape)])
+            digest.update(header.encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    def save(self, directory: Path | str) -> None:
+        """Write ``data.safetensors`` and ``dataset.json`` into a folder, made if need be."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = {name: value.cpu().contiguous().clone() for name, value in self._flat().items()}
+        save_file(tensors, directory / DATA_FILE)
+        description = {"schema": SCHEMA, "num_datapoints": len(self), "hash": self.hash}
+        (directory / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, directory: Path | str, *, check: bool = True) -> TensorDictDataset:
+        """Read a saved dataset; its tensors are memory-mapped.
+
+        Parameters
+        ----------
+        directory
+            What was given to :meth:`save`.
+        check
+            Whether to read all of it and compare its hash.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or damaged.
+        """
+        directory = Path(directory)
+        try:
+            description = json.loads((directory / DESCRIPTION_FILE).read_text())
+            tensors = load_file(directory / DATA_FILE)
+            schema, size, expected = (description[k] for k in ("schema", "num_datapoints", "hash"))
+        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise DataError(
+                f"cannot read the dataset in {directory}: {error}. Expected {DESCRIPTION_FILE} and"
+                f" {DATA_FILE} as written by TensorDictDataset.save; make the dataset again."
+            ) from error
+        if schema != SCHEMA:
+            raise DataError(f"{directory}: got dataset schema {schema!r}, expected {SCHEMA}.")
+        td = TensorDict(tensors, batch_size=[size]).unflatten_keys(".")
+        dataset = cls(td)
+        if check and dataset.hash != expected:
+            raise DataError(
+                f"{directory}: the data's hash is {dataset.hash}, expected {expected}."
+                " The files were changed or damaged; make the dataset again."
+            )
+        return dataset
+
+    def _flat(self) -> dict[str, Tensor]:
+        """All fields by dotted name, sorted."""
+        flat = self.td.flatten_keys(".")
+        return {name: flat[name] for name in sorted(flat.keys())}
+
+
+class DataCursor:
+    """Walks through a dataset: every datapoint once before any comes twice.
+
+    Each epoch has a permutation of its own, which depends on nothing but the seed, the purpose
+    and the epoch; so the cursor's whole state is (epoch, position).
+
+    Parameters
+    ----------
+    size
+        Number of datapoints.
+    seed
+        The experiment's seed.
+    purpose
+        Keeps cursors with the same seed apart, e.g. ``"train"``.
+    shuffle
+        Whether to walk in random order.
+    """
+
+    def __init__(
+        self, size: int, seed: int, *, purpose: str = "train", shuffle: bool = True
+    ) -> None:
+        if size < 1:
+            raise DataError(f"DataCursor: got size {size}, expected at least one datapoint.")
+        self.size = size
+        self.seed = seed
+        self.purpose = purpose
+        self.shuffle = shuffle
+        self.epoch = 0
+        self.position = 0
+        self._order = self._permutation()
+
+    def take(self, count: int) -> Tensor:
+        """Give the next datapoint indices, int64 [count], going on into further epochs."""
+        parts = [torch.empty(0, dtype=torch.int64)]
+        while count > 0:
+            part = self._order[self.position : self.position + count]
+            parts.append(part)
+            count -= len(part)
+            self.position += len(part)
+            if self.position == self.size:
+                self.epoch, self.position = self.epoch + 1, 0
+                self._order = self._permutation()
+        return torch.cat(parts)
+
+    def state_dict(self) -> dict[str, int]:
+        """Give the state: epoch and position."""
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved place.
+
+        Raises
+        ------
+        StateError
+            If the place doesn't exist in a dataset of this size.
+        """
+        epoch, position = state.get("epoch"), state.get("position")
+        if (
+            not isinstance(epoch, int)
+            or not isinstance(position, int)
+            or epoch < 0
+            or not 0 <= position < self.size
+        ):
+            raise StateError(
+                f"data cursor: got {state!r}, expected an epoch >= 0 and a position from 0 to"
+                f" {self.size - 1}. The state belongs to another dataset."
+            )
+        self.epoch, self.position = epoch, position
+        self._order = self._permutation()
+
+    def _permutation(self) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(self.size)
+        generator = torch_generator(self.seed, "data_cursor", self.epoch, self.purpose)
+        return torch.randperm(self.size, generator=generator)

@@ -1,0 +1,339 @@
+"""Batched environments in which agents exchange messages about datapoints.
+
+One step advances all episodes with tensor operations only. Scenarios subclass ``Environment``
+and say how many symbols there are and which data agents see; protocols say who acts and who is
+paid. Shape letters: E episodes side by side, A agents, C channels, P message positions, S symbols,
+R rounds, L linear symbols.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.scenarios.dataset import TensorDictDataset
+from ratchet.scenarios.rollout_shape import RolloutShape, rollout_shape
+from ratchet.scenarios.specs import EnvironmentSpecs
+
+if TYPE_CHECKING:
+    from torchrl.data import Composite
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+
+MUST_GO_ON = 1
+"""The decision restriction in rounds in which decisions don't count; 0 stands for none."""
+
+
+class Environment(ABC):
+    """Plays episodes of a protocol, each about one datapoint.
+
+    The state is a tensordict [E]: ``round``, ``seed``, ``y``, ``datapoint_id``,
+    ``decision_restriction`` int64; ``x`` (all messages so far, one-hot) uint8 [E, R, C, P, S];
+    ``message`` (the latest in each channel) uint8 [E, C, P, S]; ``linear_message_history`` uint8
+    [E, R, C, L] if there is a linear message space; ``done``, ``terminated`` bool; and
+    under ``agents``: ``done``, ``terminated``, ``can_decide`` bool [E, A], ``active`` bool
+    [E, A, C]. Nobody is active after an episode's end, nor an agent that is done.
+
+    ``done`` says that the episode is over, decided or cut off; ``terminated``, as in protocols,
+    that it was cut off without a decision. Both are true ends, so nothing is bootstrapped from
+    what comes after ``done``; ``("agents", "terminated")`` therefore equals ``("agents", "done")``.
+
+    Parameters
+    ----------
+    hyper_params
+        Of these: ``rl`` (how many frames), ``message_size`` and the linear message space.
+    dataset
+        Has ``y`` and the scenario's ``data_keys``.
+    protocol_handler
+        The game.
+    train
+        Whether this is the training environment.
+    device
+        Where the dataset and all states lie.
+
+    Raises
+    ------
+    DataError
+        If the dataset lacks a field.
+    ParameterError
+        If the numbers of frames don't fit.
+    """
+
+    data_keys: ClassVar[tuple[str, ...]] = ()
+    """The dataset's fields that agents see."""
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        missing = [key for key in ("y", *self.data_keys) if key not in dataset.fields]
+        if missing:
+            raise DataError(
+                f"{type(self).__name__}: the dataset has no {missing}, expected"
+                f" {['y', *self.data_keys]}; got {dataset.fields}."
+            )
+        self.hyper_params = hyper_params
+        self.protocol_handler = protocol_handler
+        self.train = train
+        self.device = torch.device(device)
+        self.dataset = dataset if self.device.type == "cpu" else dataset.to(self.device)
+        self._shape: RolloutShape = rollout_shape(
+            hyper_params.rl, self.max_rounds, len(dataset), train=train
+        )
+
+    @property
+    @abstractmethod
+    def num_symbols(self) -> int:
+        """S, the size of the message space."""
+
+    @property
+    def max_rounds(self) -> int:
+        """R, the protocol's maximum."""
+        return self.protocol_handler.max_message_rounds
+
+    @property
+    def num_envs(self) -> int:
+        """Episodes side by side in one iteration; :meth:`reset` takes any number."""
+        return self._shape.num_envs
+
+    @property
+    def steps_per_env_per_iteration(self) -> int:
+        """Steps of each of them in one iteration."""
+        return self._shape.steps
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Frames in one iteration."""
+        return self._shape.frames
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """[E]."""
+        return torch.Size([self.num_envs])
+
+    @property
+    def message_shape(self) -> tuple[int, int, int]:
+        """C, P and S."""
+        handler = self.protocol_handler
+        return handler.num_channels, self.hyper_params.message_size, self.num_symbols
+
+    @property
+    def num_linear_symbols(self) -> int | None:
+        """L; None without a linear message space."""
+        if not self.hyper_params.include_linear_message_space:
+            return None
+        return self.hyper_params.d_linear_message_space
+
+    def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
+        """Give what agents see of datapoints int64 [*B], as a batch [*B]. Labels are left out."""
+        return self._visible_data[datapoint_id]
+
+    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+        """Begin episodes.
+
+        Parameters
+        ----------
+        ids
+            Datapoints, int64 [E].
+        seeds
+            The episodes' seeds, int64 [E].
+
+        Returns
+        -------
+        TensorDict
+            First states [E].
+        """
+        ids, seeds = ids.to(self.device), seeds.to(self.device)
+        size = ids.shape[0]
+        zeros = torch.zeros(size, dtype=torch.int64, device=self.device)
+        over = torch.zeros(size, dtype=torch.bool, device=self.device)
+        nobody = over[:, None].expand(size, self.protocol_handler.num_agents).clone()
+        history = (size, self.max_rounds, *self.message_shape)
+        state = TensorDict(
+            {
+                "round": zeros,
+                "seed": seeds,
+                "y": self.dataset["y"][ids],
+                "datapoint_id": ids,
+                "x": torch.zeros(history, dtype=torch.uint8, device=self.device),
+                "message": torch.zeros(
+                    (size, *self.message_shape), dtype=torch.uint8, device=self.device
+                ),
+                "done": over,
+                "terminated": over.clone(),
+                "agents": {"done": nobody, "terminated": nobody.clone()},
+            },
+            batch_size=[size],
+        )
+        if self.num_linear_symbols is not None:
+            shape = (size, self.max_rounds, self.message_shape[0], self.num_linear_symbols)
+            state["linear_message_history"] = torch.zeros(
+                shape, dtype=torch.uint8, device=self.device
+            )
+        return self._add_turns(state)
+
+    def step(self, td: TensorDictBase) -> TensorDict:
+        """Play what the agents do.
+
+        Parameters
+        ----------
+        td
+            States [E] with actions: under ``agents`` ``message`` int64 [E, A, C, P] and
+            ``decision`` int64 [E, A]; ``linear_message`` int64 [E, A] if there is that space;
+            and the logits that the protocol reads, if any. Left as it is.
+
+        Returns
+        -------
+        TensorDict
+            Next states [E], and ``("agents", "reward")`` float32 [E, A]. What agents do out of
+            turn changes nothing. An ended episode stays as it is.
+        """
+        outcome = self.protocol_handler.step_interaction_protocol(td)
+        over = outcome.shared_done | outcome.terminated
+        agent_over = outcome.agent_done | over.unsqueeze(-1)
+        state = TensorDict(
+            {
+                "round": torch.where(over, td["round"], td["round"] + 1),
+                **{key: td[key] for key in ("seed", "y", "datapoint_id")},
+                **self._next_messages(td),
+                "done": over,
+                "terminated": outcome.terminated,
+                "agents": {
+                    "done": agent_over,
+                    "terminated": agent_over.clone(),
+                    "reward": outcome.reward,
+                },
+            },
+            batch_size=td.batch_size,
+        )
+        return self._add_turns(state)
+
+    def reset_where(
+        self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
+    ) -> TensorDict:
+        """Begin new episodes where ``mask`` is true, and keep the other states.
+
+        Parameters
+        ----------
+        td
+            States [E], e.g. what :meth:`step` gave. Left as it is.
+        mask
+            bool [E].
+        ids, seeds
+            int64 [k], one for each true value of ``mask``, in order.
+
+        Returns
+        -------
+        TensorDict
+            States [E], without rewards.
+        """
+        state = td.select(*self._state_keys).clone()
+        where = mask.nonzero().flatten()
+        if where.shape != ids.shape or where.shape != seeds.shape:
+            raise DataError(
+                f"reset_where: got {len(ids)} datapoints and {len(seeds)} seeds for {len(where)}"
+                " episodes, expected one of each for every true value of the mask."
+            )
+        if len(where):
+            state[where] = self.reset(ids, seeds)
+        return state
+
+    @cached_property
+    def specs(self) -> EnvironmentSpecs:
+        """What all values look like, as TorchRL specs."""
+        return EnvironmentSpecs(
+            batch_size=self.batch_size,
+            num_agents=self.protocol_handler.num_agents,
+            max_rounds=self.max_rounds,
+            message_shape=self.message_shape,
+            num_linear_symbols=self.num_linear_symbols,
+            num_datapoints=len(self.dataset),
+            device=self.device,
+        )
+
+    @property
+    def observation_spec(self) -> Composite:
+        """What agents observe."""
+        return self.specs.observation
+
+    @property
+    def action_spec(self) -> Composite:
+        """What agents do."""
+        return self.specs.action
+
+    @property
+    def state_spec(self) -> Composite:
+        """What belongs to the state and is not observed."""
+        return self.specs.state
+
+    @property
+    def reward_spec(self) -> Composite:
+        """What agents are paid."""
+        return self.specs.reward
+
+    @property
+    def done_spec(self) -> Composite:
+        """Whether the episode, and each agent in it, has come to an end."""
+        return self.specs.done
+
+    @cached_property
+    def _visible_data(self) -> TensorDictBase:
+        return self.dataset.td.select(*self.data_keys)
+
+    @cached_property
+    def _symbols(self) -> Tensor:
+        """int64 [S]."""
+        return torch.arange(self.num_symbols, device=self.device)
+
+    @cached_property
+    def _state_keys(self) -> list[str | tuple[str, str]]:
+        ids = torch.zeros(1, dtype=torch.int64, device=self.device)
+        return list(self.reset(ids, ids).keys(include_nested=True, leaves_only=True))
+
+    def _next_messages(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """Write what active agents said into the histories; messages in one channel add up."""
+        active = td["agents", "active"]
+        said = td["agents", "message"].unsqueeze(-1) == self._symbols
+        said = (said & active[..., None, None]).sum(1, dtype=torch.uint8)
+        written = active.any(1)
+        rows = torch.arange(len(said), device=said.device)
+        x = td["x"].clone()
+        # Only where something is written, since an ended episode stays in its last round.
+        at_round = x[rows, td["round"]]
+        fresh = written[..., None, None]
+        x[rows, td["round"]] = torch.where(fresh, said, at_round)
+        messages = {"x": x, "message": torch.where(fresh, said, td["message"])}
+        if self.num_linear_symbols is not None:
+            symbols = torch.arange(self.num_linear_symbols, device=said.device)
+            linear = td["agents", "linear_message"].unsqueeze(-1) == symbols
+            linear = (linear.unsqueeze(2) & active.unsqueeze(-1)).sum(1, dtype=torch.uint8)
+            history = td["linear_message_history"].clone()
+            before = history[rows, td["round"]]
+            history[rows, td["round"]] = torch.where(written.unsqueeze(-1), linear, before)
+            messages["linear_message_history"] = history
+        return messages
+
+    def _add_turns(self, state: TensorDict) -> TensorDict:
+        """Say who may act and decide in these states."""
+        handler = self.protocol_handler
+        rounds, seeds = state["round"], state["seed"]
+        playing = ~state["agents", "done"]
+        active = handler.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
+        can_decide = handler.get_can_decide_mask_from_rounds_and_seed(rounds, seeds)
+        state["agents", "active"] = active & playing.unsqueeze(-1)
+        state["agents", "can_decide"] = can_decide & playing
+        too_early = rounds < handler.min_message_rounds - 1
+        state["decision_restriction"] = too_early.to(torch.int64) * MUST_GO_ON
+        return state

@@ -1,0 +1,140 @@
+"""Datasets of graph pairs by name: ``generated``, ``er1000``, ``eru10000``.
+
+``er<N>`` are N pairs whose sizes and densities are drawn at random, ``eru<N>`` N pairs spread
+evenly over them; ``generated`` takes both from the section ``graph_isomorphism``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.scenarios.dataset import TensorDictDataset
+from ratchet.scenarios.graph_isomorphism.generator import GraphPairs, PairMix, generate_pairs
+from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismParameters
+from ratchet.scenarios.graph_isomorphism.pool import GraphPool
+from ratchet.scenarios.graph_isomorphism.wl import wl_scores
+from ratchet.seeding import derive_seed, numpy_generator
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+NAMED = re.compile(r"er(?P<uniform>u?)(?P<num_pairs>[1-9][0-9]*)")
+
+
+def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+    """Make ``train``, ``test`` and the extra test sets.
+
+    The sides share no graph, not even a relabelled one. Each set has random numbers of its own,
+    so that e.g. another training mix leaves the test set as it is.
+
+    Raises
+    ------
+    ParameterError
+        If the dataset's name is unknown or a side would be empty.
+    DataError
+        If pairs of a wanted score cannot be found.
+    """
+    section: GraphIsomorphismParameters = hyper_params.graph_isomorphism
+    num_pairs, uniform = _read_name(hyper_params.dataset, section)
+    num_test = round(num_pairs * hyper_params.test_size)
+    if not 0 < num_test < num_pairs:
+        raise ParameterError(
+            f"test_size: {hyper_params.test_size} of {num_pairs} pairs leaves {num_test} for"
+            f" testing and {num_pairs - num_test} for training, expected at least one of each."
+        )
+    test_mix = PairMix(
+        num_pairs=num_test,
+        prop_non_isomorphic=section.prop_non_isomorphic,
+        prop_score_1=section.prop_score_1,
+        prop_score_2=section.prop_score_2,
+        max_wl_rounds=section.max_wl_rounds,
+        graph_sizes=section.graph_sizes,
+        edge_probabilities=section.edge_probabilities,
+        uniform=uniform,
+    )
+    score_1, score_2 = section.train_mix
+    mixes = {
+        "train": replace(
+            test_mix, num_pairs=num_pairs - num_test, prop_score_1=score_1, prop_score_2=score_2
+        ),
+        "test": test_mix,
+    }
+    for name, extra in sorted(section.extra_test_sets.items()):
+        mixes[name] = replace(test_mix, **extra.to_dict())
+    seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
+    datasets = {
+        name: _build(name, mix, seed, hyper_params.test_size) for name, mix in mixes.items()
+    }
+    datasets["train"] = datasets["train"].take(hyper_params.dataset_options.max_train_size)
+    return datasets
+
+
+def _read_name(name: str, section: GraphIsomorphismParameters) -> tuple[int, bool]:
+    """Say how many pairs a dataset has, and whether sizes are spread evenly."""
+    if name == "generated":
+        return section.num_pairs, section.uniform_sizes
+    match = NAMED.fullmatch(name)
+    if match is None:
+        raise ParameterError(
+            f"dataset: got {name!r}, expected 'generated', 'er<N>' or 'eru<N>' with N the number of"
+            " pairs, e.g. 'er1000' or 'eru10000'."
+        )
+    return int(match["num_pairs"]), bool(match["uniform"])
+
+
+def _build(name: str, mix: PairMix, seed: int, test_size: float) -> TensorDictDataset:
+    is_train = name == "train"
+    pool = GraphPool(
+        salt=derive_seed(seed, "graph_isomorphism", purpose="sides"),
+        share=1 - test_size if is_train else test_size,
+        last=not is_train,
+    )
+    rng = numpy_generator(seed, "graph_isomorphism", purpose=f"pairs/{name}")
+    return pairs_to_dataset(generate_pairs(mix, pool, rng), max_wl_rounds=mix.max_wl_rounds)
+
+
+def pairs_to_dataset(pairs: GraphPairs, *, max_wl_rounds: int) -> TensorDictDataset:
+    """Check every label and put the pairs on tensors.
+
+    Returns
+    -------
+    TensorDictDataset
+        ``adjacency`` uint8 [N, 2, n, n], ``node_mask`` bool [N, 2, n], ``y``, ``wl_score`` and
+        ``num_nodes`` int64 [N], ``edge_probability`` float32 [N].
+
+    Raises
+    ------
+    DataError
+        If refinement of the padded graphs contradicts a label.
+    """
+    num_pairs, _, n, _ = pairs.adjacency.shape
+    node_mask = np.arange(n) < pairs.num_nodes[:, None, None]
+    node_mask = np.broadcast_to(node_mask, (num_pairs, 2, n)).copy()
+    expected = np.where(pairs.wl_score == 0, max_wl_rounds + 1, pairs.wl_score)
+    scores = wl_scores(pairs.adjacency, node_mask, max_rounds=max_wl_rounds)
+    wrong = np.flatnonzero(scores != expected)
+    if wrong.size:
+        raise DataError(
+            f"graph_isomorphism: pair {wrong[0]} has the score {pairs.wl_score[wrong[0]]}, but"
+            f" refinement says {scores[wrong[0]]} ({wrong.size} such pairs)."
+        )
+    return TensorDictDataset(
+        TensorDict(
+            {
+                "adjacency": torch.from_numpy(pairs.adjacency),
+                "node_mask": torch.from_numpy(node_mask),
+                "y": torch.from_numpy((pairs.wl_score == 0).astype(np.int64)),
+                "wl_score": torch.from_numpy(pairs.wl_score),
+                "num_nodes": torch.from_numpy(pairs.num_nodes),
+                "edge_probability": torch.from_numpy(pairs.edge_probability.astype(np.float32)),
+            },
+            batch_size=[num_pairs],
+        )
+    )

@@ -1,0 +1,261 @@
+"""Make sets of graph pairs, half of them isomorphic, the others labelled by how hard they are.
+
+Random pairs are nearly always told apart by their degrees. So pairs of score 1 are drawn at
+random, and candidates for higher scores are made from a random graph by one to three
+degree-preserving edge switches and a relabelling; their score is then computed exactly, and what
+does not fit is rejected. For scores of 3 and more only switches are tried that keep the degrees
+of every node's neighbours as well (see :func:`random_graphs.switch_edges`).
+
+Where a size and density has too few pairs of a score within a bounded number of candidates
+(sparse graphs with 7 nodes hardly have any of score 3), the missing ones come from others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ratchet.errors import DataError
+from ratchet.scenarios.graph_isomorphism.pool import GraphPool, PairPool
+from ratchet.scenarios.graph_isomorphism.random_graphs import relabel, switch_edges
+from ratchet.scenarios.graph_isomorphism.wl import wl_scores
+
+MAX_SWITCHES = 3
+BATCH = 4096
+"""Most candidates made at once for one size and density."""
+
+MAX_BATCHES = 16
+"""Batches of candidates for one size and one score; a batch without a find is the last one too."""
+
+NEW_ISOMORPHIC, SCORE_1, SCORE_2, SCORE_HIGHER = range(4)
+"""Kinds of pairs: quotas are kept for each."""
+
+
+@dataclass(frozen=True)
+class PairMix:
+    """What a set of pairs is made of.
+
+    ``uniform`` spreads every kind of pair as evenly as possible over sizes and probabilities;
+    otherwise each pair's size and probability are drawn at random.
+    """
+
+    num_pairs: int
+    prop_non_isomorphic: float
+    prop_score_1: float
+    prop_score_2: float
+    max_wl_rounds: int
+    graph_sizes: tuple[int, ...]
+    edge_probabilities: tuple[float, ...]
+    uniform: bool = True
+
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Give the numbers of pairs: reused isomorphic, new isomorphic, score 1, 2, higher."""
+        negatives = round(self.num_pairs * self.prop_non_isomorphic)
+        score_1 = round(negatives * self.prop_score_1)
+        score_2 = min(round(negatives * self.prop_score_2), negatives - score_1)
+        reused = (self.num_pairs - negatives) // 2 if negatives else 0
+        new = self.num_pairs - negatives - reused
+        return reused, new, score_1, score_2, negatives - score_1 - score_2
+
+
+@dataclass(frozen=True)
+class GraphPairs:
+    """A set of graph pairs. ``n`` is the largest size; smaller graphs are padded with absent nodes.
+
+    ``adjacency`` is [N, 2, n, n], the others [N].
+    ``wl_score`` is 0 for isomorphic pairs, else the refinement round that tells the pair apart.
+    """
+
+    adjacency: NDArray[np.uint8]
+    num_nodes: NDArray[np.int64]
+    edge_probability: NDArray[np.float64]
+    wl_score: NDArray[np.int64]
+
+
+def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> GraphPairs:
+    """Make a shuffled set of distinct graph pairs.
+
+    Parameters
+    ----------
+    mix
+        How many pairs of which kind.
+    pool
+        Where graphs come from: it holds the side (train or test) that they must belong to.
+    rng
+        Source of all randomness.
+
+    Raises
+    ------
+    DataError
+        If pairs of a wanted score do not exist, or are too rare, at all sizes together.
+    """
+    cells = [(n, p) for n in mix.graph_sizes for p in mix.edge_probabilities]
+    reused, *kinds = mix.counts()
+    quotas = np.stack([_spread(count, len(cells), mix.uniform, rng) for count in kinds])
+    found = PairPool(cells, num_kinds=len(kinds))
+    _fill(mix, pool, found, quotas, rng)
+    _fill_from_elsewhere(mix, pool, found, quotas, rng)
+    _reuse_graphs(found, reused, rng)
+    return _assemble(found, max(mix.graph_sizes), rng)
+
+
+def _spread(
+    count: int, num_cells: int, uniform: bool, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Divide ``count`` pairs among the cells."""
+    if not uniform:
+        return rng.multinomial(count, np.full(num_cells, 1 / num_cells)).astype(np.int64)
+    quota = np.full(num_cells, count // num_cells, dtype=np.int64)
+    quota[rng.permutation(num_cells)[: count % num_cells]] += 1
+    return quota
+
+
+def _fill(
+    mix: PairMix,
+    pool: GraphPool,
+    found: PairPool,
+    quotas: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> None:
+    """Find pairs until the quotas [kind, cell] are met or candidates have run out."""
+    num_p = len(mix.edge_probabilities)
+    bounds = range(0, len(found.cells) + 1, num_p)
+    for kind in range(quotas.shape[0]):
+        for start, stop in pairwise(bounds):  # the cells of one size
+            finds = np.ones(stop - start, dtype=np.int64)
+            for _ in range(MAX_BATCHES):
+                missing = quotas[kind, start:stop] - found.counts[kind, start:stop]
+                missing = np.where(finds > 0, missing.clip(0), 0)
+                if not missing.any():
+                    break
+                before = found.counts[kind, start:stop].copy()
+                cells = start + np.repeat(np.arange(num_p), _batch_sizes(missing, kind))
+                _propose(mix, pool, found, quotas, kind, cells, rng)
+                finds = found.counts[kind, start:stop] - before
+
+
+def _batch_sizes(missing: NDArray[np.int64], kind: int) -> NDArray[np.int64]:
+    """Say how many candidates to make in each cell, given how many pairs are missing."""
+    easy = {NEW_ISOMORPHIC: (2, 8), SCORE_1: (2, 8), SCORE_2: (4, 64)}
+    factor, least = easy.get(kind, (16, 512))
+    sizes = np.where(missing > 0, np.maximum(missing * factor, least), 0)
+    return np.minimum(sizes, BATCH)
+
+
+def _propose(
+    mix: PairMix,
+    pool: GraphPool,
+    found: PairPool,
+    quotas: NDArray[np.int64],
+    kind: int,
+    cells: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> None:
+    """Make one candidate for each entry of ``cells`` (all of one size), and keep what fits."""
+    n = found.cells[int(cells[0])][0]
+    probabilities = np.array([found.cells[cell][1] for cell in cells])
+    first, first_keys = pool.draw(n, probabilities, rng)
+    if kind == NEW_ISOMORPHIC:
+        pairs = np.stack([first, relabel(first, rng)], axis=1)
+        found.add(pairs, np.zeros(len(cells), np.int64), cells, first_keys, kind, quotas)
+        return
+    if kind == SCORE_1:
+        second, _ = pool.draw(n, probabilities, rng)
+    else:
+        switches = rng.integers(1, MAX_SWITCHES + 1, len(cells))
+        matched = np.full(len(cells), kind == SCORE_HIGHER)
+        second = relabel(switch_edges(first, switches, matched, rng), rng)
+    pairs = np.stack([first, second], axis=1)
+    swapped = rng.random(len(pairs)) < 0.5  # else the switched graph would always come second
+    pairs[swapped] = pairs[swapped, ::-1]
+    scores = wl_scores(pairs, max_rounds=mix.max_wl_rounds)
+    low, high = {SCORE_1: (1, 1), SCORE_2: (2, 2)}.get(kind, (3, mix.max_wl_rounds))
+    keep = np.flatnonzero((low <= scores) & (scores <= high))
+    second_keys = pool.keys(second[keep])
+    ours = pool.accepts(second_keys)
+    keep, second_keys = keep[ours], second_keys[ours]
+    pair_keys = first_keys[keep] + second_keys  # wraps around; the same in either order
+    found.add(pairs[keep], scores[keep], cells[keep], pair_keys, kind, quotas)
+
+
+def _fill_from_elsewhere(
+    mix: PairMix,
+    pool: GraphPool,
+    found: PairPool,
+    quotas: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> None:
+    """Take what some cells lack from cells that had enough, a few times if need be."""
+    for _ in range(8):
+        missing = (quotas - found.counts).clip(0)
+        if not missing.any():
+            return
+        for kind in range(quotas.shape[0]):
+            lack = int(missing[kind].sum())
+            rich = np.flatnonzero((missing[kind] == 0) & (found.counts[kind] > 0))
+            if lack and rich.size:
+                quotas[kind] = found.counts[kind]
+                quotas[kind, rich] += _spread(lack, rich.size, True, rng)
+        _fill(mix, pool, found, quotas, rng)
+    kinds = ("isomorphic", "WL score 1", "WL score 2", f"WL score 3 to {mix.max_wl_rounds}")
+    lacks = ", ".join(
+        f"{count} of {kind}"
+        for kind, count in zip(kinds, (quotas - found.counts).clip(0).sum(1), strict=True)
+        if count
+    )
+    raise DataError(
+        f"graph_isomorphism: could not find enough graph pairs: {lacks} are missing with"
+        f" graph_sizes={mix.graph_sizes}, edge_probabilities={mix.edge_probabilities}. Add larger"
+        " sizes, ask for fewer pairs, or raise prop_score_1 and prop_score_2."
+    )
+
+
+def _reuse_graphs(found: PairPool, count: int, rng: np.random.Generator) -> None:
+    """Add isomorphic pairs: graphs of the non-isomorphic pairs beside shuffles of themselves."""
+    pairs, _, cells, kinds = found.gather()
+    index = np.flatnonzero(kinds != NEW_ISOMORPHIC)
+    if not count or not index.size:
+        return
+    source = np.stack([np.repeat(index, 2), np.tile([0, 1], index.size)], axis=1)
+    source = source[rng.permutation(len(source))]
+    # Take from the cells in turn, so that this part is spread over them as its source is.
+    source = source[np.argsort(_rank_within(cells[source[:, 0]]), kind="stable")]
+    added, position = 0, 0
+    while added < count:
+        pair, member = source[position % len(source)]
+        first = pairs[pair][member][None]
+        both = np.stack([first, relabel(first, rng)], axis=1)
+        added += found.add_reused(both, int(cells[pair]))
+        position += 1
+        if position > 20 * (count + len(source)):
+            raise DataError(
+                f"graph_isomorphism: {count - added} distinct isomorphic pairs are missing; the"
+                " graphs are too small. Add larger graph_sizes or ask for fewer pairs."
+            )
+
+
+def _rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number the members of each group 0, 1, 2 … in order of appearance."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    lengths = np.diff(np.r_[starts, len(groups)])
+    ranks = np.empty(len(groups), dtype=np.int64)
+    ranks[order] = np.arange(len(groups)) - np.repeat(starts, lengths)
+    return ranks
+
+
+def _assemble(found: PairPool, n_max: int, rng: np.random.Generator) -> GraphPairs:
+    """Pad and shuffle."""
+    pairs, scores, cells, _ = found.gather()
+    adjacency = np.zeros((len(pairs), 2, n_max, n_max), dtype=np.uint8)
+    sizes = np.array([n for n, _ in found.cells], dtype=np.int64)[cells]
+    for position, pair in enumerate(pairs):
+        n = pair.shape[-1]
+        adjacency[position, :, :n, :n] = pair
+    order = rng.permutation(len(pairs))
+    probabilities = np.array([p for _, p in found.cells])[cells]
+    return GraphPairs(adjacency[order], sizes[order], probabilities[order], scores[order])
