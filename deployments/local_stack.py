@@ -1,0 +1,273 @@
+"""The local stack: a Prefect server, an MLflow server and a worker, as child processes.
+
+``ratchet up`` runs this module. All files lie under ``<home>``, all ports on the loopback
+interface; ``<home>/stack.json`` says where what is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from deployments.parts import POOL, Part, free_port, stack_parts
+from deployments.stopping import stop_marks
+from flows.cli.messages import print_error, print_plain
+from flows.cli.stack_file import FILE_NAME, ProcessMark, Stack, read_stack
+from ratchet.errors import RatchetError
+
+_START_SECONDS = 180.0
+
+
+class LocalStackError(RatchetError, RuntimeError):
+    """A part of the local stack did not start, or ended by itself."""
+
+
+class LocalStack:
+    """The servers and the worker, started in order and stopped in the opposite one.
+
+    Parameters
+    ----------
+    home
+        Where all files go.
+    prefect_port, mlflow_port
+        Wanted ports; another free one is taken where they are not free.
+    worker
+        Whether to start a worker for the pool of :mod:`deployments.parts`.
+    """
+
+    def __init__(
+        self, home: Path, prefect_port: int = 0, mlflow_port: int = 0, *, worker: bool = True
+    ) -> None:
+        self.home = home.resolve()
+        self._worker = worker
+        self._running: dict[str, tuple[Part, subprocess.Popen[bytes]]] = {}
+        self.stack = Stack(
+            prefect_port=free_port(prefect_port),
+            mlflow_port=free_port(mlflow_port),
+            ready=False,
+            supervisor=ProcessMark.of(os.getpid()),
+        )
+
+    def start(self, stop: threading.Event | None = None) -> Stack:
+        """Start everything and wait until it is healthy.
+
+        Raises
+        ------
+        LocalStackError
+            If a part ends or is not healthy in time; what was started is stopped.
+        """
+        stop = stop or threading.Event()
+        stop_leftovers(self.home)
+        try:
+            for parts in stack_parts(self.home, self.stack, worker=self._worker):
+                for part in parts:
+                    self._launch(part)
+                for part in parts:
+                    self._wait(part, stop)
+                if stop.is_set():
+                    return self.stack
+        except BaseException:
+            self.stop()
+            raise
+        self._write(ready=True)
+        return self.stack
+
+    def check(self) -> None:
+        """Raise if a part has ended by itself.
+
+        Raises
+        ------
+        LocalStackError
+            Names the part and the end of its log.
+        """
+        for part, process in self._running.values():
+            code = process.poll()
+            if code is not None:
+                raise LocalStackError(
+                    f"the {part.name} ended by itself with exit code {code}. The end of"
+                    f" {part.log}:\n{_tail(part.log)}"
+                )
+
+    def stop(self) -> None:
+        """Stop everything with all its children, the worker before the servers it needs."""
+        alive = {n: child for n, (_, child) in self._running.items() if child.poll() is None}
+        marks = {name: ProcessMark.of(child.pid) for name, child in alive.items()}
+        stop_marks([mark for name, mark in marks.items() if name == "worker"])
+        stop_marks([mark for name, mark in marks.items() if name != "worker"])
+        for child in alive.values():
+            child.wait()
+        self._running.clear()
+        (self.home / FILE_NAME).unlink(missing_ok=True)
+
+    def _launch(self, part: Part) -> None:
+        part.log.parent.mkdir(parents=True, exist_ok=True)
+        with part.log.open("wb") as log:
+            process = subprocess.Popen(
+                part.command,
+                env=part.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._running[part.name] = (part, process)
+        self._write(ready=False)
+
+    def _wait(self, part: Part, stop: threading.Event) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while not part.is_healthy():
+            self.check()
+            if time.monotonic() > deadline:
+                raise LocalStackError(
+                    f"the {part.name} was not healthy after {_START_SECONDS:.0f} s. The end of"
+                    f" {part.log}:\n{_tail(part.log)}"
+                )
+            if stop.wait(0.3):
+                return
+
+    def _write(self, *, ready: bool) -> None:
+        marks = {name: ProcessMark.of(child.pid) for name, (_, child) in self._running.items()}
+        self.stack = Stack(
+            self.stack.prefect_port, self.stack.mlflow_port, ready, self.stack.supervisor, marks
+        )
+        self.stack.write(self.home)
+
+
+def stop_leftovers(home: Path) -> list[str]:
+    """Stop what an earlier stack in ``home`` has left running; give the names of what was.
+
+    Raises
+    ------
+    LocalStackError
+        If that stack is up and well.
+    """
+    old = read_stack(home)
+    if old is None:
+        return []
+    if old.is_up() and old.supervisor.pid != os.getpid():
+        raise LocalStackError(
+            f"the stack of {home} is up already: Prefect {old.prefect_url}, MLflow"
+            f" {old.mlflow_url}. Stop it with `ratchet down`."
+        )
+    return _stop_all(old, home)
+
+
+def shut_down(home: Path) -> list[str]:
+    """Stop the stack of ``home``, its supervisor first; give the names of what was running."""
+    old = read_stack(home)
+    return _stop_all(old, home) if old is not None else []
+
+
+def serve(stack: LocalStack) -> None:
+    """Run the stack until SIGINT or SIGTERM."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    stack.start(stop)
+    try:
+        if not stop.is_set():
+            _announce(stack.stack)
+        while not stop.wait(1.0):
+            stack.check()
+    finally:
+        print_plain("Stopping.")
+        stack.stop()
+
+
+def detach(home: Path, arguments: list[str]) -> None:
+    """Start the stack in the background and wait until it is up.
+
+    Raises
+    ------
+    LocalStackError
+        If it does not come up.
+    """
+    log_path = home / "logs" / "stack.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deployments.local_stack", "up", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    while process.poll() is None:
+        stack = read_stack(home)
+        if stack is not None and stack.supervisor.pid == process.pid and stack.is_up():
+            _announce(stack)
+            return
+        time.sleep(0.3)
+    raise LocalStackError(f"the stack did not come up. The end of {log_path}:\n{_tail(log_path)}")
+
+
+def _stop_all(stack: Stack, home: Path) -> list[str]:
+    alive = [name for name, mark in stack.processes.items() if mark.is_alive()]
+    others = [] if stack.supervisor.pid == os.getpid() else [stack.supervisor]
+    stop_marks(others, seconds=30.0)
+    stop_marks(list(stack.processes.values()))
+    (home / FILE_NAME).unlink(missing_ok=True)
+    return alive
+
+
+def _announce(stack: Stack) -> None:
+    print_plain(f"Prefect  {stack.prefect_url}")
+    print_plain(f"MLflow   {stack.mlflow_url}")
+    if "worker" in stack.processes:
+        print_plain(f"Worker   takes runs from the work pool {POOL!r}; `ratchet deploy` adds some")
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    if not log.exists():
+        return "(empty)"
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m deployments.local_stack")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up")
+    up.add_argument("--prefect-port", type=int, default=0)
+    up.add_argument("--mlflow-port", type=int, default=0)
+    up.add_argument("--no-worker", action="store_true")
+    up.add_argument("--detach", action="store_true")
+    down = commands.add_parser("down")
+    for command in (up, down):
+        command.add_argument("--home", type=Path, default=Path(".ratchet"))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Run ``up`` or ``down``; give the exit code."""
+    options = _parse(arguments)
+    home: Path = options.home.resolve()
+    try:
+        if options.command == "down":
+            stopped = shut_down(home)
+            print_plain(f"Stopped: {', '.join(stopped)}." if stopped else "Nothing was running.")
+        elif options.detach:
+            stop_leftovers(home)
+            detach(home, [argument for argument in arguments[1:] if argument != "--detach"])
+        else:
+            serve(
+                LocalStack(
+                    home,
+                    options.prefect_port,
+                    options.mlflow_port,
+                    worker=not options.no_worker,
+                )
+            )
+    except RatchetError as error:
+        print_error(str(error))
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

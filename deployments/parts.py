@@ -1,0 +1,126 @@
+"""The parts of the local stack: their commands, environments and health checks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.cli.stack_file import Stack
+
+POOL = "ratchet"
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the stack."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    is_healthy: Callable[[], bool]
+
+
+def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
+    """List the parts in the order in which they start; those of a group start together."""
+    environment = stack_environment(home, stack)
+    servers = [_prefect_server(home, stack, environment), _mlflow_server(home, stack, environment)]
+    return [servers, [_worker(home, stack, environment)]] if worker else [servers]
+
+
+def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
+    """Give the environment in which processes find the stack, and write under ``home`` alone."""
+    return {
+        **os.environ,
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_API_URL": stack.prefect_api_url,
+        "PREFECT_SERVER_UI_API_URL": stack.prefect_api_url,
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "prefect" / "ui"),
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "prefect" / "storage"),
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight idle processes otherwise
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "PYTHONUNBUFFERED": "1",
+        "RATCHET_PROJECT": os.environ.get("RATCHET_PROJECT", str(Path.cwd())),
+    }
+
+
+def free_port(wanted: int = 0) -> int:
+    """Give ``wanted`` if it is free on the loopback interface, else any free port."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_LOOPBACK, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise OSError("no free port on the loopback interface")
+
+
+def get_text(url: str, body: dict[str, object] | None = None) -> str | None:
+    """GET a page, or POST JSON; None when nobody answers with success."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        url, data=data, headers={"Content-Type": "application/json"} if data else {}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return str(answer.read().decode())
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def _prefect_server(home: Path, stack: Stack, environment: dict[str, str]) -> Part:
+    port = str(stack.prefect_port)
+    return Part(
+        name="prefect",
+        command=[
+            *(sys.executable, "-m", "prefect", "server", "start"),
+            *("--host", _LOOPBACK, "--port", port),
+        ],
+        environment=environment,
+        log=home / "logs" / "prefect.log",
+        is_healthy=lambda: get_text(f"{stack.prefect_api_url}/health") == "true",
+    )
+
+
+def _mlflow_server(home: Path, stack: Stack, environment: dict[str, str]) -> Part:
+    return Part(
+        name="mlflow",
+        command=[
+            *(sys.executable, "-m", "mlflow", "server"),
+            *("--host", _LOOPBACK, "--port", str(stack.mlflow_port), "--workers", "1"),
+            *("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}"),
+            *("--artifacts-destination", str(home / "mlartifacts")),
+        ],
+        environment=environment,
+        log=home / "logs" / "mlflow.log",
+        is_healthy=lambda: get_text(f"{stack.mlflow_url}/health") == "OK",
+    )
+
+
+def _worker(home: Path, stack: Stack, environment: dict[str, str]) -> Part:
+    workers = f"{stack.prefect_api_url}/work_pools/{POOL}/workers/filter"
+    return Part(
+        name="worker",
+        command=[
+            *(sys.executable, "-m", "prefect", "worker", "start"),
+            *("--pool", POOL, "--type", "process", "--install-policy", "never"),
+        ],
+        environment=environment,
+        log=home / "logs" / "worker.log",
+        is_healthy=lambda: '"ONLINE"' in (get_text(workers, {}) or ""),
+    )

@@ -1,0 +1,170 @@
+"""``ratchet doctor``: say whether all is there that runs need.
+
+Checks versions, storage, locks, servers, threads and ports; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from flows.cli.environment import prepare_environment
+from flows.cli.messages import print_table
+from flows.cli.runs import DEFAULT_RUNS, RunsFolder
+from flows.cli.stack_file import read_stack
+
+_DISTRIBUTION = "ratchet-experiments"
+_LITTLE_SPACE = 2 * 2**30
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    GOOD = "ok"
+    WARNING = "warning"
+    BAD = "wrong"
+
+
+class Check(NamedTuple):
+    """One check: what was looked at, how it is, and what to do."""
+
+    subject: str
+    verdict: Verdict
+    details: str
+
+
+def doctor(
+    home: Annotated[str, typer.Option(help="Ratchet's own folder.")] = ".ratchet",
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Check versions, storage, servers, threads and ports. Exit code 1 if anything is wrong."""
+    prepare_environment(home)
+    checks = list(all_checks(Path(home), Path(runs)))
+    print_table("", ("checked", "", "details"), checks)
+    if any(check.verdict is Verdict.BAD for check in checks):
+        raise typer.Exit(1)
+
+
+def all_checks(home: Path, runs: Path) -> Iterator[Check]:
+    """Make all checks, one after the other."""
+    yield _python()
+    yield from versions()
+    yield storage("home", home)
+    yield storage("runs", runs)
+    yield _prefect(home)
+    yield _mlflow(home)
+    yield _threads()
+    yield from _ports(home)
+
+
+def versions() -> Iterator[Check]:
+    """Compare what is installed with the ranges that are known to work together."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
+
+    try:
+        lines = requires(_DISTRIBUTION) or []
+    except PackageNotFoundError:
+        yield Check(
+            "versions", Verdict.WARNING, "not installed: `make setup`, or `pip install -e .`"
+        )
+        return
+    for requirement in map(Requirement, lines):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = version(requirement.name)
+        except PackageNotFoundError:
+            yield Check(requirement.name, Verdict.BAD, f"missing: pip install '{requirement}'")
+            continue
+        fits = requirement.specifier.contains(found, prereleases=True)
+        wanted = f"{found}, wanted {requirement.specifier}"
+        advice = "" if fits else f": pip install '{requirement}'"
+        verdict = Verdict.GOOD if fits else Verdict.BAD
+        yield Check(requirement.name, verdict, wanted + advice)
+
+
+def storage(name: str, folder: Path) -> Check:
+    """Check that a folder (or where it would be made) can be written and locked, and has room."""
+    place = folder.resolve()
+    while not place.exists():
+        place = place.parent
+    try:
+        with tempfile.NamedTemporaryFile(dir=place, prefix=".ratchet-doctor-") as probe:
+            _lock(probe.fileno())
+    except OSError as error:
+        return Check(name, Verdict.BAD, f"{place} cannot be written or locked: {error}")
+    free = shutil.disk_usage(place).free
+    verdict = Verdict.WARNING if free < _LITTLE_SPACE else Verdict.GOOD
+    return Check(name, verdict, f"{place}: writable, locks work, {free / 2**30:.0f} GiB free")
+
+
+def _lock(descriptor: int) -> None:
+    import fcntl
+
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _python() -> Check:
+    text = ".".join(map(str, sys.version_info[:3]))
+    fits = sys.version_info >= (3, 11)
+    return Check("python", Verdict.GOOD if fits else Verdict.BAD, f"{text}, wanted >=3.11")
+
+
+def _prefect(home: Path) -> Check:
+    url = os.environ.get("PREFECT_API_URL")
+    if url is None:
+        return Check("prefect", Verdict.GOOD, "no server: each run starts one of its own")
+    return _answers("prefect", url, f"{url}/health")
+
+
+def _mlflow(home: Path) -> Check:
+    stack = read_stack(home.resolve())
+    if stack is None or not stack.is_up():
+        return Check("mlflow", Verdict.GOOD, f"no server: runs write to {home / 'mlflow.db'}")
+    return _answers("mlflow", stack.mlflow_url, f"{stack.mlflow_url}/health")
+
+
+def _answers(name: str, url: str, health: str) -> Check:
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(health, timeout=5):
+            return Check(name, Verdict.GOOD, f"{url} answers")
+    except OSError as error:
+        advice = "Start it: `ratchet up`." if "127.0.0.1" in url else "Is PREFECT_API_URL right?"
+        return Check(name, Verdict.BAD, f"{url} does not answer ({error}). {advice}")
+
+
+def _threads() -> Check:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    threads = os.environ.get("OMP_NUM_THREADS", "all")
+    details = f"{threads} per process, {cores} cores"
+    if threads == "1":
+        return Check("threads", Verdict.GOOD, details)
+    return Check("threads", Verdict.WARNING, f"{details}; small nets are fastest with one")
+
+
+def _ports(home: Path) -> Iterator[Check]:
+    stack = read_stack(home.resolve())
+    if stack is not None and stack.is_up():
+        details = f"Prefect {stack.prefect_port}, MLflow {stack.mlflow_port}: the local stack is up"
+        yield Check("ports", Verdict.GOOD, details)
+        return
+    for port in (4200, 5000):
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            taken = probe.connect_ex(("127.0.0.1", port)) == 0
+        details = f"{port} is taken; `ratchet up` will use another" if taken else f"{port} is free"
+        yield Check("port", Verdict.WARNING if taken else Verdict.GOOD, details)

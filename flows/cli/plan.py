@@ -1,0 +1,5 @@
+"""``ratchet plan``: which stages an experiment has, which are stored, and why not."""
+
+
+def plan(file: str) -> None:
+    """Plan."""

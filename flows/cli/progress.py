@@ -1,0 +1,213 @@
+"""One progress bar for a whole run, or plain lines where there is no terminal.
+
+Both are reporters of :mod:`trainers.progress`; trainers and tasks know nothing of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from flows.cli.messages import console, print_plain
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from trainers.progress import ProgressReporter
+
+_SHOWN = ("accuracy", "reward", "loss")
+_MAX_SHOWN = 4
+_PLAIN_SECONDS = 10.0
+
+
+def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Choose what is shown beside the progress: accuracies first, then rewards, then losses."""
+    chosen: dict[str, float] = {}
+    for word in _SHOWN:
+        chosen.update({name: value for name, value in metrics.items() if word in name})
+    return dict(list(chosen.items())[:_MAX_SHOWN])
+
+
+def _as_text(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3g}" for name, value in metrics.items())
+
+
+class PlainLines:
+    """A line when a loop begins, every few seconds, and at its end.
+
+    Parameters
+    ----------
+    total
+        Iterations of the whole run; None when nobody knows.
+    write
+        What takes a line.
+    seconds
+        Time between lines.
+    """
+
+    def __init__(
+        self,
+        total: int | None = None,
+        *,
+        write: Callable[[str], None] = print_plain,
+        seconds: float = _PLAIN_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total = total
+        self._write = write
+        self._seconds = seconds
+        self._clock = clock
+        self._begin = self._last = clock()
+        self._done = 0
+        self._written = -1
+        self._expected = 0
+        self._description = "Working"
+        self._metrics: Mapping[str, float] = {}
+
+    def start(self, total: int) -> None:
+        """Begin a loop."""
+        self._expected = max(self._expected, self._done) + total
+
+    def describe(self, description: str) -> None:
+        """Name what is done."""
+        self._description = description
+
+    def advance(self, steps: int) -> None:
+        """Count finished iterations."""
+        self._done += steps
+        if self._clock() - self._last >= self._seconds:
+            self._line()
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of the next line."""
+        self._metrics = metrics_that_matter(metrics) or self._metrics
+
+    def finish(self) -> None:
+        """End a loop."""
+        self._line()
+
+    def _line(self) -> None:
+        self._last = self._clock()
+        if self._done == self._written:
+            return
+        self._written = self._done
+        total = max(self._total or self._expected, self._done)
+        rate = self._done / max(self._last - self._begin, 1e-9)
+        left = (total - self._done) / rate if rate > 0 else 0.0
+        parts = [f"{self._description} {self._done}/{total}", f"{rate:.2g} it/s"]
+        parts += [f"{format_seconds(left)} left", *filter(None, [_as_text(self._metrics)])]
+        self._write("  ".join(parts))
+
+
+class Bar:
+    """One bar with rate, time left and metrics.
+
+    Parameters
+    ----------
+    progress
+        Where it is drawn.
+    total
+        Iterations of the whole run; None when nobody knows.
+    """
+
+    def __init__(self, progress: Progress, total: int | None = None) -> None:
+        self._progress = progress
+        self._total = total
+        self._expected = 0
+        self._done = 0
+        self._task: TaskID = progress.add_task("Starting", total=total, metrics="")
+
+    def start(self, total: int) -> None:
+        """Begin a loop."""
+        self._expected = max(self._expected, self._done) + total
+        self._progress.update(self._task, total=max(self._total or 0, self._expected))
+
+    def describe(self, description: str) -> None:
+        """Name what is done."""
+        self._progress.update(self._task, description=description)
+
+    def advance(self, steps: int) -> None:
+        """Count finished iterations."""
+        self._done += steps
+        self._progress.advance(self._task, steps)
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Show the metrics that matter."""
+        chosen = metrics_that_matter(metrics)
+        if chosen:
+            self._progress.update(self._task, metrics=_as_text(chosen))
+
+    def finish(self) -> None:
+        """End a loop; the bar stays for the next."""
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a time as ``42 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def shown_progress(
+    how: Literal["auto", "bar", "plain", "none"], total: int | None = None
+) -> Iterator[ProgressReporter | None]:
+    """Show the progress of all loops inside.
+
+    Parameters
+    ----------
+    how
+        ``settings.progress``; "auto" is a bar on a terminal, else plain lines.
+    total
+        Iterations of the whole run, where they are known.
+    """
+    from trainers.progress import progress_reporter
+
+    if how == "none":
+        yield None
+        return
+    screen = console(stderr=True)
+    if how == "plain" or (how == "auto" and not screen.is_terminal):
+        reporter: ProgressReporter = PlainLines(total)
+        with progress_reporter(reporter):
+            yield reporter
+        return
+    with _progress() as progress:
+        reporter = Bar(progress, total)
+        with progress_reporter(reporter):
+            yield reporter
+
+
+def _progress() -> Progress:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        """Iterations per second."""
+
+        def render(self, task: Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:.2g} it/s" if speed else "", style="cyan")
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[metrics]}"),
+        console=console(stderr=True),
+    )

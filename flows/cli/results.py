@@ -1,0 +1,49 @@
+"""What is printed after a run: each arm's accuracy with its interval, and where to look on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flows.cli.messages import print_plain, print_table
+from flows.cli.stack_file import read_stack
+
+if TYPE_CHECKING:
+    from ratchet.tracking.run_folder import RunFolder
+
+
+def result_rows(folder: RunFolder) -> list[tuple[str, str, str, str, str]]:
+    """Give (arm, dataset, accuracy, 95 % interval, n) for each table of test results."""
+    from ratchet.statistics.results import accuracy
+
+    rows = []
+    for table in folder.read_tables():
+        if len(table):
+            estimate = accuracy(table.columns)
+            interval = f"{100 * estimate.low:.1f} – {100 * estimate.high:.1f} %"
+            value = f"{100 * estimate.value:.1f} %"
+            rows.append((table.arm, table.name, value, interval, str(estimate.n)))
+    return rows
+
+
+def print_results(folder: RunFolder, home: Path) -> None:
+    """Print the results of a run, how much of it was found in the store, and where to look."""
+    rows = result_rows(folder)
+    if rows:
+        columns = ("arm", "tested on", "accuracy", "95 % interval", "n")
+        print_table(f"Results of {folder.run_id}", columns, rows)
+    manifest = folder.manifest
+    hits = sum(stage.hit for stage in manifest.stages)
+    print_plain(f"Stages   {len(manifest.stages)}, {hits} of them found in the store")
+    print_plain(f"Run      {folder.path}")
+    if folder.report_path.exists():
+        print_plain(f"Report   {folder.report_path}  (ratchet report {folder.run_id} --open)")
+    for line in _places(home):
+        print_plain(line)
+
+
+def _places(home: Path) -> list[str]:
+    stack = read_stack(home)
+    if stack is not None and stack.is_up():
+        return [f"Prefect  {stack.prefect_url}", f"MLflow   {stack.mlflow_url}"]
+    return ["Prefect  and MLflow: `ratchet up` starts both and says where they are"]

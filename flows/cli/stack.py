@@ -1,0 +1,48 @@
+"""``ratchet up``, ``down`` and ``deploy``: hand over to :mod:`deployments`.
+
+In a process of its own: deployments stand above the flows, so nothing here imports them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+Home = Annotated[str, typer.Option(help="Ratchet's own folder.")]
+_DEFAULT_HOME = ".ratchet"
+
+
+def up(
+    home: Home = _DEFAULT_HOME,
+    prefect_port: Annotated[int, typer.Option(help="Wanted port; 0: any free one.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Wanted port; 0: any free one.")] = 5000,
+    worker: Annotated[bool, typer.Option(help="Start a worker too.")] = True,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when all is up.")] = False,
+) -> None:
+    """Start a Prefect server, an MLflow server and a worker on this machine."""
+    ports = ["--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
+    flags = ([] if worker else ["--no-worker"]) + (["--detach"] if detach else [])
+    _hand_over("local_stack", "up", "--home", home, *ports, *flags)
+
+
+def down(home: Home = _DEFAULT_HOME) -> None:
+    """Stop what `ratchet up` has started, and what is left of it."""
+    _hand_over("local_stack", "down", "--home", home)
+
+
+def deploy(
+    home: Home = _DEFAULT_HOME,
+    prefect_file: Annotated[str | None, typer.Option(help="Instead of the one shipped.")] = None,
+) -> None:
+    """Register the deployments with the Prefect server: runs on demand and on a schedule."""
+    file = ["--prefect-file", prefect_file] if prefect_file else []
+    _hand_over("deploying", "--home", home, *file)
+
+
+def _hand_over(module: str, *arguments: str) -> None:
+    sys.stdout.flush()
+    command = [sys.executable, "-m", f"deployments.{module}", *arguments]
+    os.execv(sys.executable, command)

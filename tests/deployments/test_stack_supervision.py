@@ -1,0 +1,137 @@
+"""The local stack starts, watches and stops its parts; here they are processes that only sleep."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from deployments import local_stack, parts
+from deployments.local_stack import LocalStack, LocalStackError, shut_down, stop_leftovers
+from deployments.parts import Part
+from flows.cli.stack_file import ProcessMark, Stack, read_stack
+
+SLEEP = "import time; time.sleep(60)"
+WITH_CHILD = (
+    "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time;"
+    " time.sleep(60)']); time.sleep(60)"
+)
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+FAILING = "import sys; sys.exit('no such table')"
+
+
+def use_parts(monkeypatch: pytest.MonkeyPatch, *programs: str, healthy: bool = True) -> None:
+    def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
+        return [
+            [
+                Part(
+                    f"part{i}",
+                    [sys.executable, "-c", program],
+                    dict(os.environ),
+                    home / "logs" / f"part{i}.log",
+                    lambda: healthy,
+                )
+            ]
+            for i, program in enumerate(programs)
+        ]
+
+    monkeypatch.setattr(local_stack, "stack_parts", stack_parts)
+
+
+def alive(marks: dict[str, ProcessMark]) -> list[str]:
+    return [name for name, mark in marks.items() if mark.is_alive()]
+
+
+def test_a_stack_says_where_it_is_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_parts(monkeypatch, SLEEP, WITH_CHILD)
+    supervisor = LocalStack(tmp_path)
+    stack = supervisor.start()
+    assert read_stack(tmp_path) == stack
+    assert stack.is_up()
+    assert alive(stack.processes) == ["part0", "part1"]
+    parent = psutil.Process(stack.processes["part1"].pid)
+    deadline = time.monotonic() + 20
+    while not (children := parent.children()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    supervisor.stop()
+    assert alive(stack.processes) == []
+    assert not any(child.is_running() for child in children), "children of parts end too"
+    assert read_stack(tmp_path) is None
+
+
+def test_a_part_that_ends_by_itself_is_told_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_parts(monkeypatch, FAILING, healthy=False)
+    with pytest.raises(LocalStackError, match=r"part0 ended by itself(.|\n)*no such table"):
+        LocalStack(tmp_path).start()
+    assert read_stack(tmp_path) is None
+
+
+def test_a_part_that_is_never_healthy_stops_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_parts(monkeypatch, SLEEP, healthy=False)
+    monkeypatch.setattr(local_stack, "_START_SECONDS", 0.2)
+    with pytest.raises(LocalStackError, match="was not healthy after"):
+        LocalStack(tmp_path).start()
+    assert psutil.Process().children() == []
+
+
+def test_what_does_not_heed_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN])
+    time.sleep(0.5)
+    from deployments.stopping import stop_marks
+
+    mark = ProcessMark.of(process.pid)
+    stop_marks([mark], seconds=0.2)
+    assert not mark.is_alive()
+
+
+def test_leftovers_of_a_killed_stack_are_stopped(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", SLEEP])
+    gone = ProcessMark(pid=child.pid, started=1.0)
+    mark = ProcessMark.of(child.pid)
+    Stack(1, 2, True, gone, {"prefect": mark}).write(tmp_path)
+    assert stop_leftovers(tmp_path) == ["prefect"]
+    assert not mark.is_alive()
+    assert read_stack(tmp_path) is None
+
+
+def test_a_process_that_only_has_the_number_is_left_alone(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", SLEEP])
+    other = ProcessMark(pid=child.pid, started=1.0)
+    Stack(1, 2, True, other, {"prefect": other}).write(tmp_path)
+    assert shut_down(tmp_path) == []
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+
+
+def test_a_stack_that_is_up_is_not_started_twice(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", SLEEP])
+    Stack(1, 2, True, ProcessMark.of(child.pid)).write(tmp_path)
+    with pytest.raises(LocalStackError, match="is up already"):
+        stop_leftovers(tmp_path)
+    child.kill()
+    child.wait()
+
+
+def test_a_taken_port_is_replaced() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert parts.free_port(port) not in (0, port)
+    assert parts.free_port(port) == port

@@ -1,0 +1,53 @@
+"""``ratchet list`` and ``ratchet runs`` say what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+
+RUNNER = CliRunner()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("trainers", "vanilla_ppo"),
+        ("protocols", "debate"),
+        ("scenarios", "graph_isomorphism"),
+        ("experiments", "experiments/demo.yaml  ratchet run it"),
+    ],
+)
+def test_list(kind: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "demo.yaml").write_text("# ratchet run it\nscenario: a\n")
+    result = RUNNER.invoke(app, ["list", kind])
+    assert result.exit_code == 0
+    assert expected in result.stdout.splitlines()
+
+
+def test_no_runs_says_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = RUNNER.invoke(app, ["runs"])
+    assert result.exit_code == 0
+    assert "`ratchet run FILE` makes one" in result.stdout
+
+
+def test_runs_are_listed_with_their_accuracy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ratchet.tracking.manifest import RunManifest
+    from ratchet.tracking.result_table import ResultTable
+    from ratchet.tracking.run_folder import RunFolder
+
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.create("runs", RunManifest(run_id="demo-12345678", name="demo"))
+    columns = {"datapoint_id": [0, 1, 2, 3], "y": [0, 1, 0, 1], "decision": [0, 1, 0, 0]}
+    folder.write_table(ResultTable("test", {**columns, "correct": [1, 1, 1, 0]}))
+    result = RUNNER.invoke(app, ["runs"])
+    assert "demo-12345678" in result.stdout
+    assert "main 75.0 %" in result.stdout

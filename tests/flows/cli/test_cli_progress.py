@@ -1,0 +1,85 @@
+"""Progress is one bar on a terminal and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from flows.cli.progress import (
+    Bar,
+    PlainLines,
+    format_seconds,
+    metrics_that_matter,
+    shown_progress,
+)
+from trainers.progress import IterationContext
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_plain_lines_have_rate_time_left_and_metrics() -> None:
+    clock, lines = Clock(), []
+    reporter = PlainLines(40, write=lines.append, seconds=5, clock=clock)
+    with IterationContext(10, reporter) as context:
+        context.set_description("Training")
+        for _ in range(10):
+            clock.now += 2.0
+            context.set_postfix({"accuracy": 0.5, "grad_norm": 3.0})
+            context.step()
+    assert len(lines) < 10, "not a line for each iteration"
+    assert lines[-1] == "Training 10/40  0.5 it/s  1 min 0 s left  accuracy 0.5"
+
+
+def test_plain_lines_count_on_over_several_loops() -> None:
+    clock, lines = Clock(), []
+    reporter = PlainLines(write=lines.append, clock=clock)
+    for _ in range(2):
+        with IterationContext(3, reporter) as context:
+            clock.now += 1
+            context.step(3)
+    assert lines[-1].startswith("Working 6/6")
+
+
+def test_the_bar_draws_everything_on_a_terminal() -> None:
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    columns = TextColumn("{task.description} {task.completed}/{task.total} {task.fields[metrics]}")
+    with (
+        Progress(columns, console=console) as progress,
+        IterationContext(4, Bar(progress, total=8)) as context,
+    ):
+        context.set_description("Training")
+        context.set_postfix(accuracy=0.625)
+        context.step(4)
+    assert "Training 4/8 accuracy 0.625" in screen.getvalue()
+
+
+def test_accuracies_come_first_and_noise_is_left_out() -> None:
+    metrics = {"loss": 1.0, "grad_norm": 2.0, "verifier.reward": 3.0, "accuracy": 4.0}
+    assert list(metrics_that_matter(metrics)) == ["accuracy", "verifier.reward", "loss"]
+
+
+def test_reporters_reach_the_loops_inside(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_progress("plain", total=2), IterationContext(2) as context:
+        context.step(2)
+    assert "2/2" in capsys.readouterr().out
+    with shown_progress("none"), IterationContext(2) as context:
+        context.step(2)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
+)
+def test_times_are_read_by_people(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text

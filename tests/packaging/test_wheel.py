@@ -1,0 +1,91 @@
+"""The wheel holds what it should, and works from another folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("ratchet", "trainers", "tasks", "flows", "deployments")
+DATA = {".typed", ".html", ".j2", ".css", ".js", ".yaml"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build from a copy, so that nothing is left in the tree."""
+    source = tmp_path_factory.mktemp("source")
+    for name in (*PACKAGES, "tests", "examples", "benchmarks"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md"):
+        if (ROOT / name).exists():
+            shutil.copy(ROOT / name, source)
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", out, source]
+    subprocess.run(command, check=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh virtual environment with the wheel; the libraries are those of this one."""
+    venv = tmp_path_factory.mktemp("venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = (venv / "lib").glob("python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
+    options = ["--quiet", "--no-deps", "--no-index", "--ignore-installed"]
+    subprocess.run([*pip, "install", *options, wheel], check=True)
+    return venv
+
+
+def test_it_ships_the_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == set(PACKAGES)
+
+
+def test_it_ships_every_file_of_the_packages(wheel: Path) -> None:
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+    expected = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in {".py", *DATA} and "__pycache__" not in path.parts
+    }
+    assert expected - shipped == set()
+
+
+def test_the_command_works_from_another_folder(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [installed / "bin" / "ratchet", "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "doctor" in done.stdout
+
+
+def test_it_is_imported_from_where_it_is_installed(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import importlib, importlib.util, sys\n"
+        f"for name in {PACKAGES!r}: print(importlib.import_module(name).__file__)\n"
+        "print(importlib.util.find_spec('tests'))"
+    )
+    command = [installed / "bin" / "python", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    *files, tests = done.stdout.split()
+    assert len(files) == len(PACKAGES)
+    assert all(file.startswith(str(installed)) for file in files)
+    assert tests == "None"
