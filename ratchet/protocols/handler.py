@@ -321,10 +321,12 @@ class _IsActive(Protocol):
 
 def rounds_and_seeds(round: Integers, seed: Integers) -> tuple[Tensor, Tensor]:
     """Make int64 tensors of one shape of rounds and seeds."""
-    rounds = torch.as_tensor(round)
-    seeds = torch.as_tensor(seed, device=rounds.device)
+    rounds = torch.as_tensor(round).long()
+    seeds = torch.as_tensor(seed, device=rounds.device).long()
+    if rounds.shape == seeds.shape:
+        return rounds, seeds
     shape = torch.broadcast_shapes(rounds.shape, seeds.shape)  # type: ignore[no-untyped-call]
-    return rounds.long().expand(shape), seeds.long().expand(shape)
+    return rounds.expand(shape), seeds.expand(shape)
 
 
 def with_silent_end(table: Tensor) -> Tensor:

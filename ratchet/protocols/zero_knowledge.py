@@ -123,7 +123,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
 
     @property
     def source_classes(self) -> tuple[type[ProtocolHandler], ...]:
-        """This class and the base's."""
+        """The class itself and the base's."""
         return (type(self), *self.base.source_classes)
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
