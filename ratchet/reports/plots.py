@@ -64,19 +64,19 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
     ]
 
 
-def wl_figures(rows: Sequence[WlRow], arms: Sequence[Arm]) -> list[Figure]:
+def wl_figures(rows: Sequence[WlRow], labels: Sequence[str]) -> list[Figure]:
     """Draw the accuracy by WL score, a plot for each test set, with error bars."""
     figures = []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         mine = [row for row in rows if row.dataset == dataset]
         traces = [
             trace
-            for place, arm in enumerate(arms)
-            if (trace := _wl_trace(mine, place, arm.label, len(arms))) is not None
+            for place, label in enumerate(labels)
+            if (trace := _wl_trace(mine, place, label, len(labels))) is not None
         ]
         layout = {
             "xaxis": {
-                "title": {"text": "told apart by Weisfeiler–Leman in"},
+                "title": {"text": "Weisfeiler–Leman tells them apart in"},
                 "tickvals": list(range(len(mine))),
                 "ticktext": [row.label for row in mine],
                 "range": [-0.5, len(mine) - 0.5],
@@ -151,7 +151,7 @@ def _curve_figure(
     x_title: str,
 ) -> Figure:
     traces: list[dict[str, Any]] = []
-    several = len({place for place, _ in curves}) > 1 or len(arms) > 1
+    several = len({place for place, _ in curves}) > 1
     for (place, agent), series in curves.items():
         number = agents.index(agent)
         label = " · ".join(part for part in (arms[place].label if several else "", agent) if part)
@@ -191,12 +191,12 @@ def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dic
 
 
 def _wl_trace(
-    rows: Sequence[WlRow], place: int, label: str, num_arms: int
+    rows: Sequence[WlRow], place: int, label: str, num_labels: int
 ) -> dict[str, Any] | None:
     cells = [(k, cell) for k, row in enumerate(rows) if (cell := row.cells[place]) is not None]
     if not cells:
         return None
-    shift = (place - (num_arms - 1) / 2) * min(0.16, 0.6 / max(1, num_arms))
+    shift = (place - (num_labels - 1) / 2) * min(0.16, 0.6 / num_labels)
     return {
         "type": "scatter",
         "mode": "markers",

@@ -16,6 +16,7 @@ from ratchet.reports.tables import (
     AccuracyRow,
     DifferenceRow,
     accuracy_rows,
+    contestants,
     difference_rows,
     duration,
     parameter_rows,
@@ -87,27 +88,28 @@ def render(content: Content) -> str:
 
 def headline(accuracies: Sequence[AccuracyRow], differences: Sequence[DifferenceRow]) -> str:
     """Say in a sentence what came out, or nothing if there is no test yet."""
-    tested = [row for row in accuracies if row.dataset == "test"]
+    tested = [row for row in accuracies if row.dataset == "test" and not row.alone]
     if not tested:
         return ""
     first = tested[0]
-    sentence = (
-        f"{first.arm}: right on {first.estimate.percent()} of {first.estimate.n:,} test datapoints"
-    )
+    share = f"{first.estimate.percent()} of {first.estimate.n:,} test datapoints"
+    sentence = f"“{first.arm}” decides {share} rightly"
     rivals = [row for row in differences if row.dataset == "test"]
     if not rivals:
         return f"{sentence}."
     rival = rivals[0]
     verdict = "more than chance explains" if rival.estimate.excludes_zero else "within chance"
-    return f"{sentence}, {rival.estimate.points()} points against {rival.second} ({verdict})."
+    points = f"{rival.estimate.points()} percentage points"
+    return f"{sentence}; the difference to “{rival.second}” is {points}, {verdict}."
 
 
 def _sections(content: Content) -> dict[str, Any]:
     arms = content.arms
     accuracies, differences, by_wl = accuracy_rows(arms), difference_rows(arms), wl_rows(arms)
+    labels = [contestant.label for contestant in contestants(arms)]
     training = curve_figures(arms, "train", "iteration")
     pretraining = curve_figures(arms, "pretrain", "epoch")
-    wl = wl_figures(by_wl, arms)
+    wl = wl_figures(by_wl, labels)
     parameters = parameter_rows(arms)
     return {
         "headline": headline(accuracies, differences),
@@ -115,6 +117,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "differences": differences,
         "wl_rows": by_wl,
         "wl_figures": wl,
+        "wl_labels": labels,
         "training": [figure for figure in training if figure.family != OTHER],
         "training_other": [figure for figure in training if figure.family == OTHER],
         "pretraining": pretraining,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,19 @@ NO_DECISION = 2
 
 
 @dataclass(frozen=True)
+class Contestant:
+    """Who was tested: an arm, or one of its agents alone; tables are by dataset."""
+
+    label: str
+    arm: str
+    who: str
+    tables: Mapping[str, ResultTable]
+    alone: bool = False
+
+
+@dataclass(frozen=True)
 class AccuracyRow:
-    """Accuracy of one arm on one dataset."""
+    """Accuracy of one arm on one dataset; ``alone`` if by one pretrained agent without play."""
 
     arm: str
     who: str
@@ -28,6 +39,7 @@ class AccuracyRow:
     estimate: Estimate
     undecided: str
     rounds: str
+    alone: bool
     color: int
 
 
@@ -43,7 +55,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class WlRow:
-    """Accuracy on the datapoints of one Weisfeiler–Leman score, a cell for each arm."""
+    """Accuracy on the datapoints of one Weisfeiler–Leman score, a cell for each contestant."""
 
     dataset: str
     score: int
@@ -73,51 +85,72 @@ class ParameterRow:
     differs: bool
 
 
+def contestants(arms: Sequence[Arm]) -> list[Contestant]:
+    """List the arms, then every agent alone after its pretraining; places are colours."""
+    playing = [
+        Contestant(
+            arm.label,
+            arm.label,
+            arm.description,
+            {name: table for name, table in arm.tables.items() if not _is_alone(name)},
+        )
+        for arm in arms
+    ]
+    owners = Counter(name for arm in arms for name in arm.tables)
+    alone = [
+        Contestant(
+            _who(name) if owners[name] == 1 else f"{_who(name)} ({arm.label})",
+            arm.label,
+            _who(name),
+            {"test": table},
+            alone=True,
+        )
+        for arm in arms
+        for name, table in arm.tables.items()
+        if _is_alone(name)
+    ]
+    return playing + alone
+
+
 def accuracy_rows(arms: Sequence[Arm]) -> list[AccuracyRow]:
     """Give a row for every table of results: tests first, then agents alone."""
     rows = [
-        _accuracy_row(arm, color, table)
-        for color, arm in enumerate(arms)
-        for table in arm.tables.values()
+        _accuracy_row(contestant, name, color)
+        for color, contestant in enumerate(contestants(arms))
+        for name, table in contestant.tables.items()
         if len(table)
     ]
-    return sorted(rows, key=lambda row: (row.dataset != "test", row.dataset, row.who != ""))
+    return sorted(rows, key=lambda row: (row.alone, row.dataset != "test", row.dataset))
 
 
 def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
-    """Compare the first arm with every other on each dataset, and with its agents alone."""
+    """Compare the first arm with every other, and with agents alone, on each dataset."""
     if not arms:
         return []
-    first, rows = arms[0], []
-    for name, table in first.tables.items():
-        if name.startswith("pretrain-"):
-            continue
-        rivals = [(arm.label, arm.tables[name]) for arm in arms[1:] if name in arm.tables]
-        if name == "test":
-            rivals += [
-                (_who(other), first.tables[other])
-                for other in first.tables
-                if other.startswith("pretrain-")
-            ]
-        for label, rival in rivals:
-            if len(table) and len(rival):
-                estimate = accuracy_difference(table.columns, rival.columns)
-                rows.append(DifferenceRow(first.label, label, name, estimate))
-    return rows
+    first, *others = contestants(arms)
+    return [
+        DifferenceRow(
+            first.label, other.label, name, accuracy_difference(table.columns, rival.columns)
+        )
+        for name, table in first.tables.items()
+        for other in others
+        if (rival := other.tables.get(name)) is not None and len(table) and len(rival)
+    ]
 
 
 def wl_rows(arms: Sequence[Arm]) -> list[WlRow]:
-    """Give the accuracy by WL score on every test set that knows it."""
+    """Give the accuracy by WL score on every test set that knows it, a cell a contestant."""
     by_dataset: dict[str, dict[int, dict[int, Estimate]]] = defaultdict(lambda: defaultdict(dict))
-    for place, arm in enumerate(arms):
-        for name, table in arm.tables.items():
-            if "wl_score" in table.columns and not name.startswith("pretrain-"):
+    everybody = contestants(arms)
+    for place, contestant in enumerate(everybody):
+        for name, table in contestant.tables.items():
+            if "wl_score" in table.columns:
                 for score, estimate in accuracy_by(table.columns, "wl_score").items():
                     assert isinstance(score, int)
                     by_dataset[name][score][place] = estimate
     beyond = _beyond_wl(arms)
     return [
-        WlRow(name, score, wl_label(score, beyond), [cells.get(k) for k in range(len(arms))])
+        WlRow(name, score, wl_label(score, beyond), [cells.get(k) for k in range(len(everybody))])
         for name, scores in sorted(by_dataset.items())
         for score, cells in sorted(scores.items())
     ]
@@ -204,20 +237,25 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def _accuracy_row(arm: Arm, color: int, table: ResultTable) -> AccuracyRow:
+def _accuracy_row(contestant: Contestant, name: str, color: int) -> AccuracyRow:
+    table = contestant.tables[name]
     columns = table.columns
     undecided = sum(decision == NO_DECISION for decision in columns["decision"]) / len(table)
     rounds = [number for number in columns.get("rounds", []) if number is not None]
-    alone = table.name.startswith("pretrain-")
     return AccuracyRow(
-        arm.label,
-        _who(table.name) if alone else arm.description,
-        "test" if alone else table.name,
+        contestant.arm,
+        contestant.who,
+        name,
         accuracy(columns),
         f"{100 * undecided:.1f} %" if undecided else "none",
-        f"{math.fsum(rounds) / len(rounds):.1f}" if rounds and not alone else "",
+        f"{math.fsum(rounds) / len(rounds):.1f}" if rounds and not contestant.alone else "",
+        contestant.alone,
         color,
     )
+
+
+def _is_alone(table_name: str) -> bool:
+    return table_name.startswith("pretrain-")
 
 
 def _who(table_name: str) -> str:

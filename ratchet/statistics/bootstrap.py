@@ -136,7 +136,7 @@ def _interval(
     """Bootstrap the ratio of two paired sums [G]."""
     normal_quantile(level)  # refuses a level that is none
     n = len(sums)
-    label = f"bootstrap {method}"
+    label = "bootstrap (BCa)" if method == "bca" else "bootstrap (percentile)"
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan, 0, level, label)
     value = float(_ratio_of_sums(sums, counts))
@@ -161,5 +161,5 @@ def _interval(
     if math.isnan(low) or math.isnan(high):
         ends = np.quantile(result.bootstrap_distribution, [0.5 - level / 2, 0.5 + level / 2])
         low, high = float(ends[0]), float(ends[1])
-        label = "bootstrap percentile"
+        label = "bootstrap (percentile)"
     return Estimate(value, low, high, n, level, label)

@@ -1,0 +1,185 @@
+"""Reports show the numbers of the run folder, and need nothing else."""
+
+import math
+import re
+
+import pytest
+
+from ratchet.errors import DataError, RunNotFoundError
+from ratchet.reports import build_comparison, build_report
+from ratchet.reports.content import read_content
+from ratchet.reports.plots import (
+    MAX_POINTS,
+    curve_figures,
+    family_of,
+    smooth,
+    split_agent,
+    thin,
+    wl_figures,
+)
+from ratchet.reports.tables import (
+    accuracy_rows,
+    difference_rows,
+    duration,
+    parameter_rows,
+    stage_summaries,
+    wl_label,
+    wl_rows,
+)
+from ratchet.statistics import wilson_interval
+from ratchet.tracking import MetricPoint, RunFolder, RunManifest
+
+
+@pytest.fixture
+def arms(run):
+    return read_content([run]).arms
+
+
+def test_a_report_is_one_small_page_without_addresses_to_fetch(run):
+    path = build_report(run.path)
+    page = path.read_text()
+    assert path.stat().st_size < 6e6
+    assert page.count("plotly.js v") == 1
+    own = re.sub(r"<script>/\*.*?</script>", "", page, count=1, flags=re.DOTALL)
+    assert not re.search(r"(src|href)=\"https?://(?!127\.0\.0\.1:4200)", own)
+    assert "default-src 'none'" in own
+    assert "&lt;b&gt;later" in own
+
+
+def test_a_run_that_has_just_begun_has_a_report(tmp_path):
+    folder = RunFolder.create(tmp_path, RunManifest(run_id="new", name="<script>alert(1)</script>"))
+    page = build_report(folder).read_text()
+    assert "<script>alert" not in page
+    assert 'id="accuracy"' not in page
+    folder.append_metrics("train", 0, {"loss": math.nan})
+    assert 'id="training"' in build_report(folder).read_text()
+
+
+def test_a_folder_without_a_run_has_none(tmp_path):
+    with pytest.raises(RunNotFoundError, match="holds no run"):
+        build_report(tmp_path)
+
+
+def test_runs_are_compared_beside_each_other(run, tmp_path):
+    other = RunFolder.create(run.path.parent, RunManifest(run_id="other", name="other"))
+    for table in run.read_tables():
+        other.write_table(table)
+    page = build_comparison([run, other], tmp_path / "out" / "compare.html").read_text()
+    assert "2 runs compared" in page
+    rows = difference_rows(read_content([run, other]).arms)
+    assert [row.second for row in rows if row.dataset == "test"][:3] == [
+        "nip-1234abcd · alone",
+        "other",
+        "other · alone",
+    ]
+    assert next(row for row in rows if row.second == "other").estimate.value == 0
+    with pytest.raises(DataError, match="at least two"):
+        build_comparison([run], tmp_path / "x.html")
+
+
+def test_accuracy_rows_have_the_tables_numbers(run, arms):
+    rows = accuracy_rows(arms)
+    assert [(row.arm, row.dataset, row.alone) for row in rows] == [
+        ("main", "test", False),
+        ("alone", "test", False),
+        ("main", "test-large", False),
+        ("main", "test", True),
+    ]
+    columns = next(t for t in run.read_tables() if (t.arm, t.name) == ("main", "test")).columns
+    assert rows[0].estimate.value == sum(columns["correct"]) / 720
+    assert rows[0].estimate.n == 600
+    assert rows[0].who == "vanilla_ppo · nip"
+    assert rows[3].who == "verifier alone, pretrained"
+
+
+def test_differences_are_to_every_other_arm_and_to_agents_alone(arms):
+    rows = difference_rows(arms)
+    assert [row.second for row in rows] == ["alone", "verifier alone, pretrained"]
+    assert all(row.estimate.excludes_zero for row in rows)
+    assert all("paired" in row.estimate.method for row in rows)
+
+
+def test_wl_scores_are_named_and_in_order(arms):
+    rows = wl_rows(arms)
+    labels = [row.label for row in rows if row.dataset == "test"]
+    assert labels == ["isomorphic", "round 1", "round 2", "round 3", "round 5", "not within 5"]
+    assert sum(row.cells[0].n for row in rows if row.dataset == "test") == 600
+    assert [cell is None for cell in rows[-1].cells] == [False, True, True]
+    assert wl_label(6, None) == "round 6"
+    figures = wl_figures(rows, ["main", "alone", "verifier"])
+    assert [figure.title for figure in figures] == ["test", "test-large"]
+    assert [len(figure.data) for figure in figures] == [3, 1]
+
+
+def test_parameters_that_differ_come_first(arms):
+    rows = parameter_rows(arms)
+    changed = {row.path: (row.default, *row.values) for row in rows if row.differs}
+    assert changed["rl.lr"] == ("0.003", "0.003", "0.001")
+    assert changed["rl.num_iterations"] == ("1000", "240", "240")
+    assert changed["trainer"] == ("", "vanilla_ppo", "solo_agent")
+    assert "agents._default.d_gnn" not in changed
+    assert [row.differs for row in rows] == sorted((row.differs for row in rows), reverse=True)
+
+
+def test_parameters_of_an_unknown_scenario_are_shown_as_they_are(tmp_path):
+    manifest = RunManifest(run_id="x", name="x", arms={"main": {"scenario": "mine", "a": {"b": 1}}})
+    content = read_content([RunFolder.create(tmp_path, manifest)])
+    assert {row.path: row.values for row in parameter_rows(content.arms)}["a.b"] == ["1"]
+
+
+def test_stages_are_summed_by_arm_and_kind(arms):
+    train = next(row for row in stage_summaries(arms) if (row.arm, row.stage) == ("main", "train"))
+    assert (train.iterations, train.found, train.made) == (240, 9, 15)
+    assert train.seconds == pytest.approx(24 * 6.2)
+
+
+def test_curves_are_grouped_by_metric_and_told_apart_by_arm_and_agent(arms):
+    figures = {figure.title: figure for figure in curve_figures(arms, "train", "iteration")}
+    assert next(iter(figures)) == "Accuracy"
+    reward = figures["Mean reward"]
+    names = [trace["name"] for trace in reward.data if "name" in trace]
+    assert names == ["main · prover", "main · verifier", "alone · verifier"]
+    assert family_of("approx_kl") == "KL divergence"
+    assert family_of("weekly") == "Other"
+    pretraining = curve_figures(arms, "pretrain", "epoch")
+    assert [t["name"] for t in pretraining[0].data if "name" in t] == ["prover", "verifier"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("prover/loss", ("loss", "prover")),
+        ("mean_reward.verifier", ("mean_reward", "verifier")),
+        ("agent_prover0_loss", ("agent_loss", "prover0")),
+        ("improver_gain", ("improver_gain", "")),
+        ("loss", ("loss", "")),
+    ],
+)
+def test_agents_are_found_in_metric_names(name, expected):
+    assert split_agent(name, ["verifier", "prover0", "prover"]) == expected
+
+
+def test_long_curves_are_thinned_and_gaps_stay_gaps():
+    xs, ys = thin((list(range(5000)), [float(i) for i in range(5000)]))
+    assert len(xs) <= MAX_POINTS
+    assert sum(ys) / len(ys) == pytest.approx(2499.5)
+    assert smooth([1.0, math.nan, 3.0], 3) == [1.0, 2.0, 3.0]
+    assert smooth([5.0] * 4, 3) == [5.0] * 4
+    point = MetricPoint("train", 0, {"loss": math.nan})
+    assert point.same_values(MetricPoint("train", 0, {"loss": math.nan}))
+
+
+def test_durations_read_well():
+    assert [duration(s) for s in (0.42, 12, 59.7, 200, 7500)] == [
+        "0.4 s",
+        "12 s",
+        "1 min 00 s",
+        "3 min 20 s",
+        "2 h 05 min",
+    ]
+
+
+def test_the_headline_interval_respects_repeated_datapoints(arms):
+    estimate = accuracy_rows(arms)[0].estimate
+    naive = wilson_interval(round(estimate.value * 720), 720)
+    assert estimate.high - estimate.low > naive.high - naive.low

@@ -1,0 +1,149 @@
+"""The report and the MLflow page of a run, opened in a real browser."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from ratchet.reports import build_report
+from ratchet.tracking import MlflowMirror
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        not (shutil.which("chromium") and shutil.which("chromedriver")),
+        reason="needs chromium and chromedriver",
+    ),
+]
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,2000",
+]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+def _complaints(browser):
+    return [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def _cells(browser, table):
+    return [
+        [cell.text for cell in row.find_elements("css selector", "td")]
+        for row in browser.find_elements("css selector", f"#{table} tbody tr")
+    ]
+
+
+def _drawn(browser):
+    """Count plots that are visible, and those of them that have lines or points."""
+    script = """
+        const visible = [...document.querySelectorAll('.plot')].filter(p => !p.closest('details:not([open])'));
+        const full = visible.filter(p => p.querySelectorAll('.scatterlayer .trace path').length);
+        return [visible.length, full.length];
+    """
+    return browser.execute_script(script)
+
+
+def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):
+    browser.get(build_report(run).as_uri())
+    assert _drawn(browser) == [12, 12]
+    browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    time.sleep(0.5)
+    assert _drawn(browser) == [13, 13]
+    assert _complaints(browser) == []
+    table = next(t for t in run.read_tables() if (t.arm, t.name) == ("main", "test"))
+    accuracy = 100 * sum(table.columns["correct"]) / len(table)
+    first = _cells(browser, "accuracy-table")[0]
+    assert first[:3] == ["main", "vanilla_ppo · nip", "test"]
+    assert first[3].startswith(f"{accuracy:.1f} % [")
+    assert first[5] == "600"
+    assert len(_cells(browser, "wl-table")) == 9
+    assert _cells(browser, "stage-table")[2] == ["main", "train", "240", "15", "9", "2 min 29 s"]
+
+
+def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
+    browser.get(build_report(run).as_uri())
+    look = (
+        "return [getComputedStyle(document.body).backgroundColor,"
+        " document.querySelector('.scatterlayer .trace path').style.stroke]"
+    )
+    light = browser.execute_script(look)
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    time.sleep(0.5)
+    dark = browser.execute_script(look)
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    time.sleep(0.5)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert _complaints(browser) == []
+
+
+def _serve_mlflow(port, folder, log):
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--workers", "1"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    server = subprocess.Popen(command, stdout=log, stderr=log)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+        except OSError:
+            assert server.poll() is None, "the server died"
+            time.sleep(0.2)
+        else:
+            return server
+    raise AssertionError("the server did not come up")
+
+
+@pytest.mark.slow
+def test_the_mlflow_page_of_a_run_shows_its_metrics(run, browser, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with (tmp_path / "server.log").open("wb") as log:
+        server = _serve_mlflow(port, tmp_path, log)
+        try:
+            mirror = MlflowMirror(f"http://127.0.0.1:{port}")
+            mirror.sync(run)
+            browser.get(mirror.url(run))
+            deadline = time.monotonic() + 60
+            text = ""
+            while time.monotonic() < deadline and "final/test/accuracy" not in text:
+                text = browser.find_element("css selector", "body").text
+                time.sleep(0.3)
+            assert "final/test/accuracy" in text
+            assert "nip-1234abcd" in text
+            page = build_report(run).read_text()
+            assert f'href="{mirror.url(run)}"' in page
+        finally:
+            server.terminate()
+            server.wait(20)
