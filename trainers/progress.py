@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 
 class ProgressReporter(Protocol):
@@ -88,11 +88,13 @@ class IterationContext:
             self._reporter.advance(steps)
 
 
-_Loop = TypeVar("_Loop", bound=Callable[..., Any])
+_Result = TypeVar("_Result")
 _TOTAL_ATTRIBUTE = "__progress_total__"
 
 
-def attach_progress_bar(num_iterations: Callable[[Any], int]) -> Callable[[_Loop], _Loop]:
+def attach_progress_bar(
+    num_iterations: Callable[[Any], int],
+) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Give a method an :class:`IterationContext` and declare how many iterations it has.
 
     The method is called without the context, which is made for it and passed as
@@ -104,9 +106,9 @@ def attach_progress_bar(num_iterations: Callable[[Any], int]) -> Callable[[_Loop
         Takes the trainer, returns the number of iterations of this loop.
     """
 
-    def decorate(method: _Loop) -> _Loop:
+    def decorate(method: Callable[..., _Result]) -> Callable[..., _Result]:
         @functools.wraps(method)
-        def run(self: object, *args: object, **kwargs: object) -> object:
+        def run(self: object, *args: object, **kwargs: object) -> _Result:
             given = isinstance(kwargs.get("iteration_context"), IterationContext)
             if given or any(isinstance(argument, IterationContext) for argument in args):
                 return method(self, *args, **kwargs)
@@ -114,7 +116,7 @@ def attach_progress_bar(num_iterations: Callable[[Any], int]) -> Callable[[_Loop
                 return method(self, *args, iteration_context=context, **kwargs)
 
         setattr(run, _TOTAL_ATTRIBUTE, num_iterations)
-        return cast(_Loop, run)
+        return run
 
     return decorate
 

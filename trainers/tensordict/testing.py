@@ -13,6 +13,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ratchet.errors import UnknownNameError, nearest
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
 from trainers.tensordict.collectors import acts_deterministically, observation
@@ -20,7 +21,9 @@ from trainers.tensordict.value_estimators import acting_mask
 
 if TYPE_CHECKING:
     from ratchet.agents.combined import CombinedAgents
+    from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.instance import ScenarioInstance
 
 NO_DECISION = 2
 _SEED_BOUND = 2**31
@@ -51,15 +54,9 @@ class TestPlayer:
     ) -> None:
         self.environment = environment
         self.agents = combined_agents
+        self.seed = seed
+        self.purpose = purpose
         self.num_datapoints = len(environment.dataset)
-        self._draws = torch_generator(seed, "test", 0, f"{purpose}.environment")
-        self._generators = {
-            name: torch_generator(
-                seed, "test", 0, f"{purpose}.action", name, device=environment.device
-            )
-            for name in combined_agents.agent_names
-        }
-        self._started = 0
 
     @property
     def num_envs(self) -> int:
@@ -67,15 +64,15 @@ class TestPlayer:
         return min(int(self.environment.num_envs), self.num_datapoints)
 
     @torch.no_grad()
-    def play(self, count: int, on_finished: Callable[[int], None] | None = None) -> Table:
+    def play(self, count: int, on_batch: Callable[[], None] | None = None) -> Table:
         """Play the first ``count`` datapoints, all of them if there are no more.
 
         Parameters
         ----------
         count
             How many.
-        on_finished
-            Called with the number of counted episodes that ended in a step.
+        on_batch
+            Called whenever as many episodes have ended as are played side by side.
 
         Returns
         -------
@@ -87,6 +84,7 @@ class TestPlayer:
         names = self.agents.agent_names
         columns = _Columns(wanted, len(names))
         deterministic = acts_deterministically()
+        generators = self._seed_generators()
         with self.agents.bound_to(self.environment):
             cache = self.agents.new_cache()
             td = self.environment.reset(*self._next(self.num_envs))
@@ -94,17 +92,17 @@ class TestPlayer:
             running = columns.fresh(self.num_envs)
             finished = 0
             while finished < wanted:
-                self.agents.act(
-                    td, generators=self._generators, deterministic=deterministic, cache=cache
-                )
+                self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = self.environment.step(td)
                 running.count(td, following)
                 ended = (following.get("done") | following.get("terminated")).cpu()
                 counted = ended & (slot < wanted)
                 columns.write(slot[counted], running, counted, td, following)
+                batches = finished // self.num_envs
                 finished += int(counted.sum())
-                if on_finished is not None and bool(counted.any()):
-                    on_finished(int(counted.sum()))
+                if on_batch is not None:
+                    for _ in range(finished // self.num_envs - batches):
+                        on_batch()
                 td = observation(following)
                 num_ended = int(ended.sum())
                 if num_ended and finished < wanted:
@@ -113,6 +111,18 @@ class TestPlayer:
                     ids, seeds = self._next(num_ended)
                     td = self.environment.reset_where(td, ended.to(td.device), ids, seeds)
         return columns.table(list(names))
+
+    def _seed_generators(self) -> dict[str, torch.Generator]:
+        """Begin anew, so that a test does not depend on the tests before; give the agents'."""
+        self._started = 0
+        self._draws = torch_generator(self.seed, "test", 0, f"{self.purpose}.environment")
+        device = self.environment.device
+        return {
+            name: torch_generator(
+                self.seed, "test", 0, f"{self.purpose}.action", name, device=device
+            )
+            for name in self.agents.agent_names
+        }
 
     def _next(self, count: int) -> tuple[Tensor, Tensor]:
         ids = (torch.arange(count) + self._started) % self.num_datapoints
@@ -182,14 +192,34 @@ class _Columns:
         return table
 
 
-def summarise_test(table: Table, agent_names: list[str], verifier_names: list[str]) -> TestResult:
+def environment_of(scenario: ScenarioInstance, dataset: str) -> Environment:
+    """Give the environment that plays on a dataset.
+
+    Raises
+    ------
+    UnknownNameError
+        If the scenario has no dataset of that name.
+    """
+    environments = {"train": scenario.train_environment, **scenario.test_environments}
+    if dataset not in environments:
+        raise UnknownNameError(
+            f"dataset: no {dataset!r} to test on.{nearest(dataset, environments)}"
+        )
+    return environments[dataset]
+
+
+def summarise_test(
+    table: Table, dataset: TensorDictDataset, agent_names: list[str], verifier_names: list[str]
+) -> TestResult:
     """Complete a table and average it.
 
     Parameters
     ----------
     table
         As :meth:`TestPlayer.play` gives it. Gets ``decision`` and ``correct``: the first
-        verifier's decision, and whether it is y.
+        verifier's decision, and whether it is y; and ``wl_score`` if the data have it.
+    dataset
+        What was played.
     agent_names, verifier_names
         The protocol's.
 
@@ -198,22 +228,33 @@ def summarise_test(table: Table, agent_names: list[str], verifier_names: list[st
     TestResult
         Undecided counts as wrong.
     """
-    size = len(table["y"])
-    metrics: Metrics = {
-        "num_datapoints": float(size),
-        "mean_episode_length": _mean(table["rounds"]),
-    }
+    metrics = complete_table(table, dataset, verifier_names)
+    metrics["mean_episode_length"] = _mean(table["rounds"])
     for name in agent_names:
         metrics[f"{name}.mean_episode_reward"] = _mean(table[f"reward.{name}"])
-    for name in verifier_names:
+    return TestResult(metrics, table)
+
+
+def complete_table(table: Table, dataset: TensorDictDataset, deciders: list[str]) -> Metrics:
+    """Add ``decision`` and ``correct``, the first decider's, and ``wl_score`` if the data have it.
+
+    Returns
+    -------
+    Metrics
+        ``num_datapoints``, ``accuracy``, and each decider's accuracy.
+    """
+    metrics: Metrics = {"num_datapoints": float(len(table["y"]))}
+    for name in deciders:
         decisions = table[f"decision.{name}"]
         right = [d == y for d, y in zip(decisions, table["y"], strict=True)]
         metrics[f"{name}.accuracy"] = _mean(right)
         metrics[f"{name}.decided_fraction"] = _mean([d != NO_DECISION for d in decisions])
-        if name == verifier_names[0]:
+        if name == deciders[0]:
             table["decision"], table["correct"] = list(decisions), right
             metrics["accuracy"] = metrics[f"{name}.accuracy"]
-    return TestResult(metrics, table)
+    if "wl_score" in dataset.fields:
+        table["wl_score"] = dataset["wl_score"][torch.tensor(table["datapoint_id"])].tolist()
+    return metrics
 
 
 def _mean(values: list[float]) -> float:

@@ -32,17 +32,19 @@ def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
 
     It does when the shared episode does, in whichever way, and when the agent is done before.
     """
-    ends = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
+    ends: Tensor = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
     ends = ends.unsqueeze(-1).expand(*ends.shape, num_agents)
     agent_done = rollouts.get(("next", "agents", "done"), None)
-    return ends if agent_done is None else ends | agent_done
+    return ends if agent_done is None else torch.logical_or(ends, agent_done)
 
 
 def acting_mask(rollouts: TensorDictBase) -> Tensor:
     """Say which agents act and are not done yet: bool ``[*B, A]``."""
     acting: Tensor = rollouts.get(("agents", "active")).any(-1)
     done = rollouts.get(("agents", "done"), None)
-    return acting if done is None else torch.logical_and(acting, torch.logical_not(done))
+    if done is not None:
+        acting = acting & ~done
+    return acting
 
 
 class GeneralizedAdvantageEstimator(nn.Module):

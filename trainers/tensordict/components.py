@@ -1,0 +1,81 @@
+"""What a reinforcement-learning trainer trains with, and how it becomes a state and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from trainers.tensordict import snapshots
+from trainers.tensordict.optimizer import (
+    ParamGroupFreezer,
+    load_optimizer_tensors,
+    optimizer_tensors,
+)
+from trainers.tensordict.state import State
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratchet.agents.combined import CombinedAgents
+    from trainers.tensordict.collectors import RolloutCollector
+    from trainers.tensordict.objectives import Objective
+    from trainers.tensordict.replay import ReplayBuffer
+    from trainers.tensordict.testing import TestPlayer
+    from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
+
+
+@dataclass
+class Components:
+    """What a trainer trains with. The state when this was made is the one without training."""
+
+    agents: CombinedAgents
+    loss_module: Objective
+    gae: GeneralizedAdvantageEstimator | None
+    collector: RolloutCollector
+    test_collector: TestPlayer
+    replay_buffer: ReplayBuffer
+    optimizer: torch.optim.Optimizer
+    freezer: ParamGroupFreezer
+    schedule: dict[str, float] = field(default_factory=dict)
+    """What a learning-rate schedule of a subclass's own keeps beside the iteration."""
+    untrained: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.untrained = self.take_state(0, "initial_state")
+
+    def params(self) -> dict[str, nn.Parameter]:
+        """Give all parameters, the agents' and the loss's own, by unique names."""
+        own = snapshots.own_tensors(self.loss_module, self.agents)
+        mine = {f"loss.{n}": p for n, p in own.items() if isinstance(p, nn.Parameter)}
+        return {**dict(self.agents.named_parameters()), **mine}
+
+    def take_state(self, iteration: int, stage: str) -> State:
+        """Copy everything that the next iteration depends on."""
+        names = {id(param): name for name, param in self.params().items()}
+        return State(
+            iteration=iteration,
+            stage=stage,
+            agents=snapshots.take_agents(self.agents),
+            normalization=snapshots.take_normalization(self.agents),
+            optimizer=optimizer_tensors(self.optimizer, names),
+            controllers=snapshots.take_controllers(self.loss_module, self.agents),
+            schedule=dict(self.schedule),
+            data_cursor=self.collector.cursor.state_dict(),
+        )
+
+    def load_state(self, state: State) -> None:
+        """Put back what :meth:`take_state` gave.
+
+        Raises
+        ------
+        StateError
+            If the state is of other agents, another loss or another dataset.
+        """
+        snapshots.load_agents(self.agents, state.agents)
+        snapshots.load_normalization(self.agents, state.normalization)
+        snapshots.load_controllers(self.loss_module, self.agents, state.controllers)
+        load_optimizer_tensors(self.optimizer, state.optimizer, self.params())
+        self.collector.cursor.load_state_dict(state.data_cursor)
+        self.schedule = dict(state.schedule)

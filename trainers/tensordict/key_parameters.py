@@ -1,0 +1,144 @@
+"""Which hyper-parameters the stages of tensor trainers read: what belongs to their keys.
+
+When in doubt a value is left in: a stage run again costs time, a stale one the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.base import SECTIONS
+from trainers.registry import registered_names
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from trainers.base import Trainer
+
+_NEVER_READ = ("base_run",)
+_BUILT_IN = "trainers."
+_ROLLOUT = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
+_INITIAL_RL = ("normalize_observations", "num_normalization_steps", "use_shared_body", *_ROLLOUT)
+_TEST_RL = ("num_test_iterations", "use_shared_body", *_ROLLOUT)
+_PRETRAIN_RL = ("body_lr_factor", "use_shared_body")
+
+
+def relevant_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
+    """Give all parameters but the sections that trainer, protocol and scenario don't concern.
+
+    Sections of other trainers are left out only for built-in trainers, since nobody knows what
+    a user's own one reads.
+    """
+    data = hyper_params.to_dict()
+    data["trainer"] = hyper_params.trainer_name
+    own = _is_built_in(trainer)
+    names = {hyper_params.trainer_name, *registered_names(trainer)}
+    if hyper_params.pretrain_agents:
+        names.add("solo_agent")
+    for name, section in SECTIONS.items():
+        concerned = any(
+            section.concerns(
+                trainer=trainer_name,
+                protocol=hyper_params.interaction_protocol,
+                scenario=hyper_params.scenario,
+            )
+            for trainer_name in (names if own else {*names, *section.trainers})
+        )
+        if not concerned or name in _NEVER_READ:
+            del data[name]
+    if "message_regression" in data and not data["message_regression"]["enabled"]:
+        del data["message_regression"]
+    return data
+
+
+def _is_built_in(trainer: type[Trainer]) -> bool:
+    return trainer.__module__.startswith(_BUILT_IN)
+
+
+def _keep(data: dict[str, Any], section: str, names: tuple[str, ...]) -> None:
+    data[section] = {name: data[section][name] for name in names}
+
+
+def initial_state_parameters(
+    hyper_params: HyperParameters, trainer: type[Trainer]
+) -> dict[str, Any]:
+    """Give what fresh weights and the fit of the normalisation depend on."""
+    data = relevant_parameters(hyper_params, trainer)
+    if _is_built_in(trainer):
+        _keep(data, "rl", _INITIAL_RL)
+        for name in ("ppo", "solo_agent"):
+            data.pop(name, None)
+    return data
+
+
+def pretrain_parameters(
+    hyper_params: HyperParameters, trainer: type[Trainer], agent_name: str
+) -> dict[str, Any]:
+    """Give what pretraining one agent depends on beside the initial state and the data."""
+    data = relevant_parameters(hyper_params, trainer)
+    _keep(data, "rl", _PRETRAIN_RL)
+    data["agents"] = {agent_name: hyper_params.agents[agent_name].to_dict()}
+    return data
+
+
+def train_parameters(
+    hyper_params: HyperParameters, trainer: type[Trainer], *, reads_num_iterations: bool
+) -> dict[str, Any]:
+    """Give what a training iteration depends on beside the state before and the data."""
+    data = relevant_parameters(hyper_params, trainer)
+    left_out = {"num_test_iterations"}
+    if _is_built_in(trainer):  # what the initial state has read already
+        left_out |= {"normalize_observations", "num_normalization_steps"}
+    if not reads_num_iterations:
+        left_out.add("num_iterations")
+    data["rl"] = {name: value for name, value in data["rl"].items() if name not in left_out}
+    if trainer.trainer_type != "solo_agent" and _is_built_in(trainer):
+        data.pop("solo_agent", None)
+    data.pop("test_size", None)
+    return data
+
+
+def check_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
+    """Give what a test depends on beside the state and the data: no learning rates, no epochs."""
+    data = relevant_parameters(hyper_params, trainer)
+    if _is_built_in(trainer):
+        _keep(data, "rl", _TEST_RL)
+        for name in ("ppo", "solo_agent"):
+            data.pop(name, None)
+    data.pop("test_size", None)
+    for agent in data["agents"].values():
+        for name in ("agent_lr_factor", "body_lr_factor", "gnn_lr_factor", "update_schedule"):
+            agent.pop(name, None)
+    return data
+
+
+def stage_parameters(
+    hyper_params: HyperParameters,
+    trainer: type[Trainer],
+    stage: str,
+    agent_name: str | None,
+    *,
+    reads_num_iterations: bool,
+) -> dict[str, Any]:
+    """Give what a stage reads.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such stage.
+    """
+    makers: dict[str, Callable[[], dict[str, Any]]] = {
+        "initial_state": lambda: initial_state_parameters(hyper_params, trainer),
+        "pretrain": lambda: pretrain_parameters(
+            hyper_params, trainer, agent_name if agent_name is not None else DEFAULT_AGENT
+        ),
+        "train": lambda: train_parameters(
+            hyper_params, trainer, reads_num_iterations=reads_num_iterations
+        ),
+        "test": lambda: check_parameters(hyper_params, trainer),
+    }
+    if stage not in makers:
+        raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, makers)}")
+    return makers[stage]()

@@ -1,0 +1,39 @@
+"""Fit the observation normalisation on frames that the initial agents play."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from ratchet.scenarios.dataset import DataCursor
+from trainers.tensordict.collectors import RolloutCollector
+
+if TYPE_CHECKING:
+    from ratchet.agents.combined import CombinedAgents
+    from ratchet.scenarios.environment import Environment
+
+STAGE = "normalization"
+
+
+@torch.no_grad()
+def fit_normalization(
+    agents: CombinedAgents, environment: Environment, *, num_frames: int, seed: int
+) -> None:
+    """Fit on at least ``num_frames`` frames of the training environment.
+
+    Has generators and a data cursor of its own, so that training begins with the same data
+    with and without it.
+    """
+    cursor = DataCursor(len(environment.dataset), seed, purpose=STAGE)
+    collector = RolloutCollector(environment, agents, cursor, seed=seed, stage=STAGE)
+    rounds = math.ceil(num_frames / environment.frames_per_batch)
+    batches = [collector.collect(index).reshape(-1) for index in range(rounds)]
+    agents.normalizer.fit(
+        torch.cat([batch.select(*_keys(agents), strict=False) for batch in batches])
+    )
+
+
+def _keys(agents: CombinedAgents) -> tuple[str, ...]:
+    return tuple(agents.normalizer.keys)

@@ -1,0 +1,488 @@
+"""The base of reinforcement-learning trainers on tensors: everything but the loss.
+
+An iteration: freeze who is off, collect rollouts, estimate advantages, train on minibatches. What
+it does depends on the state before, the data and (seed, "train", iteration), on nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
+from ratchet.scenarios.dataset import DataCursor
+from ratchet.seeding import derive_seed, seeded_globals, torch_generator
+from trainers.progress import IterationContext, attach_progress_bar
+from trainers.staged import Metrics, PretrainResult, StagedTrainer, TestResult
+from trainers.tensordict import checkpoints, pretraining, snapshots
+from trainers.tensordict.base import TensorDictTrainer
+from trainers.tensordict.collectors import RolloutCollector
+from trainers.tensordict.components import Components
+from trainers.tensordict.key_parameters import stage_parameters
+from trainers.tensordict.log_stats import loss_stats, rollout_stats
+from trainers.tensordict.normalization import fit_normalization
+from trainers.tensordict.objectives import Objective, total_loss
+from trainers.tensordict.optimizer import (
+    ParamGroupFreezer,
+    build_adam,
+    learning_rate_scale,
+    set_learning_rates,
+)
+from trainers.tensordict.replay import ReplayBuffer, Transform
+from trainers.tensordict.state import State as TrainerState
+from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
+from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
+
+if TYPE_CHECKING:
+    from ratchet.agents.operators import PolicyOperator, ValueOperator
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+STAGE = "train"
+_LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
+
+
+class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
+    """Base of reinforcement-learning trainers. Subclasses write :meth:`_get_loss_module_and_gae`.
+
+    Everything else has a default that can be overridden: collectors, replay buffer, optimizer
+    and freezer, statistics, normalisation, pretraining, loops. A scenario instance belongs to one
+    trainer, which changes its agents' weights.
+    """
+
+    State = TrainerState
+    test_results: dict[str, TestResult]
+    """What :meth:`_run_test_loop` found, by dataset."""
+
+    # -- what a subclass writes ------------------------------------------------------------
+
+    @abstractmethod
+    def _get_loss_module_and_gae(
+        self,
+    ) -> tuple[Objective, GeneralizedAdvantageEstimator | None]:
+        """Make the loss and, if it uses advantages, their estimator."""
+
+    @classmethod
+    def reads_num_iterations(cls, hyper_params: HyperParameters) -> bool:
+        """Say whether an iteration depends on how many there are, as an annealed rate does.
+
+        Override this in a trainer that reads ``rl.num_iterations`` itself: where it is false, a
+        run whose ``num_iterations`` is raised goes on instead of starting over.
+        """
+        return bool(hyper_params.rl.anneal_lr)
+
+    # -- what a subclass may change --------------------------------------------------------
+
+    def _get_data_collectors(self) -> tuple[RolloutCollector, TestPlayer]:
+        """Make what plays for training and for testing."""
+        seed, agents = self.hyper_params.seed, self.combined_agents
+        cursor = DataCursor(len(self.train_environment.dataset), seed, purpose=STAGE)
+        train = RolloutCollector(self.train_environment, agents, cursor, seed=seed, stage=STAGE)
+        return train, TestPlayer(self.test_environment, agents, seed=seed)
+
+    def _get_replay_buffer(self, transform: Transform | None = None) -> ReplayBuffer:
+        """Make what holds an iteration's frames and gives out minibatches.
+
+        Parameters
+        ----------
+        transform
+            Applied to rollouts ``[E, T]`` before they are stored.
+        """
+        return ReplayBuffer(self.hyper_params.rl.minibatch_size, transform)
+
+    def _get_optimizer_and_param_freezer(
+        self, loss_module: Objective
+    ) -> tuple[torch.optim.Optimizer, ParamGroupFreezer]:
+        """Make the optimizer of agents and loss, and what freezes agents that are off."""
+        rl, agents = self.hyper_params.rl, self.combined_agents
+        groups = agents.parameter_groups(rl)
+        own = snapshots.own_tensors(loss_module, agents).values()
+        extra = [tensor for tensor in own if isinstance(tensor, nn.Parameter)]
+        optimizer = build_adam(groups, rl.lr, extra)
+        return optimizer, ParamGroupFreezer(groups, self.hyper_params.agents)
+
+    def _get_log_stats(
+        self,
+        rollouts: TensorDictBase,
+        mean_loss_vals: TensorDictBase | None = None,
+        *,
+        train: bool = True,
+    ) -> Metrics:
+        """Compute the statistics to log.
+
+        Parameters
+        ----------
+        rollouts
+            ``[E, T]``.
+        mean_loss_vals
+            Losses and metrics averaged over minibatches.
+        train
+            Whether the rollouts are for training.
+        """
+        verifiers = list(self.protocol_handler.verifier_names)
+        stats = rollout_stats(rollouts, self.agent_names, verifiers)
+        return stats | loss_stats(mean_loss_vals, self.agent_names)
+
+    def _add_normalization_transforms(self) -> None:
+        """Fit the observation normalisation on frames played by the initial agents."""
+        rl = self.hyper_params.rl
+        fit_normalization(
+            self.combined_agents,
+            self.train_environment,
+            num_frames=1 if self.settings.test_run else rl.num_normalization_steps,
+            seed=self.hyper_params.seed,
+        )
+
+    def _pretrain_agents(self) -> None:
+        """Train each agent's body alone, supervised, and put it into the state."""
+        for name in self.pretrained_agents:
+            result = self.pretrain(name)
+            for epoch, metrics in enumerate(result.metrics):
+                self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
+            self.load_pretrained(name, result)
+
+    # -- components ------------------------------------------------------------------------
+
+    @property
+    def policy_operator(self) -> PolicyOperator:
+        """All agents as one policy, for losses and collectors."""
+        from ratchet.agents.operators import PolicyOperator
+
+        return PolicyOperator(self.combined_agents)
+
+    @property
+    def value_operator(self) -> ValueOperator:
+        """All agents as one critic."""
+        from ratchet.agents.operators import ValueOperator
+
+        return ValueOperator(self.combined_agents)
+
+    @property
+    def components(self) -> Components:
+        """What this trainer trains with; made when it is first needed."""
+        made: Components | None = self.__dict__.get("_components")
+        if made is None:
+            made = self.__dict__["_components"] = self._make_components()
+        return made
+
+    def _make_components(self) -> Components:
+        loss_module, gae = self._get_loss_module_and_gae()
+        loss_module.to(self.device)
+        collector, test_collector = self._get_data_collectors()
+        optimizer, freezer = self._get_optimizer_and_param_freezer(loss_module)
+        return Components(
+            agents=self.combined_agents,
+            loss_module=loss_module,
+            gae=gae,
+            collector=collector,
+            test_collector=test_collector,
+            replay_buffer=self._get_replay_buffer(),
+            optimizer=optimizer,
+            freezer=freezer,
+        )
+
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def iteration(self) -> int:
+        """The number of finished training iterations."""
+        return int(self.__dict__.get("_iteration", 0))
+
+    @property
+    def state(self) -> TrainerState:
+        """What the next iteration continues from; a copy.
+
+        Raises
+        ------
+        StateError
+            Before :meth:`initial_state` or :meth:`train`.
+        """
+        stage = self.__dict__.get("_stage")
+        if stage is None:
+            raise StateError(
+                f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
+                " or set a saved one."
+            )
+        return self.components.take_state(self.iteration, stage)
+
+    @state.setter
+    def state(self, state: TrainerState) -> None:
+        self.components.load_state(state)
+        self._iteration, self._stage = state.iteration, state.stage
+
+    def initial_state(self) -> TrainerState:
+        """Go back to the untrained agents, fit the normalisation, and give that state."""
+        self.state = self.components.untrained
+        if self.hyper_params.rl.normalize_observations:
+            seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "globals")
+            with ExitStack() as stack:
+                self._build_train_context(stack)
+                stack.enter_context(seeded_globals(seed))
+                self._add_normalization_transforms()
+        return self.state
+
+    # -- pretraining -----------------------------------------------------------------------
+
+    @property
+    def pretrained_agents(self) -> list[str]:
+        """The agents whose bodies are pretrained: those that have a solo head."""
+        if not self.hyper_params.pretrain_agents:
+            return []
+        agents = self.scenario_instance.agents
+        return [name for name in self.agent_names if agents[name].solo_head is not None]
+
+    def pretrain(self, agent_name: str) -> PretrainResult:
+        """Train an agent's body alone, starting from the state, which it does not change."""
+        before = self.state
+        try:
+            with ExitStack() as stack:
+                self._build_train_context(stack)
+                return pretraining.pretrain_agent(self, agent_name)
+        finally:
+            self.state = before
+
+    def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
+        """Put a pretrained body into the state."""
+        pretraining.load_pretrained(self.combined_agents, agent_name, result.weights)
+        self._stage = "pretrain"
+
+    # -- training --------------------------------------------------------------------------
+
+    @property
+    def num_train_iterations(self) -> int:
+        """How many training iterations there are; at most one in a test run."""
+        iterations: int = self.hyper_params.rl.num_iterations
+        return min(iterations, 1) if self.settings.test_run else iterations
+
+    def train(self) -> None:
+        """Train and test the agents: from the state if there is one, else from the beginning."""
+        if self.__dict__.get("_stage") is None:
+            self.initial_state()
+            self._pretrain_agents()
+        with ExitStack() as stack:
+            self._build_train_context(stack)
+            self._run_train_loop()
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            self._run_test_loop()
+        if self.settings.run_id is not None and not self.settings.test_run:
+            self.save_checkpoint()
+
+    @attach_progress_bar(lambda self: self.num_train_iterations)
+    def _run_train_loop(self, iteration_context: IterationContext) -> None:
+        """Run all iterations that are left.
+
+        Parameters
+        ----------
+        iteration_context
+            Shows the progress.
+        """
+        iteration_context.set_description("Training")
+        iteration_context.step(self.iteration)
+        period = self.settings.checkpoint_period
+        while self.iteration < self.num_train_iterations:
+            iteration = self.iteration
+            stats = self._run_iteration(iteration)
+            self.log_stats(stats, iteration=iteration, stage=STAGE)
+            iteration_context.set_postfix(stats)
+            iteration_context.step()
+            if period and self.settings.run_id is not None and self.iteration % period == 0:
+                self.save_checkpoint()
+
+    def run_iterations(self, start: int, stop: int) -> list[Metrics]:
+        """Run iterations [start, stop) and give their metrics.
+
+        Raises
+        ------
+        StateError
+            If the state is not after ``start`` iterations.
+        """
+        if self.__dict__.get("_stage") is None or start != self.iteration:
+            raise StateError(
+                f"run_iterations: got start={start}, but the state is after {self.iteration}"
+                " iterations, or not there yet. Call initial_state() or set the state first."
+            )
+        with ExitStack() as stack:
+            self._build_train_context(stack)
+            return [self._run_iteration(iteration) for iteration in range(start, stop)]
+
+    def _run_iteration(self, iteration: int) -> Metrics:
+        """Run one iteration, changing the state; give its metrics."""
+        rl, parts = self.hyper_params.rl, self.components
+        with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
+            learning = parts.freezer.freeze_for(iteration)
+            parts.loss_module.select_agents(learning)
+            scale = learning_rate_scale(iteration, rl.num_iterations, anneal=rl.anneal_lr)
+            rates = set_learning_rates(parts.optimizer, rl.lr * scale)
+            rollouts = parts.collector.collect(iteration)
+            if parts.gae is not None:
+                rollouts = parts.gae(rollouts)
+            parts.replay_buffer.store(rollouts)
+            self._iteration = iteration
+            mean_losses = self._train_on_replay_buffer()
+            parts.loss_module.end_iteration(mean_losses)
+            parts.freezer.unfreeze()
+            stats = self._get_log_stats(rollouts, mean_losses, train=True)
+        self._iteration, self._stage = iteration + 1, STAGE
+        return stats | {f"{group}.lr": rate for group, rate in rates.items()}
+
+    def _train_on_replay_buffer(self) -> TensorDict:
+        """Train the agents on the stored frames, several epochs long.
+
+        Returns
+        -------
+        TensorDict
+            Losses, metrics and ``grad_norm``, averaged over minibatches.
+        """
+        rl, parts = self.hyper_params.rl, self.components
+        shuffle = torch_generator(self.hyper_params.seed, STAGE, self.iteration, "minibatch")
+        params = [p for group in parts.optimizer.param_groups for p in group["params"]]
+        params = [param for param in params if param.requires_grad]
+        sums: dict[str, Tensor] = {}
+        count = 0
+        for _ in range(1 if self.settings.test_run else rl.num_epochs):
+            for batch in parts.replay_buffer.minibatches(shuffle, parts.loss_module.in_keys):
+                losses = parts.loss_module(batch)
+                norm = self._take_step(total_loss(losses), params)
+                for name, value in (*losses.items(), ("grad_norm", norm)):
+                    value = value.detach()
+                    sums[name] = sums[name] + value if name in sums else value
+                count += 1
+                if self.settings.test_run:
+                    break
+        return TensorDict({name: value / count for name, value in sums.items()}, batch_size=[])
+
+    def _take_step(self, loss: Tensor, params: list[nn.Parameter]) -> Tensor:
+        """Take one step of the optimizer; give the gradient's norm before clipping."""
+        if not loss.requires_grad:  # nobody who learns acts in this minibatch
+            return torch.zeros((), device=loss.device)
+        optimizer = self.components.optimizer
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call] # of torch
+        norm = nn.utils.clip_grad_norm_(params, self.hyper_params.rl.max_grad_norm)
+        optimizer.step()
+        return norm
+
+    # -- testing ---------------------------------------------------------------------------
+
+    @property
+    def num_test_iterations(self) -> int:
+        """For how many batches of datapoints a test goes on, unless all have been seen."""
+        iterations: int = self.hyper_params.rl.num_test_iterations
+        return min(iterations, 1) if self.settings.test_run else iterations
+
+    @attach_progress_bar(lambda self: self.num_test_iterations)
+    def _run_test_loop(self, iteration_context: IterationContext) -> None:
+        """Test the agents on every test set.
+
+        Parameters
+        ----------
+        iteration_context
+            Shows the progress.
+        """
+        iteration_context.set_description("Testing")
+        self.test_results = {}
+        for name in self.scenario_instance.test_environments:
+            result = self._test_on(name, iteration_context if name == "test" else None)
+            self.test_results[name] = result
+            stage = "test" if name == "test" else f"test.{name}"
+            self.log_stats(result.metrics, iteration=self.iteration, stage=stage)
+
+    def run_test(self, dataset: str = "test") -> TestResult:
+        """Test the agents as they are, without changing the state.
+
+        Parameters
+        ----------
+        dataset
+            ``"test"``, ``"train"``, or the name of an extra test set.
+        """
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            return self._test_on(dataset, None)
+
+    def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
+        environment = environment_of(self.scenario_instance, dataset)
+        player = self.components.test_collector
+        if dataset != "test":
+            seed = self.hyper_params.seed
+            player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
+        batches = self.num_test_iterations
+        seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
+        with seeded_globals(seed):
+            on_batch = None if iteration_context is None else iteration_context.step
+            table = player.play(batches * player.num_envs, on_batch)
+        verifiers = list(self.protocol_handler.verifier_names)
+        return summarise_test(table, environment.dataset, self.agent_names, verifiers)
+
+    # -- keys and checkpoints --------------------------------------------------------------
+
+    @classmethod
+    def supports_stages(cls) -> bool:
+        """Say whether stages do what :meth:`train` does: unless a subclass has its own loops."""
+        return all(getattr(cls, name) is getattr(TensorDictRlTrainer, name) for name in _LOOPS)
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads, as plain data."""
+        return stage_parameters(
+            hyper_params,
+            cls,
+            stage,
+            agent_name,
+            reads_num_iterations=cls.reads_num_iterations(hyper_params),
+        )
+
+    def _get_metadata(self) -> dict[str, Any]:
+        """Give what a checkpoint says about itself."""
+        return {"trainer": self.hyper_params.trainer_name, "iteration": self.iteration}
+
+    def save_checkpoint(self, log: bool = True) -> None:
+        """Write the state into the run's checkpoint folder.
+
+        Parameters
+        ----------
+        log
+            Kept for trainers that call it so; whoever runs the trainer logs artifacts.
+        """
+        checkpoints.write_checkpoint(
+            self.checkpoint_base_dir, self.state, self.hyper_params, self._get_metadata()
+        )
+
+    def load_and_set_state_from_checkpoint(
+        self, from_base_run: bool = False, version: str = "latest"
+    ) -> None:
+        """Continue from the checkpoint of this run, or of the run it builds on.
+
+        Parameters
+        ----------
+        from_base_run
+            Whether to take ``base_run.run_id``'s.
+        version
+            ``"latest"``; other versions are states in the stage store.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none.
+        ParameterError
+            If another version is asked for, or there is no base run.
+        """
+        if version != "latest":
+            raise ParameterError(
+                f"load_and_set_state_from_checkpoint: got version={version!r}, expected 'latest'."
+                " Earlier states are in the stage store: use `ratchet fork`."
+            )
+        base = self.checkpoint_base_dir if not from_base_run else self._base_run_checkpoint()
+        self.state = checkpoints.read_state(base)
+
+    def _base_run_checkpoint(self) -> Any:  # noqa: ANN401
+        run_id = self.hyper_params.base_run.run_id
+        if run_id is None:
+            raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
+        return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)
