@@ -135,7 +135,7 @@ def _plain(value: object, path: str, depth: int) -> object:
         for key, item in value.items():
             if type(key) is not str:
                 raise _refusal(_join(path, repr(key)), key, "text as the key of a mapping")
-            inner = _join(path, key)
+            inner = _join(path, key.encode("utf-8", "backslashreplace").decode())
             result[_checked_text(key, inner)] = _plain(item, inner, depth + 1)
         return result
     if kind in (list, tuple):

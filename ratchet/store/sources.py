@@ -10,6 +10,7 @@ import ast
 import hashlib
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -173,15 +174,17 @@ class _Reader:
 
     def _write_list(self, items: list[ast.AST | str | None]) -> None:
         self.parts.append("[")
+        self._write_items(items)
+        self.parts.append("]")
+
+    def _write_items(self, items: Sequence[ast.AST | str | None]) -> None:
         for item in items:
             if isinstance(item, ast.If) and _is_type_checking(item.test):
-                self._write_list([*item.orelse])
-            elif isinstance(item, ast.AST):
-                if not _is_bare_text(item):
-                    self.write(item)
-            else:
+                self._write_items(item.orelse)
+            elif not isinstance(item, ast.AST):
                 self.parts.append(repr(item))
-        self.parts.append("]")
+            elif not _is_bare_text(item):
+                self.write(item)
 
     def read_top(self, node: ast.stmt) -> None:
         """Note which names a statement at the top of a module makes or brings."""

@@ -1,0 +1,111 @@
+"""What the stage store costs: a claim and commit, a hit, a listing, a code fingerprint.
+
+Run it with ``python benchmarks/store_overhead.py [--folder FOLDER]``. A plain write of the same
+bytes, flushed to the disk and not, stands beside it, for what the disk alone costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+from ratchet.store.keys import stage_key
+from ratchet.store.misses import explain_miss
+from ratchet.store.store import StageStore
+
+MEGABYTE = os.urandom(2**20)
+ROUNDS = 40
+LISTED = 1000
+
+
+def describe(number: int) -> dict[str, Any]:
+    """Make what a key is computed from, about as large as a real experiment's."""
+    sections = {f"section_{i}": {f"value_{j}": i * j / 7 for j in range(12)} for i in range(15)}
+    modules = {f"trainers.module_{i}": f"{i:064x}" for i in range(60)}
+    return {
+        "stage": "train",
+        "iteration": 10,
+        "parameters": {"seed": number, **sections},
+        "inputs": {"base": "ab" * 32},
+        "fingerprint": Fingerprint.of_modules(modules),
+    }
+
+
+def key_of(described: dict[str, Any]) -> str:
+    """Compute the key of what :func:`describe` made."""
+    return stage_key(**{**described, "fingerprint": described["fingerprint"].digest})
+
+
+def make(store: StageStore, number: int, content: bytes) -> str:
+    """Claim a stage and commit one file."""
+    described = describe(number)
+    key = key_of(described)
+    with store.claim(key) as claim:
+        if claim.existing is None:
+            (claim.workdir / "state.bin").write_bytes(content)
+            claim.commit(**described)
+    return key
+
+
+def plain_write(path: Path, *, flush: bool) -> None:
+    """Write the megabyte without a store."""
+    with open(path, "wb") as file:
+        file.write(MEGABYTE)
+        if flush:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def measure(name: str, action: Callable[[int], object], rounds: int = ROUNDS) -> None:
+    """Print the median and the slowest time of an action, in milliseconds."""
+    times = []
+    for number in range(rounds):
+        start = time.perf_counter()
+        action(number)
+        times.append(1000 * (time.perf_counter() - start))
+    print(f"{name:<48}{statistics.median(times):>10.2f}{max(times):>10.2f}")
+
+
+def run(folder: Path) -> None:
+    """Measure everything in an empty folder."""
+    print(f"{'ms':<48}{'median':>10}{'slowest':>10}")
+    measure("write 1 MB, not flushed", lambda i: plain_write(folder / f"a{i}", flush=False))
+    measure("write 1 MB, flushed", lambda i: plain_write(folder / f"b{i}", flush=True))
+    store = StageStore(folder / "store")
+    measure("claim + commit of a 1 MB stage", lambda i: make(store, i, MEGABYTE))
+    measure("hit, checked before in the process", lambda i: make(store, i, MEGABYTE))
+    keys = [key_of(describe(i)) for i in range(ROUNDS)]
+    measure("  of it: find", lambda i: store.find(keys[i]))
+    fresh = StageStore(folder / "store")
+    measure("hit, first in the process (1 MB hashed)", lambda i: make(fresh, i, MEGABYTE))
+    measure("key of a stage", lambda i: key_of(describe(i)))
+    many = StageStore(folder / "many")
+    for number in range(LISTED):
+        make(many, number, b"x")
+    miss = {**describe(-1), "inputs": {"base": "cd" * 32}}
+    measure(f"explain a miss among {LISTED}, first", lambda _: explain_miss(many, **miss), 1)
+    measure(f"explain a miss among {LISTED}, again", lambda _: explain_miss(many, **miss), 5)
+    other = StageStore(folder / "many")
+    measure(f"list {LISTED} manifests, first", lambda _: list(other.iterate()), 1)
+    measure(f"list {LISTED} manifests, again", lambda _: list(other.iterate()), 5)
+    measure("code fingerprint of the store, first", lambda _: code_fingerprint(StageStore), 1)
+    measure("code fingerprint of the store, again", lambda _: code_fingerprint(StageStore))
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=None, help="where; a temporary folder")
+    with tempfile.TemporaryDirectory(dir=parser.parse_args().folder) as folder:
+        run(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Of those who want the same stage one works, and a killed one blocks nobody and leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ratchet.errors import StoreError
+from ratchet.store.locks import FileLock
+from ratchet.store.store import Damage, StageStore
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+RACE = """
+    import os, sys, time
+    from conftest import StageForTest
+    from ratchet.store.store import StageStore
+    place, count = sys.argv[1:]
+    store, stage = StageStore(place), StageForTest()
+    print("ready", flush=True)
+    while not os.path.exists(place + ".go"):
+        time.sleep(0.001)
+    with store.claim(stage.key) as claim:
+        if claim.existing is None:
+            with open(count, "a") as file:
+                file.write(f"{os.getpid()}\\n")
+            time.sleep(0.2)
+            stage.write(claim)
+    print(claim.existing.key)
+"""
+HOLD = """
+    import os, sys, time
+    from conftest import StageForTest
+    from ratchet.store.store import StageStore
+    store, stage = StageStore(sys.argv[1]), StageForTest()
+    with store.claim(stage.key) as claim:
+        (claim.workdir / "half").write_bytes(bytes(100_000))
+        if sys.argv[2:] == ["fork"] and os.fork() == 0:
+            print(os.getpid(), flush=True)
+            time.sleep(60)
+        print("holding", flush=True)
+        time.sleep(60)
+"""
+STOP_WHEN = """
+    import os, sys, time
+    from conftest import StageForTest
+    from ratchet.store.store import StageStore
+    place, function, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    store, stage = StageStore(place), StageForTest()
+    real, calls = getattr(os, function), []
+    def stopping(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) == number:
+            print("stopped", flush=True)
+            time.sleep(60)
+        return real(*arguments, **options)
+    with store.claim(stage.key) as claim:
+        setattr(os, function, stopping)
+        stage.write(claim)
+    print("finished", flush=True)
+"""
+
+
+def expect(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert line == word, (line, process.stderr.read() if process.stderr else "")
+
+
+def test_eight_processes_race_and_one_works(
+    store: StageStore, stage: Any, script: Start, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    racers = [script(RACE, store.place, count) for _ in range(8)]
+    for racer in racers:
+        expect(racer, "ready")
+    Path(store.place + ".go").touch()
+    for racer in racers:
+        output, errors = racer.communicate(timeout=60)
+        assert output.strip() == stage.key, errors
+    assert len(count.read_text().splitlines()) == 1
+    assert store.verify(stage.key) == []
+    assert list(Path(store.place, "work").iterdir()) == []
+    assert list(Path(store.place, "locks").iterdir()) == []
+
+
+def test_threads_of_one_process_exclude_each_other(store: StageStore, stage: Any) -> None:
+    bodies: list[int] = []
+    inside: list[int] = []
+
+    def work(number: int) -> str:
+        with store.claim(stage.key) as claim:
+            if claim.existing is not None:
+                return str(claim.existing.key)
+            inside.append(number)
+            assert len(inside) == 1
+            bodies.append(number)
+            time.sleep(0.05)
+            manifest = stage.write(claim)
+            inside.remove(number)
+            return str(manifest.key)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(work, range(8))) == {stage.key}
+    assert len(bodies) == 1
+
+
+def test_claims_of_different_keys_do_not_wait(store: StageStore, new_stage: Any) -> None:
+    with store.claim(new_stage(a=1).key), store.claim(new_stage(a=2).key, wait_seconds=0) as claim:
+        assert claim.existing is None
+
+
+def test_when_a_holder_fails_the_next_one_works(store: StageStore, stage: Any) -> None:
+    entered = threading.Event()
+
+    def fail() -> None:
+        with store.claim(stage.key):
+            entered.set()
+            time.sleep(0.1)
+            raise KeyError("the body failed")
+
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(fail)
+        assert entered.wait(10)
+        stage.make(store)
+        with pytest.raises(KeyError, match="the body failed"):
+            failing.result()
+    assert store.find(stage.key) is not None
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_killed_holder_blocks_nobody_and_leaves_nothing(
+    store: StageStore, stage: Any, script: Start, fork: bool
+) -> None:
+    """Also if it had forked a child that lives on, as data loaders do."""
+    holder = script(HOLD, store.place, *(["fork"] if fork else []))
+    child = None
+    if fork:
+        assert holder.stdout is not None
+        lines = [holder.stdout.readline().strip() for _ in range(2)]
+        assert "holding" in lines
+        lines.remove("holding")
+        child = int(lines[0])
+    else:
+        expect(holder, "holding")
+    try:
+        told = pytest.raises(StoreError, match=f"process {holder.pid} on ")
+        with told, store.claim(stage.key, wait_seconds=0):
+            pass
+        assert any(Path(store.place, "work").iterdir())
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        start = time.monotonic()
+        with StageStore(store.place).claim(stage.key, wait_seconds=20) as claim:
+            assert claim.existing is None
+            names = [path.name for path in Path(store.place, "work").iterdir()]
+            assert names == [claim.workdir.name], "the killed one's work is cleaned"
+            assert list(claim.workdir.iterdir()) == []
+            stage.write(claim)
+        assert time.monotonic() - start < 10
+        assert store.verify(stage.key) == []
+    finally:
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("function", "number"),
+    [("fsync", 1), ("fsync", 2), ("fsync", 3), ("fsync", 4), ("rename", 1), ("fsync", 6)],
+    ids=["file", "second file", "manifest", "folder", "rename", "after the rename"],
+)
+def test_killed_anywhere_in_a_commit_it_is_there_whole_or_not_at_all(
+    store: StageStore, stage: Any, script: Start, damages: list[Damage], function: str, number: int
+) -> None:
+    process = script(STOP_WHEN, store.place, function, number)
+    expect(process, "stopped")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    renamed = (function, number) == ("fsync", 6)
+    assert (store.find(stage.key) is not None) is renamed
+    with store.claim(stage.key, wait_seconds=20) as claim:
+        assert (claim.existing is not None) is renamed
+        if claim.existing is None:
+            stage.write(claim)
+    assert store.verify(stage.key) == []
+    assert damages == []
+    store.clean()
+    assert list(Path(store.place, "work").iterdir()) == []
+
+
+def test_cleaning_leaves_those_who_work_alone(store: StageStore, stage: Any) -> None:
+    with store.claim(stage.key) as claim:
+        (claim.workdir / "a").write_text("a")
+        orphan = Path(store.place, "work", "e" * 64 + ".dead")
+        orphan.mkdir()
+        (orphan / "half").write_text("x")
+        Path(store.place, "locks", "e" * 64 + ".lock").touch()
+        assert StageStore(store.place).clean() == 1
+        assert not orphan.exists()
+        assert [path.name for path in Path(store.place, "locks").iterdir()] == [f"{stage.key}.lock"]
+        assert (claim.workdir / "a").exists()
+        stage.write(claim)
+    assert store.verify(stage.key) == []
+
+
+def test_who_waits_is_told_once_and_can_stop(store: StageStore, stage: Any) -> None:
+    told: list[str] = []
+    stop = threading.Event()
+    with store.claim(stage.key), ThreadPoolExecutor(1) as pool:
+
+        def wait() -> None:
+            with store.claim(stage.key, cancelled=stop, on_wait=told.append):
+                raise AssertionError("the claim was held")
+
+        waiting = pool.submit(wait)
+        time.sleep(0.1)
+        assert told == [f"process {os.getpid()} on {os.uname().nodename}"]
+        stop.set()
+        with pytest.raises(StoreError, match="stopped waiting"):
+            waiting.result(timeout=10)
+
+
+def test_a_forked_child_does_not_end_its_parents_claim(store: StageStore, stage: Any) -> None:
+    with contextlib.ExitStack() as stack:
+        claim = stack.enter_context(store.claim(stage.key))
+        (claim.workdir / "a").write_text("a")
+        child = os.fork()
+        if child == 0:
+            try:
+                stack.close()  # what an error in the child would do
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert (claim.workdir / "a").exists()
+        assert not FileLock(Path(store.place, "locks", f"{stage.key}.lock")).try_acquire()
+        stage.write(claim)
+    assert store.verify(stage.key) == []
+
+
+def test_damage_seen_by_many_at_once_is_set_aside_once(
+    store: StageStore, stage: Any, damages: list[Damage]
+) -> None:
+    stage.make(store)
+    (store.open(stage.key) / "state.json").write_text("{}")
+    barrier = threading.Barrier(6)
+
+    def use(_: int) -> str:
+        barrier.wait()
+        return str(stage.make(store).key)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert set(pool.map(use, range(6))) == {stage.key}
+    assert len(damages) == 1
+    assert store.verify(stage.key) == []
+
+
+def test_many_short_claims_never_overlap(tmp_path: Path) -> None:
+    """The lock's file is removed and made anew all the time; still only one holds it."""
+    inside: list[int] = []
+    overlaps: list[int] = []
+    path = tmp_path / "a.lock"
+
+    def work(number: int) -> None:
+        for _ in range(60):
+            lock = FileLock(path)
+            assert lock.acquire(wait_seconds=60)
+            inside.append(number)
+            if len(inside) > 1:
+                overlaps.append(number)
+            time.sleep(0)
+            inside.remove(number)
+            lock.release()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert overlaps == []
+    assert not path.exists()
