@@ -110,6 +110,24 @@ class Initializer:
                 layer.bias.uniform_(-bound, bound, generator=self.generator)
         return layer.to(self.device)
 
+    def stacked_linear(
+        self, num_layers: int, d_in: int, d_out: int
+    ) -> tuple[nn.Parameter, nn.Parameter]:
+        """Make weights [L, d_out, d_in] and biases [L, d_out] of L linear layers."""
+        layers = [self.linear(d_in, d_out) for _ in range(num_layers)]
+        return (
+            nn.Parameter(torch.stack([layer.weight.detach() for layer in layers])),
+            nn.Parameter(torch.stack([layer.bias.detach() for layer in layers])),
+        )
+
+    def stacked_norm(self, num_layers: int, d: int) -> tuple[nn.Parameter, nn.Parameter]:
+        """Make the scales (ones) and shifts (zeros) [L, d] of L layer norms."""
+        shape = (num_layers, d)
+        return (
+            nn.Parameter(torch.ones(shape, device=self.device)),
+            nn.Parameter(torch.zeros(shape, device=self.device)),
+        )
+
     def vector(self, *shape: int, bound: float = 1.0) -> nn.Parameter:
         """Make a parameter that is uniform in ±``bound``."""
         values = torch.empty(shape).uniform_(-bound, bound, generator=self.generator)

@@ -15,9 +15,14 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Initializer, activation
+from ratchet.agents.layers import Initializer
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
-from ratchet.scenarios.graph_isomorphism.transformer import TransformerLayer, attention_bias
+from ratchet.scenarios.graph_isomorphism.gin import GinStack
+from ratchet.scenarios.graph_isomorphism.transformer import (
+    TransformerShape,
+    TransformerStack,
+    attention_mask,
+)
 
 if TYPE_CHECKING:
     from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
@@ -41,7 +46,7 @@ class GraphPerception(Perception):
         Prepared
             ``adjacency`` f32 [b, 2, n, n] with self-loops of the nodes that exist (the sum over a
             node and its neighbours is one matrix product), ``node_mask``, ``node_weight`` the same
-            in f32, ``attention_bias`` f32 [b, T, T].
+            in f32, ``attention_mask`` f32 [b, T, T].
         """
         mask = data.get("node_mask")
         weight = mask.to(torch.float32)
@@ -49,7 +54,7 @@ class GraphPerception(Perception):
             "adjacency": data.get("adjacency") + torch.diag_embed(weight),
             "node_mask": mask,
             "node_weight": weight,
-            "attention_bias": attention_bias(mask),
+            "attention_mask": attention_mask(mask),
         }
 
     def num_symbols(self, data: Prepared) -> int:
@@ -70,40 +75,6 @@ class GraphPerception(Perception):
         closed = named & ~named.flip(-1)
         per_node = closed.repeat_interleave(n, dim=-1)
         return present & ~per_node
-
-
-class GinLayer(nn.Module):
-    """Graph isomorphism network (Xu et al. 2019) with ε = 0: a two-layer MLP over the sum.
-
-    Parameters
-    ----------
-    d_model, d_mlp
-        Sizes.
-    activation_name
-        Between the MLP's layers.
-    init
-        Where weights come from.
-    """
-
-    def __init__(self, d_model: int, d_mlp: int, activation_name: str, init: Initializer) -> None:
-        super().__init__()
-        self.mlp_in = init.linear(d_model, d_mlp)
-        self.mlp_out = init.linear(d_mlp, d_model)
-        self._activation = activation(activation_name)
-
-    def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
-        """Pass messages once.
-
-        Parameters
-        ----------
-        nodes
-            f32 [2b, n, c, d]: c copies that differ in their features only.
-        adjacency
-            f32 [2b, n, n] with self-loops; absent nodes have none, so theirs is never read.
-        """
-        summed = torch.bmm(adjacency, nodes.flatten(2)).view(nodes.shape)
-        hidden = self._activation(F.linear(summed, self.mlp_in.weight, self.mlp_in.bias))
-        return F.linear(hidden, self.mlp_out.weight, self.mlp_out.bias)
 
 
 class GraphIsomorphismBody(AgentBody):
@@ -142,9 +113,12 @@ class GraphIsomorphismBody(AgentBody):
         self.encoder = init.linear(num_features, d_gnn, bias=False)
         # Without messages all that a node has to begin with, so it must not be zero.
         self.first_features = init.vector(d_gnn)
-        self.gnn = nn.ModuleList(
-            GinLayer(d_gnn, parameters.d_gin_mlp, parameters.activation_function, init)
-            for _ in range(parameters.num_gnn_layers)
+        self.gnn = GinStack(
+            parameters.num_gnn_layers,
+            d_gnn,
+            parameters.d_gin_mlp,
+            activation_name=parameters.activation_function,
+            init=init,
         )
         d_nodes = d_gnn * self.copies
         self.pooled_norm = (
@@ -158,16 +132,16 @@ class GraphIsomorphismBody(AgentBody):
         self.linear_in = (
             None if d_linear_history is None else init.linear(d_linear_history, d_model)
         )
-        self.transformer = nn.ModuleList(
-            TransformerLayer(
+        self.transformer = TransformerStack(
+            TransformerShape(
                 d_model,
                 parameters.d_transformer_mlp,
                 parameters.num_heads,
-                activation_name=parameters.activation_function,
-                dropout=parameters.transformer_dropout,
-                init=init,
-            )
-            for _ in range(parameters.num_transformer_layers)
+                parameters.num_transformer_layers,
+            ),
+            activation_name=parameters.activation_function,
+            dropout=parameters.transformer_dropout,
+            init=init,
         )
         self.out_norm = nn.LayerNorm(d_model, device=init.device)
         num_pooled = NUM_GRAPHS + (self.linear_in is not None)
@@ -190,17 +164,16 @@ class GraphIsomorphismBody(AgentBody):
             F.linear(pooled, self.pooled_in.weight) + self.flags[:2],
             F.linear(nodes.view(b, NUM_GRAPHS * n, -1), self.node_in.weight, self.flags[2]),
         ]
-        bias = inputs.data["attention_bias"]
+        mask = inputs.data["attention_mask"]
         num_pooled = NUM_GRAPHS
         if self.linear_in is not None and inputs.linear_history is not None:
             heard = self.linear_in(inputs.linear_history.flatten(1))
             tokens.insert(0, heard.unsqueeze(1))
-            bias = F.pad(bias, (1, 0, 1, 0))  # it attends to, and is attended by, everything
-            bias[:, 0, 1:] = bias[:, 1, 1:]
+            # Everything attends to it, and it attends to what the pooled tokens attend to.
+            mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
+            mask[:, 1:, 0] = mask[:, 1:, 1]
             num_pooled += 1
-        x = torch.cat(tokens, dim=1)
-        for layer in self.transformer:
-            x = layer(x, bias)
+        x = self.transformer(torch.cat(tokens, dim=1), mask)
         norm = self.out_norm
         x = F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
         return Representation(
@@ -214,7 +187,8 @@ class GraphIsomorphismBody(AgentBody):
             return None
         b, _, n = data["node_weight"].shape
         nodes = self.first_features.expand(b * NUM_GRAPHS, n, 1, -1)
-        return self._layers(nodes, data["adjacency"]).view(b, NUM_GRAPHS, n, -1)
+        run: Tensor = self.gnn(nodes, data["adjacency"].flatten(0, 1))
+        return run.view(b, NUM_GRAPHS, n, -1)
 
     def _run_gnn(self, inputs: AgentInput) -> Tensor:
         """Give node features [2b, n, copies · d]; the dual's come last."""
@@ -225,18 +199,12 @@ class GraphIsomorphismBody(AgentBody):
         nodes = nodes.reshape(b * NUM_GRAPHS, n, 1, -1)
         if self.copies == 2 and inputs.invariant is None:
             nodes = torch.cat([nodes, self.first_features.expand_as(nodes)], dim=2)
-        nodes = self._layers(nodes, adjacency).flatten(2)
+        nodes = self.gnn(nodes, adjacency.flatten(0, 1)).flatten(2)
         if inputs.invariant is not None:
             nodes = torch.cat([nodes, inputs.invariant.flatten(0, 1)], dim=-1)
         if self.digits is not None:
             rounded = torch.round(nodes.detach(), decimals=self.digits)
             nodes = nodes + (rounded - nodes.detach())  # gradients pass straight through
-        return nodes
-
-    def _layers(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
-        adjacency = adjacency.flatten(0, 1)
-        for layer in self.gnn:
-            nodes = layer(nodes, adjacency)
         return nodes
 
     def _pool(self, nodes: Tensor, weight: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -1,29 +1,51 @@
-"""A small transformer over tokens of a pair of graphs.
+"""A small transformer over the tokens of a pair of graphs.
 
-Layers normalise first (Xiong et al. 2020). Tokens: two pooled ones, then the nodes of both graphs.
+Layers normalise first (Xiong et al. 2020). All layers' weights lie in stacked tensors. Shape
+letters: b rows, T tokens, d features, H heads, e = d / H, h hidden features, L layers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Initializer, activation
-from ratchet.scenarios.graph_isomorphism.attention import masked_attention
+from ratchet.agents.fused import may_fuse
+from ratchet.agents.layers import Activation, Initializer, activation
+from ratchet.scenarios.graph_isomorphism.transformer_fused import fused_transformer
+
+EPSILON = 1e-5
 
 
-class TransformerLayer(nn.Module):
-    """Self-attention and a two-layer MLP, each over normalised input and added to it.
+@dataclass(frozen=True)
+class TransformerShape:
+    """Sizes of a transformer.
+
+    Attributes
+    ----------
+    d_model, d_mlp, num_heads, num_layers
+        d, h, H, L; d is a multiple of H.
+    """
+
+    d_model: int
+    d_mlp: int
+    num_heads: int
+    num_layers: int
+
+
+class TransformerStack(nn.Module):
+    """L layers of self-attention and a two-layer MLP, each over normalised input and added to it.
 
     Parameters
     ----------
-    d_model, d_mlp, num_heads
-        Sizes; ``d_model`` is a multiple of ``num_heads``.
+    shape
+        Sizes.
     activation_name
-        Of the MLP.
+        Of the MLPs; with tanh and no dropout a fused operation is used.
     dropout
         Probability, in training mode; drawn from torch's global generator.
     init
@@ -31,59 +53,59 @@ class TransformerLayer(nn.Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        d_mlp: int,
-        num_heads: int,
-        *,
-        activation_name: str,
-        dropout: float,
-        init: Initializer,
+        self, shape: TransformerShape, *, activation_name: str, dropout: float, init: Initializer
     ) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.d_model = d_model
+        layers, d, h = shape.num_layers, shape.d_model, shape.d_mlp
+        self.num_heads = shape.num_heads
         self.dropout = dropout
-        self.attention_norm = nn.LayerNorm(d_model, device=init.device)
-        self.query_key_value = init.linear(d_model, 3 * d_model)
-        self.attention_out = init.linear(d_model, d_model)
-        self.mlp_norm = nn.LayerNorm(d_model, device=init.device)
-        self.mlp_in = init.linear(d_model, d_mlp)
-        self.mlp_out = init.linear(d_mlp, d_model)
+        self.attention_scale, self.attention_shift = init.stacked_norm(layers, d)
+        # Rows are ordered (head, query|key|value, feature).
+        self.qkv_weight, self.qkv_bias = init.stacked_linear(layers, d, 3 * d)
+        self.out_weight, self.out_bias = init.stacked_linear(layers, d, d)
+        self.mlp_scale, self.mlp_shift = init.stacked_norm(layers, d)
+        self.mlp_in_weight, self.mlp_in_bias = init.stacked_linear(layers, d, h)
+        self.mlp_out_weight, self.mlp_out_bias = init.stacked_linear(layers, h, d)
         self._activation = activation(activation_name)
+        self._fuses = activation_name == "tanh"
 
-    def forward(self, tokens: Tensor, bias: Tensor) -> Tensor:
+    def weights(self) -> tuple[Tensor, ...]:
+        """Give all weights in the order in which a layer uses them."""
+        return tuple(self.parameters())
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Transform tokens.
 
         Parameters
         ----------
         tokens
             f32 [b, T, d].
-        bias
-            Added to the attention scores, f32 [b, T, T]: 0 or minus infinity.
+        mask
+            f32 [b, T, T] (key, query): 1 where the query attends to the key, else 0. Every query
+            attends to something.
         """
-        normed = _layer_norm(self.attention_norm, tokens)
-        packed = F.linear(normed, self.query_key_value.weight, self.query_key_value.bias)
-        mixed = masked_attention(packed, bias, self.num_heads)
-        out = F.linear(mixed, self.attention_out.weight, self.attention_out.bias)
-        tokens = tokens + self._drop(out)
-        normed = _layer_norm(self.mlp_norm, tokens)
-        hidden = self._activation(F.linear(normed, self.mlp_in.weight, self.mlp_in.bias))
-        return tokens + self._drop(F.linear(hidden, self.mlp_out.weight, self.mlp_out.bias))
+        drops = bool(self.dropout) and self.training
+        if self._fuses and not drops and may_fuse(tokens):
+            return fused_transformer(tokens, mask, self.weights(), self.num_heads)
+        return plain_transformer(
+            tokens,
+            mask,
+            *self.weights(),
+            num_heads=self.num_heads,
+            activate=self._activation,
+            drop=self._drop if drops else None,
+        )
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+        return F.dropout(x, self.dropout, training=True)
 
 
-def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    return F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
-def attention_bias(node_mask: Tensor) -> Tensor:
+def attention_mask(node_mask: Tensor) -> Tensor:
     """Say who attends to whom.
 
     Pooled tokens attend to everything that exists. A node attends to the pooled tokens and the
-    other graph's nodes, not to itself nor its own graph: the GNN has seen to those.
+    other graph's nodes, not to itself nor its own graph: the GNN has seen to those. An absent node
+    attends like one that exists, and nobody attends to it.
 
     Parameters
     ----------
@@ -93,13 +115,39 @@ def attention_bias(node_mask: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        f32 [b, T, T] (query, key) with T = 2 + 2n: 0 where attended, minus infinity elsewhere.
-        No row is without keys.
+        f32 [b, T, T] (key, query) with T = 2 + 2n: 1 where attended. No query is without keys.
     """
     b, _, n = node_mask.shape
     side = torch.arange(2 * n + 2, device=node_mask.device).sub(2).div(n, rounding_mode="floor")
     pooled = side < 0
     structure = pooled.unsqueeze(1) | pooled | (side.unsqueeze(1) != side)
     keys = torch.cat([node_mask.new_ones(b, 2), node_mask.flatten(1)], dim=1)
-    allowed = structure & keys.unsqueeze(1)
-    return torch.zeros((), device=node_mask.device).where(allowed, -math.inf)
+    return (structure & keys.unsqueeze(2)).to(torch.float32)
+
+
+def plain_transformer(
+    tokens: Tensor,
+    mask: Tensor,
+    *weights: Tensor,
+    num_heads: int,
+    activate: Activation,
+    drop: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Transform tokens with ordinary operations; see :class:`TransformerStack`."""
+    b, t, d = tokens.shape
+    blocked = (mask == 0).transpose(1, 2).unsqueeze(1)
+    for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in zip(
+        *weights, strict=True
+    ):
+        normed = F.layer_norm(tokens, (d,), scale1, shift1, EPSILON)
+        packed = F.linear(normed, qkv_w, qkv_b).view(b, t, num_heads, 3, d // num_heads)
+        query, key, value = packed.permute(3, 0, 2, 1, 4)
+        scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(d // num_heads)
+        attention = torch.softmax(scores.masked_fill(blocked, -math.inf), dim=-1)
+        mixed = torch.matmul(attention, value).transpose(1, 2).reshape(b, t, d)
+        out = F.linear(mixed, out_w, out_b)
+        tokens = tokens + (out if drop is None else drop(out))
+        normed = F.layer_norm(tokens, (d,), scale2, shift2, EPSILON)
+        out = F.linear(activate(F.linear(normed, w1, b1)), w2, b2)
+        tokens = tokens + (out if drop is None else drop(out))
+    return tokens

@@ -1,0 +1,49 @@
+"""Hand-written derivatives: when they may be used, and how higher derivatives come about.
+
+Small networks on a CPU spend most of their time in many tiny operations. A fused operation runs a
+whole stack of layers with few of them and has its own backward pass. It exists beside a plain
+version made of ordinary operations, which is used wherever more than one plain gradient is asked
+for: higher derivatives, forward-mode differentiation, functional transforms, other devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def may_fuse(tensor: Tensor) -> bool:
+    """Say whether fused operations may be used on a tensor here and now.
+
+    Not off the CPU, nor inside ``torch.func`` transforms or forward-mode differentiation.
+    """
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32:
+        return False
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return not transformed and forward_ad._current_level < 0
+
+
+def differentiable_gradients(
+    plain: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Compute the gradients of the plain version such that they can be differentiated again.
+
+    For the backward pass of a fused operation under ``create_graph=True``.
+
+    Parameters
+    ----------
+    plain
+        The version made of ordinary operations.
+    inputs
+        What it is called with; those that require gradients get one.
+    grad
+        Of its output.
+    """
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    with torch.enable_grad():
+        output = plain(*inputs)
+        found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
+    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
