@@ -63,7 +63,8 @@ def _cells(browser, table):
 def _drawn(browser):
     """Count plots that are visible, and those of them that have lines or points."""
     script = """
-        const visible = [...document.querySelectorAll('.plot')].filter(p => !p.closest('details:not([open])'));
+        const all = [...document.querySelectorAll('.plot')];
+        const visible = all.filter(p => !p.closest('details:not([open])'));
         const full = visible.filter(p => p.querySelectorAll('.scatterlayer .trace path').length);
         return [visible.length, full.length];
     """

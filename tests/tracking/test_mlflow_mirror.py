@@ -142,7 +142,7 @@ def test_syncing_again_and_again_sends_each_point_once(uri, folder):
 
 
 @pytest.mark.parametrize("damage", ["lost", "rubbish", "behind"])
-def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, damage):
+def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, damage, monkeypatch):
     cursor = folder.path / "mlflow.json"
     MlflowMirror(uri).sync(folder)
     old = cursor.read_text()
@@ -158,7 +158,18 @@ def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, dama
             arm["in_flight"] = True
         cursor.write_text(json.dumps(content))
     record(folder, 6, 7)
-    MlflowMirror(uri).sync(folder)
+    client, sent = connect(uri), []
+    original = client.log_batch
+
+    def spy(run_id, metrics=(), **kwargs):
+        sent.extend((metric.key, metric.step) for metric in metrics)
+        original(run_id, metrics=metrics, **kwargs)
+
+    monkeypatch.setattr(client, "log_batch", spy)
+    mirror = MlflowMirror(uri)
+    mirror._connected = client
+    mirror.sync(folder)
+    assert sorted(sent) == 2 * [("train/kl", 6)] + 2 * [("train/loss", 6)]
     check_each_point_once(uri, folder, 7)
 
 
