@@ -22,6 +22,7 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import SCHEMA_VERSION
 
 MANIFEST_NAME: Final = "manifest.json"
+_END = b"\n}"
 
 
 def _within(path: str) -> str:
@@ -85,10 +86,10 @@ class Manifest(_Frozen):
         return sum(entry.size for entry in self.files.values())
 
     def to_bytes(self) -> bytes:
-        """Write the manifest as JSON text, with a checksum over the rest of it."""
+        """Write the manifest as JSON text whose last field is the SHA-256 of all before it."""
         content = json.loads(self.model_dump_json(by_alias=True))
-        content["checksum"] = _checksum(content)
-        return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+        text = json.dumps(content, indent=1, ensure_ascii=False).encode()
+        return text.removesuffix(_END) + _checksum(text)
 
     @classmethod
     def from_bytes(cls, text: bytes, key: str) -> Manifest:
@@ -97,28 +98,20 @@ class Manifest(_Frozen):
         Raises
         ------
         DamagedStageError
-            If it is not what :meth:`to_bytes` wrote.
+            If it is not what :meth:`to_bytes` wrote, byte for byte.
         StoreError
             If it is whole but of another schema, i.e. written by another version.
         """
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise DamagedStageError(f"{MANIFEST_NAME} is not JSON: {error}") from error
-        if not isinstance(content, dict) or "checksum" not in content:
-            raise DamagedStageError(f"{MANIFEST_NAME} has no checksum")
-        checksum = content.pop("checksum")
-        if checksum != _checksum(content):
+        length = len(_checksum(b""))
+        body = text[:-length] + _END
+        if text[-length:] != _checksum(body):
             raise DamagedStageError(f"{MANIFEST_NAME} does not match its checksum")
-        if content.get("schema") != SCHEMA_VERSION:
-            raise StoreError(
-                f"stage {key}: its manifest has schema {content.get('schema')!r}, this version of"
-                f" Ratchet reads {SCHEMA_VERSION}. Use the version that wrote it, or another store."
-            )
         try:
-            manifest = cls.model_validate(content)
+            manifest = cls.model_validate_json(body)
         except ValidationError as error:
+            _check_schema(json.loads(body).get("schema"), key)
             raise DamagedStageError(f"{MANIFEST_NAME} has wrong fields: {error}") from error
+        _check_schema(manifest.schema_version, key)
         if manifest.key != key:
             raise DamagedStageError(f"{MANIFEST_NAME} belongs to stage {manifest.key}")
         return manifest
@@ -134,6 +127,13 @@ def metric_points(
     )
 
 
-def _checksum(content: object) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(text).hexdigest()
+def _checksum(text: bytes) -> bytes:
+    return b',\n "checksum": "' + hashlib.sha256(text).hexdigest().encode() + b'"\n}\n'
+
+
+def _check_schema(schema: object, key: str) -> None:
+    if schema != SCHEMA_VERSION:
+        raise StoreError(
+            f"stage {key}: its manifest has schema {schema!r}, this version of Ratchet reads"
+            f" {SCHEMA_VERSION}. Use the version that wrote it, or another store."
+        )

@@ -28,21 +28,36 @@ def explain_miss(
         For example ``"rl.lr: 0.003 → 0.001; code: trainers.loss changed"``, where the arrow goes
         from the finished stage to the wanted one, or ``"no finished stage like this"``.
     """
-    best: tuple[int, str, list[str]] | None = None
+    nearest: Manifest | None = None
+    fewest = 0
     for manifest in store.iterate():
         if manifest.stage != stage or manifest.iteration != iteration:
             continue
-        lines = _differences(manifest, parameters, inputs, fingerprint)
-        newer = best is None or manifest.created > best[1]
-        if best is None or len(lines) < best[0] or (len(lines) == best[0] and newer):
-            best = (len(lines), manifest.created, lines)
-    if best is None:
+        count = (
+            _count(manifest.parameters, parameters)
+            + _count(manifest.inputs, inputs)
+            + _count(manifest.fingerprint.modules, fingerprint.modules)
+        )
+        newer = nearest is None or manifest.created > nearest.created
+        if nearest is None or count < fewest or (count == fewest and newer):
+            nearest, fewest = manifest, count
+    if nearest is None:
         return "no finished stage like this"
-    lines = best[2]
+    lines = _differences(nearest, parameters, inputs, fingerprint)
     if not lines:
         return "nothing differs: it is finished by now"
     more = len(lines) - _SHOWN
     return "; ".join(lines[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _count(old: object, new: object) -> int:
+    """Count the leaves that differ, without a look into what is equal."""
+    if old == new:
+        return 0
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        names = old.keys() | new.keys()
+        return sum(_count(old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in names)
+    return 1
 
 
 def _differences(

@@ -41,6 +41,7 @@ def test_the_manifest_is_readable_json(store: StageStore, stage: Any) -> None:
     stage.make(store)
     content = json.loads((store.open(stage.key) / "manifest.json").read_text())
     assert content["schema"] == 1
+    assert len(content["checksum"]) == 64
     assert content["key"] == stage.key
     assert content["files"]["state.json"]["size"] == 16
     assert content["fingerprint"]["modules"] == {"trainers.one": "1" * 64}
