@@ -51,8 +51,10 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path):
     page = build_report(folder).read_text()
     assert "<script>alert" not in page
     assert 'id="accuracy"' not in page
-    folder.append_metrics("train", 0, {"loss": math.nan})
-    assert 'id="training"' in build_report(folder).read_text()
+    folder.append_metrics("train", 0, {"loss": math.nan, "</script><script>alert(2)": 1.0})
+    page = build_report(folder).read_text()
+    assert 'id="training"' in page
+    assert "<script>alert" not in page.lower()
 
 
 def test_a_folder_without_a_run_has_none(tmp_path):
