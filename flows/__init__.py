@@ -1,0 +1,46 @@
+"""Which steps an experiment takes, in which order; and the command line.
+
+Names are imported on first use, so that ``import flows`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flows.experiment import experiment
+    from flows.forking import fork_experiment
+    from flows.planning import PlannedStage, plan_experiment
+    from flows.result import ExperimentResult
+    from flows.run import resume_experiment, run_experiment
+    from flows.sweep import sweep
+
+__all__ = [
+    "ExperimentResult",
+    "PlannedStage",
+    "experiment",
+    "fork_experiment",
+    "plan_experiment",
+    "resume_experiment",
+    "run_experiment",
+    "sweep",
+]
+
+_HOMES = {
+    "ExperimentResult": "flows.result",
+    "PlannedStage": "flows.planning",
+    "experiment": "flows.experiment",
+    "fork_experiment": "flows.forking",
+    "plan_experiment": "flows.planning",
+    "resume_experiment": "flows.run",
+    "run_experiment": "flows.run",
+    "sweep": "flows.sweep",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+    """Import a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'flows' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,134 @@
+"""The ``experiment`` flow: build the scenario → initial state → training → tests → save.
+
+Reads from top to bottom. Which stages are done is the store's to say; a flow run that is retried,
+resumed or started again goes on where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from flows.result import ExperimentResult
+from flows.setup import ExperimentRun, open_run
+from tasks.build_scenario import build_scenario
+from tasks.calls import StageCall
+from tasks.chain import find_chain, next_stop
+from tasks.datasets import tested_datasets
+from tasks.initial_state import initial_state, pretrained_state
+from tasks.pretrain import pretrain
+from tasks.save import save_mirror, save_report
+from tasks.session import ArmSession
+from tasks.stage import Stage, StageOutcome
+from tasks.test import test
+from tasks.train import train
+from tasks.whole import whole
+
+
+@flow(name="experiment", persist_result=False, validate_parameters=False)
+async def experiment(
+    hyper_params: dict[str, Any],
+    settings: dict[str, Any] | None = None,
+    arms: dict[str, dict[str, Any]] | None = None,
+    name: str = "experiment",
+    keep: bool = False,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Run an experiment from wherever it stands.
+
+    Parameters
+    ----------
+    hyper_params
+        All that decides the result.
+    settings
+        Where and how it runs.
+    arms
+        Further experiments of the same run, to compare with: changes to ``hyper_params``.
+    name
+        The experiment's name, from which the run's id is made.
+    keep
+        Keep the run's finished stages even if their code has changed.
+    force
+        Make every stage anew even if it is stored.
+    """
+    flow_run_id = flow_run.get_id()
+    run = await asyncio.to_thread(
+        open_run, name, hyper_params, settings or {}, arms, keep=keep, flow_run_id=flow_run_id
+    )
+    async with _recorded(run):
+        for session in run.sessions:
+            await _play_arm(run, session, force=force)
+        await save_report(run.folder, run.settings)
+    return ExperimentResult(
+        run_id=run.folder.run_id,
+        folder=str(run.folder.path),
+        metrics=run.recorder.metrics,
+        states=run.recorder.states,
+        made=run.recorder.made,
+        found=run.recorder.found,
+        flow_run_id=flow_run_id,
+    ).to_dict()
+
+
+async def _play_arm(run: ExperimentRun, session: ArmSession, *, force: bool) -> None:
+    """Do all stages of one arm."""
+
+    async def do(stage: Stage, call: StageCall) -> StageOutcome:
+        outcome = await stage(call, session, force=force)
+        run.recorder.stage_finished(outcome)
+        return outcome
+
+    keys = session.keys
+    data = await do(build_scenario, keys.build_scenario())
+    run.recorder.dataset_hashes(data.manifest.key)
+    if not keys.is_staged:
+        await do(whole, keys.whole())
+        return
+
+    await do(initial_state, keys.initial_state())
+    for agent in keys.pretrained_agents:
+        await do(pretrain, keys.pretrain(agent))
+    if keys.pretrained_agents:
+        await do(pretrained_state, keys.pretrained_state())
+
+    position, last = 0, keys.num_iterations
+    stored = [] if force else await asyncio.to_thread(find_chain, session.store, keys, last)
+    for link in stored:
+        await do(train, keys.train(position, link.iteration))
+        position = link.iteration
+    while position < last:
+        stop = next_stop(position, last, run.settings.iterations_per_task)
+        await do(train, keys.train(position, stop))
+        position = stop
+    run.recorder.final_state(keys.arm, keys.state_key(last))
+
+    for dataset in tested_datasets(data.manifest):
+        await do(test, keys.test(dataset))
+
+
+@asynccontextmanager
+async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
+    """Keep the run's status, and tell MLflow how it ended, however it ends."""
+    try:
+        yield
+    except BaseException as error:
+        message = (
+            f"{type(error).__name__}: {error} Go on with `ratchet resume {run.folder.run_id}`."
+        )
+        run.folder.set_status("failed", message)
+        run.folder.log_event("failed", message)
+        raise
+    else:
+        if run.folder.manifest.status != "completed":
+            run.folder.set_status("completed")
+    finally:
+        for session in run.sessions:
+            session.close()
+        run.recorder.close()
+        if run.tracking_uri is not None:
+            await save_mirror(run.folder, run.settings, run.tracking_uri)

@@ -1,0 +1,129 @@
+"""Which finished stages a run keeps although the code has changed since: on resume and in forks.
+
+The run folder says which stages a run had; only those still in the store can be kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ratchet.errors import DataError
+from ratchet.store.store import StageStore
+from ratchet.tracking.files import write_atomically
+from ratchet.tracking.manifest import StageRecord
+from tasks.keys import ArmKeys, Pins
+
+FORK_FILE = "fork.json"
+
+
+class Fork(BaseModel):
+    """What a forked run shares with its parent: kept in the run folder as ``fork.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    parent: str
+    iteration: int
+    stages: list[StageRecord]
+
+    def write(self, folder: Path) -> None:
+        """Write the file into a run's folder, made if need be."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FORK_FILE, self.model_dump_json(indent=1))
+
+    @classmethod
+    def read(cls, folder: Path) -> Fork | None:
+        """Read a run's file; None if the run is no fork.
+
+        Raises
+        ------
+        DataError
+            If the file is damaged.
+        """
+        path = folder / FORK_FILE
+        if not path.exists():
+            return None
+        try:
+            return cls.model_validate(json.loads(path.read_bytes()))
+        except (ValueError, ValidationError) as error:
+            raise DataError(f"{path}: {error}. Remove the run's folder and fork again.") from error
+
+
+def make_pins(
+    store: StageStore, keys: ArmKeys, records: Sequence[StageRecord], *, last: int | None = None
+) -> Pins:
+    """Choose what an arm keeps of the stages that a run has recorded.
+
+    A stage that is no training is kept if only its code differs from what would be made now;
+    of training, the longest chain of states without a gap.
+
+    Parameters
+    ----------
+    store
+        Where the stages lie.
+    keys
+        The arm's keys, without pins.
+    records
+        The stages of a run; those of other arms don't matter.
+    last
+        Keep no state after more iterations than that.
+    """
+    own = [record for record in records if record.arm == keys.arm and store.peek(record.key)]
+    states = _longest_chain([r for r in own if r.stage == "train"], last)
+    pins = Pins(states=states)
+    if not keys.is_staged:
+        return _pin_if_same(store, keys, own, ["build_scenario", "whole"])
+    names = ["build_scenario", "initial_state"]
+    if keys.pretrained_agents:
+        names += [*(f"pretrain-{agent}" for agent in keys.pretrained_agents), "pretrained_state"]
+    pins = Pins(_pin_if_same(store, keys, own, names).stages, states)
+    if last is not None:
+        return pins
+    tests = sorted({r.stage for r in own if r.stage.partition("-")[0] == "test"})
+    return Pins(_pin_if_same(store, keys, own, tests, pins).stages, states)
+
+
+def _longest_chain(records: Sequence[StageRecord], last: int | None) -> dict[int, str]:
+    """Find the chain of states from 0 that ends furthest; Iterations done → key."""
+    links = {record.iteration: record for record in records}
+    for end in sorted(links, reverse=True):
+        if last is not None and end > last:
+            continue
+        chain: dict[int, str] = {}
+        position = end
+        while position in links:
+            chain[position] = links[position].key
+            position = links[position].start_iteration
+        if position == 0:
+            return chain
+    return {}
+
+
+def _pin_if_same(
+    store: StageStore,
+    keys: ArmKeys,
+    records: Sequence[StageRecord],
+    names: Sequence[str],
+    pins: Pins | None = None,
+) -> Pins:
+    """Keep the stages of these names whose parameters and inputs are those of now."""
+    pins = pins or Pins()
+    kept = dict(pins.stages)
+    for name in names:
+        current = ArmKeys(
+            keys.arm, keys.hyper_params, base_dir=keys.base_dir, pins=Pins(kept, pins.states)
+        )
+        call = current.by_name(name)
+        for record in records:
+            manifest = store.peek(record.key)
+            if (
+                (record.stage, record.iteration) == (name, call.iteration)
+                and manifest is not None
+                and manifest.parameters == call.parameters
+                and manifest.inputs == call.inputs
+            ):
+                kept[name, call.iteration] = record.key
+    return Pins(kept, pins.states)

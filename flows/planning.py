@@ -1,0 +1,121 @@
+"""``plan_experiment``: what a run would do, stage by stage, without doing any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.identity import ArmChanges, absolute_settings, read_arms, store_url
+from flows.pinning import Fork
+from flows.setup import arm_keys, recorded_stages
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.misses import explain_miss
+from ratchet.store.store import StageStore
+from tasks.calls import TEST_DATASET, StageCall
+from tasks.chain import find_chain, next_stop
+from tasks.datasets import tested_datasets
+from tasks.keys import ArmKeys
+
+
+@dataclass(frozen=True)
+class PlannedStage:
+    """One stage of a plan.
+
+    Attributes
+    ----------
+    arm, stage
+        Whose, and its name: "train", "pretrain-verifier" …
+    iteration, start
+        Iterations done after and before it.
+    hit
+        Whether it is in the store.
+    reason
+        Why, or why not.
+    key
+        Its key.
+    seconds
+        How long it took when it was made; None if it was not.
+    """
+
+    arm: str
+    stage: str
+    iteration: int
+    start: int
+    hit: bool
+    reason: str
+    key: str
+    seconds: float | None = None
+
+
+def plan_experiment(
+    hyper_params: HyperParameters | Mapping[str, Any],
+    settings: ExperimentSettings | None = None,
+    *,
+    arms: ArmChanges | None = None,
+    keep: bool = False,
+) -> list[PlannedStage]:
+    """Say for every stage of an experiment whether it is done, and why not.
+
+    Parameters
+    ----------
+    hyper_params, settings, arms
+        As :func:`flows.run_experiment`.
+    keep
+        As on resume: keep what the run ``settings.run_id`` has finished with other code.
+    """
+    chosen = absolute_settings(settings or ExperimentSettings())
+    if not isinstance(hyper_params, HyperParameters):
+        hyper_params = HyperParameters.from_dict(hyper_params)
+    store = StageStore(store_url(chosen))
+    fork = Fork.read(Path(chosen.runs) / chosen.run_id) if chosen.run_id else None
+    records = recorded_stages(chosen) if keep else None
+    plan: list[PlannedStage] = []
+    for keys in arm_keys(read_arms(hyper_params, arms), chosen, store, fork, records):
+        plan.extend(_plan_arm(store, keys, chosen.iterations_per_task))
+    return plan
+
+
+def _plan_arm(store: StageStore, keys: ArmKeys, iterations_per_task: int) -> Iterator[PlannedStage]:
+    yield _planned(store, keys.build_scenario())
+    if not keys.is_staged:
+        yield _planned(store, keys.whole())
+        return
+    yield _planned(store, keys.initial_state())
+    for agent in keys.pretrained_agents:
+        yield _planned(store, keys.pretrain(agent))
+    if keys.pretrained_agents:
+        yield _planned(store, keys.pretrained_state())
+    position, last = 0, keys.num_iterations
+    for link in find_chain(store, keys, last):
+        yield _planned(store, keys.train(position, link.iteration))
+        position = link.iteration
+    while position < last:
+        stop = next_stop(position, last, iterations_per_task)
+        yield _planned(store, keys.train(position, stop))
+        position = stop
+    data = store.peek(keys.build_scenario().key)
+    for dataset in tested_datasets(data) if data is not None else [TEST_DATASET]:
+        yield _planned(store, keys.test(dataset))
+
+
+def _planned(store: StageStore, call: StageCall) -> PlannedStage:
+    manifest = store.peek(call.key)
+    if manifest is not None:
+        reason = "kept from an earlier run" if call.key != call.computed_key else "stored"
+    else:
+        reason = explain_miss(
+            store, call.stage, call.iteration, call.parameters, call.inputs, call.fingerprint
+        )
+    return PlannedStage(
+        arm=call.arm,
+        stage=call.name,
+        iteration=call.iteration,
+        start=call.start_iteration,
+        hit=manifest is not None,
+        reason=reason,
+        key=call.key,
+        seconds=manifest.seconds if manifest is not None else None,
+    )

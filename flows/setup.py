@@ -1,0 +1,195 @@
+"""What a run needs before its first stage: arms, store, run folder, stages to keep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.identity import Arms, read_arms, stable_run_id, store_url
+from flows.pinning import Fork, make_pins
+from flows.recording import RunRecorder
+from ratchet.errors import ParameterError, RunNotFoundError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.store import StageStore
+from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
+from ratchet.tracking.manifest import RunManifest, StageRecord
+from ratchet.tracking.run_folder import RunFolder
+from tasks.keys import ArmKeys, Pins
+from tasks.session import ArmSession
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ExperimentRun:
+    """A run that is about to begin: its arms' sessions, and who records what they do."""
+
+    settings: ExperimentSettings
+    folder: RunFolder
+    recorder: RunRecorder
+    sessions: list[ArmSession]
+    tracking_uri: str | None
+
+
+def open_run(
+    name: str,
+    hyper_params: dict[str, Any],
+    settings: dict[str, Any],
+    arms: dict[str, dict[str, Any]] | None,
+    *,
+    keep: bool,
+    flow_run_id: str | None,
+) -> ExperimentRun:
+    """Read the parameters, open the store, make or find the run's folder.
+
+    Parameters
+    ----------
+    name
+        The experiment's.
+    hyper_params, settings, arms
+        As given to the flow.
+    keep
+        Whether to keep the run's finished stages even if their code has changed.
+    flow_run_id
+        The Prefect flow run.
+
+    Raises
+    ------
+    ParameterError
+        If parameters are wrong.
+    StoreError
+        If the store can't be written; nothing has been begun then.
+    """
+    chosen = ExperimentSettings.from_dict(settings)
+    all_arms = read_arms(HyperParameters.from_dict(hyper_params), arms)
+    run_id = chosen.run_id or stable_run_id(name, all_arms)
+    chosen = chosen.model_copy(update={"run_id": run_id})
+    store = StageStore(store_url(chosen))
+    store.check_writable()
+    uri = tracking_uri(chosen)
+    records = recorded_stages(chosen) if keep else None
+    fork = Fork.read(_run_path(chosen))
+    keys = arm_keys(all_arms, chosen, store, fork, records)
+    folder = _open_folder(name, all_arms, chosen, fork, flow_run_id)
+    recorder = RunRecorder(folder, store, uri)
+    store.on_damage = recorder.damaged
+    _report_code_changes(folder, store, keys)
+    sessions = [ArmSession(each, chosen, store) for each in keys]
+    for session in sessions:
+        session.on_wait = recorder.waiting
+    return ExperimentRun(chosen, folder, recorder, sessions, uri)
+
+
+def arm_keys(
+    arms: Arms,
+    settings: ExperimentSettings,
+    store: StageStore,
+    fork: Fork | None,
+    records: Sequence[StageRecord] | None,
+) -> list[ArmKeys]:
+    """Make the keys of every arm, with what is kept of earlier stages.
+
+    Parameters
+    ----------
+    arms
+        Parameters by name.
+    settings
+        Of these, ``base_dir`` is read.
+    store
+        Where the stages lie.
+    fork
+        What the run shares with its parent, if it is a fork.
+    records
+        The run's own stages, if they are to be kept; else None.
+    """
+    found = []
+    for arm, hyper_params in arms.items():
+        keys = ArmKeys(arm, hyper_params, base_dir=settings.base_dir)
+        pins = Pins()
+        if fork is not None:
+            pins = make_pins(store, keys, fork.stages, last=fork.iteration)
+        if records is not None:
+            own = make_pins(store, keys, records)
+            pins = own if own.last >= pins.last else pins
+        found.append(ArmKeys(arm, hyper_params, base_dir=settings.base_dir, pins=pins))
+    return found
+
+
+def recorded_stages(settings: ExperimentSettings) -> list[StageRecord]:
+    """Read the stages that a run has recorded; none if there is no such run."""
+    try:
+        return RunFolder(_run_path(settings)).manifest.stages
+    except RunNotFoundError:
+        return []
+
+
+def tracking_uri(settings: ExperimentSettings) -> str | None:
+    """Give the MLflow to mirror to; None if the settings switch it off."""
+    from ratchet.tracking.mlflow_mirror import default_tracking_uri
+
+    if not settings.tracking:
+        return None
+    return settings.tracking_uri or default_tracking_uri(settings.home)
+
+
+def _run_path(settings: ExperimentSettings) -> Path:
+    if settings.run_id is None:
+        raise ParameterError("settings.run_id: got None, expected the id of a run.")
+    return Path(settings.runs) / settings.run_id
+
+
+def _open_folder(
+    name: str,
+    arms: Arms,
+    settings: ExperimentSettings,
+    fork: Fork | None,
+    flow_run_id: str | None,
+) -> RunFolder:
+    manifest = RunManifest(
+        run_id=str(settings.run_id),
+        name=name,
+        arms={arm: params.to_dict() for arm, params in arms.items()},
+        settings=settings.to_dict(),
+        versions=capture_versions(),
+        code=capture_code_state(),
+        seeds={arm: params.seed for arm, params in arms.items()},
+        parent_run_id=settings.parent_run_id,
+        fork_parent=fork.parent if fork else None,
+        prefect_flow_run_ids=[flow_run_id] if flow_run_id else [],
+        command=command_line(),
+    )
+    return RunFolder.create(settings.runs, manifest)
+
+
+def _report_code_changes(folder: RunFolder, store: StageStore, keys: Sequence[ArmKeys]) -> None:
+    """Say which modules have changed since the run's stages were made.
+
+    Stages that are neither current nor kept are forgotten by the run; the store keeps them.
+    """
+    recorded = folder.manifest.stages
+    by_arm = {each.arm: each for each in keys}
+    changed: set[str] = set()
+    current = []
+    for record in recorded:
+        if record.arm not in by_arm:
+            continue
+        own = by_arm[record.arm]
+        if own.has(record.stage, record.iteration, record.key):
+            current.append(record)
+        manifest = store.peek(record.key)
+        if manifest is not None:
+            changed.update(own.code_changes(manifest))
+    if changed:
+        folder.log_event(
+            "code_changed",
+            f"code has changed since stages of this run were made: {', '.join(sorted(changed))}."
+            f" {len(current)} of its {len(recorded)} finished stages are kept"
+            f" (`ratchet resume {folder.run_id}` keeps all).",
+        )
+        logger.warning("run %s: code has changed: %s", folder.run_id, ", ".join(sorted(changed)))
+    if len(current) < len(recorded):
+        folder.update(stages=[record.model_dump() for record in current])

@@ -1,0 +1,1 @@
+"""One step of an experiment each: claimed in the store, retried, reported to Prefect."""

@@ -1,0 +1,23 @@
+"""The stage that tests the final state on one dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ratchet.store.manifest import MetricPoint
+from tasks.calls import StageCall
+from tasks.session import ArmSession
+from tasks.stage import Metrics, stage
+from tasks.tables import write_table
+
+
+@stage
+def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
+    """Test on the dataset named by ``call.detail``; write what was answered to each datapoint."""
+    trainer = session.trainer_at(session.keys.state_key(call.iteration))
+    result = trainer.run_test(call.detail)
+    write_table(folder, result.table)
+    return [MetricPoint(iteration=call.iteration, values=result.metrics)]
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
