@@ -47,7 +47,7 @@ def doctor(
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
     """Check versions, storage, servers, threads and ports. Exit code 1 if anything is wrong."""
-    prepare_environment(home)
+    prepare_environment(home, make_folders=False)
     checks = list(all_checks(Path(home), Path(runs)))
     print_table("", ("checked", "", "details"), checks)
     if any(check.verdict is Verdict.BAD for check in checks):

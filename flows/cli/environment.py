@@ -16,13 +16,16 @@ _QUIET = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
     "PREFECT_LOGGING_LEVEL": "WARNING",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _CHOSEN_PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 
 
-def prepare_environment(home: str | Path, num_threads: int = 1) -> None:
+def prepare_environment(
+    home: str | Path, num_threads: int = 1, *, make_folders: bool = True
+) -> None:
     """Keep Prefect's files under ``home``, use the local stack if it is up, and tell no one.
 
     A Prefect that the user has chosen (``PREFECT_API_URL``, ``PREFECT_HOME`` or
@@ -34,6 +37,8 @@ def prepare_environment(home: str | Path, num_threads: int = 1) -> None:
         ``ExperimentSettings.home``.
     num_threads
         Threads of the numerical libraries.
+    make_folders
+        Whether to make Prefect's folder; Prefect itself makes no parents.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -43,6 +48,8 @@ def prepare_environment(home: str | Path, num_threads: int = 1) -> None:
         return
     folder = Path(home).resolve()
     os.environ["PREFECT_HOME"] = str(folder / "prefect")
+    if make_folders:
+        (folder / "prefect").mkdir(parents=True, exist_ok=True)
     stack = read_stack(folder)
     if stack is not None and stack.is_up():
         os.environ["PREFECT_API_URL"] = stack.prefect_api_url

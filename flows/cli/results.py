@@ -9,6 +9,7 @@ from flows.cli.messages import print_plain, print_table
 from flows.cli.stack_file import read_stack
 
 if TYPE_CHECKING:
+    from flows.result import ExperimentResult
     from ratchet.tracking.run_folder import RunFolder
 
 
@@ -26,15 +27,13 @@ def result_rows(folder: RunFolder) -> list[tuple[str, str, str, str, str]]:
     return rows
 
 
-def print_results(folder: RunFolder, home: Path) -> None:
+def print_results(folder: RunFolder, home: Path, result: ExperimentResult) -> None:
     """Print the results of a run, how much of it was found in the store, and where to look."""
     rows = result_rows(folder)
     if rows:
         columns = ("arm", "tested on", "accuracy", "95 % interval", "n")
         print_table(f"Results of {folder.run_id}", columns, rows)
-    manifest = folder.manifest
-    hits = sum(stage.hit for stage in manifest.stages)
-    print_plain(f"Stages   {len(manifest.stages)}, {hits} of them found in the store")
+    print_plain(f"Stages   {result.made} made, {result.found} found in the store")
     print_plain(f"Run      {folder.path}")
     if folder.report_path.exists():
         print_plain(f"Report   {folder.report_path}  (ratchet report {folder.run_id} --open)")

@@ -42,7 +42,7 @@ def report(
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
     """Build a run's report from its folder."""
-    from ratchet.reports.building import build_report
+    from ratchet.reports.report import build_report
     from ratchet.tracking.run_folder import find_run
 
     path = build_report(find_run(runs, run))

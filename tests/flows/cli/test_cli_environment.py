@@ -25,8 +25,10 @@ def stack(mark: ProcessMark) -> Stack:
 
 
 def test_prefect_lives_in_home(tmp_path: Path) -> None:
-    prepare_environment(tmp_path)
-    assert os.environ["PREFECT_HOME"] == str(tmp_path / "prefect")
+    home = tmp_path / "new" / "home"
+    prepare_environment(home)
+    assert os.environ["PREFECT_HOME"] == str(home / "prefect")
+    assert (home / "prefect").is_dir(), "Prefect makes its folder, but no parents"
     assert "PREFECT_API_URL" not in os.environ
 
 
