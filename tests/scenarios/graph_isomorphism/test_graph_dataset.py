@@ -96,7 +96,10 @@ def test_labels_agree_with_networkx(datasets):
 
 
 def test_no_pair_comes_twice(datasets):
-    for dataset in datasets.values():
+    few_graphs = make(
+        "er300", graph_sizes=(5,), edge_probabilities=(0.3,), prop_score_1=1, prop_score_2=0
+    )
+    for dataset in (*datasets.values(), *few_graphs.values()):
         pairs = [tuple(sorted(g.tobytes() for g in pair)) for pair in graphs_of(dataset)]
         assert len(set(pairs)) == len(pairs)
 

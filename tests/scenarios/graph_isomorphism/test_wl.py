@@ -72,6 +72,13 @@ def test_padding_with_absent_nodes_changes_no_score():
     assert np.array_equal(wl_scores(padded, mask, max_rounds=5), wl_scores(pairs, max_rounds=5))
 
 
+def test_an_absent_node_is_no_isolated_node():
+    graphs = np.zeros((1, 2, 4, 4), dtype=np.uint8)
+    mask = np.array([[[True, True, True, True], [True, True, True, False]]])
+    assert wl_scores(graphs, mask, max_rounds=3).tolist() == [1]
+    assert wl_scores(graphs, max_rounds=3).tolist() == [4]
+
+
 def test_hexagon_and_two_triangles_are_never_told_apart():
     hexagon = nx.to_numpy_array(nx.cycle_graph(6), dtype=np.uint8)
     triangles = nx.to_numpy_array(
