@@ -52,6 +52,8 @@ def _values(annotation: Any, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any
         if args[-1] is Ellipsis:
             return st.lists(_values(args[0], ()), max_size=3)
         return st.tuples(*(_values(arg, ()) for arg in args)).map(list)
+    if origin is dict:
+        return st.dictionaries(_values(args[0], ()), _values(args[1], ()), max_size=2)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return model_data(annotation)
     if annotation is int:

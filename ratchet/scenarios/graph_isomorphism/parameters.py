@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Lt
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
 from ratchet.parameters.agents import AgentParameters, LrFactors
@@ -79,8 +80,8 @@ class GraphIsomorphismParameters(SubParameters):
     """
 
     num_pairs: PositiveInt = 10_000
-    graph_sizes: tuple[Annotated[int, Field(ge=2)], ...] = (7, 8, 9, 10, 11)
-    edge_probabilities: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.2, 0.4, 0.6, 0.8)
+    graph_sizes: tuple[Annotated[int, Ge(2)], ...] = (7, 8, 9, 10, 11)
+    edge_probabilities: tuple[Annotated[float, Gt(0), Lt(1)], ...] = (0.2, 0.4, 0.6, 0.8)
     uniform_sizes: bool = True
     prop_non_isomorphic: float = Field(default=0.5, gt=0, lt=1)
     prop_score_1: float = Field(default=0.1, ge=0, le=1)
