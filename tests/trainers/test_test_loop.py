@@ -1,0 +1,77 @@
+"""A test plays each datapoint once, to its end, and says what came of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.errors import UnknownNameError
+
+
+def _tested(tiny, dataset="test", **changes):
+    trainer = tiny.trainer(tiny.parameters(**changes))
+    trainer.initial_state()
+    return trainer, trainer.run_test(dataset)
+
+
+def test_the_whole_test_set_is_seen_exactly_once_when_there_is_time(tiny):
+    trainer, result = _tested(tiny, rl__num_test_iterations=100)
+    table = result.table
+    assert table["datapoint_id"] == list(range(10))
+    assert result.metrics["num_datapoints"] == 10
+    dataset = trainer.scenario_instance.test_dataset
+    assert table["y"] == dataset["y"].tolist()
+    assert table["wl_score"] == dataset["wl_score"].tolist()
+    assert {len(column) for column in table.values()} == {10}
+
+
+def test_fewer_iterations_test_fewer_datapoints_each_once(tiny):
+    _, result = _tested(tiny, rl__num_test_iterations=1, rl__frames_per_batch=12)
+    assert result.table["datapoint_id"] == [0, 1, 2]
+
+
+def test_an_episode_does_not_depend_on_how_many_others_are_wanted(tiny):
+    _, few = _tested(tiny, rl__num_test_iterations=1, rl__frames_per_batch=12)
+    _, many = _tested(tiny, rl__num_test_iterations=9, rl__frames_per_batch=12)
+    for name, column in few.table.items():
+        assert column == many.table[name][:3], name
+
+
+def test_rewards_decisions_and_rounds_are_those_of_the_protocol(tiny):
+    _, result = _tested(tiny, "train", rl__num_test_iterations=100)
+    table = result.table
+    assert len(table["y"]) == 20
+    rows = zip(
+        table["y"],
+        table["decision.verifier"],
+        table["reward.verifier"],
+        table["reward.prover"],
+        table["correct"],
+        table["terminated"],
+        table["rounds"],
+        strict=True,
+    )
+    for y, decision, verifier, prover, correct, terminated, rounds in rows:
+        assert verifier == (1.0 if decision == y else -1.0)
+        assert prover == (1.0 if decision == 1 else 0.0)
+        assert correct == (decision == y)
+        assert terminated == (decision == 2)
+        assert 1 <= rounds <= 4
+        assert rounds % 2 == 1 or rounds == 4  # the verifier has even rounds
+    assert table["decision.prover"] == [2] * 20
+    mean = sum(table["correct"]) / 20
+    assert result.metrics["accuracy"] == result.metrics["verifier.accuracy"] == mean
+
+
+def test_an_unknown_dataset_is_named(tiny):
+    with pytest.raises(UnknownNameError, match=r"no 'tset' to test on\. Did you mean 'test'"):
+        _tested(tiny, "tset")
+
+
+def test_a_test_run_is_one_iteration_with_one_minibatch(tiny):
+    trainer = tiny.trainer(tiny.parameters(), test_run=True)
+    steps = []
+    step = trainer.components.optimizer.step
+    trainer.components.optimizer.step = lambda: steps.append(1) or step()
+    trainer.train()
+    assert len(steps) == 1
+    assert trainer.iteration == 1
