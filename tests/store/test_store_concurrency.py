@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -113,6 +115,16 @@ def test_threads_of_one_process_exclude_each_other(store: StageStore, stage: Any
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(work, range(8))) == {stage.key}
     assert len(bodies) == 1
+
+
+def test_coroutines_claim_in_threads(store: StageStore, stage: Any) -> None:
+    async def race() -> list[str]:
+        return [m.created for m in await asyncio.gather(*(use() for _ in range(4)))]
+
+    async def use() -> Any:
+        return await asyncio.to_thread(stage.make, store)
+
+    assert len(set(asyncio.run(race()))) == 1
 
 
 def test_claims_of_different_keys_do_not_wait(store: StageStore, new_stage: Any) -> None:
@@ -262,6 +274,28 @@ def test_damage_seen_by_many_at_once_is_set_aside_once(
         assert set(pool.map(use, range(6))) == {stage.key}
     assert len(damages) == 1
     assert store.verify(stage.key) == []
+
+
+def test_a_lock_on_a_removed_file_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may release, and remove the file, between our opening and locking it."""
+    path = tmp_path / "a.lock"
+    real, calls = fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        calls.append(operation)
+        if len(calls) == 1:
+            path.unlink()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    lock, other = FileLock(path), FileLock(path)
+    assert lock.try_acquire()
+    assert not other.try_acquire()
+    lock.release()
+    assert other.try_acquire()
+    other.release()
 
 
 def test_many_short_claims_never_overlap(tmp_path: Path) -> None:

@@ -149,6 +149,21 @@ def test_another_machine_that_was_faster_is_believed(remote: Remote, stage: Any)
     assert remote.store().find(stage.key) == theirs
 
 
+def test_another_machine_may_finish_during_an_upload(
+    remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, made = remote.fs.put_file, []
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.setattr(remote.fs, "put_file", real)
+        made.append(stage.make(remote.store("two")))
+        real(*arguments)
+
+    monkeypatch.setattr(remote.fs, "put_file", interrupted)
+    assert [stage.make(remote.store())] == made
+    assert remote.store("three").find(stage.key) == made[0]
+
+
 def test_removal_is_seen_by_others(remote: Remote, stage: Any) -> None:
     stage.make(remote.store())
     other = remote.store("two")
