@@ -62,13 +62,13 @@ class Representation:
     Attributes
     ----------
     whole
-        Of the datapoint and conversation as a whole, f32 [b, d].
+        Of the datapoint and conversation as a whole, f32 [b, d]; None if no head reads it.
     symbols
-        Of each symbol that can be said, f32 [b, S, d].
+        Of each symbol that can be said, f32 [b, S, d]; None if no head reads it.
     """
 
-    whole: Tensor
-    symbols: Tensor
+    whole: Tensor | None
+    symbols: Tensor | None
 
 
 @dataclass

@@ -109,15 +109,19 @@ def _build_agent(
     if section.use_manual_architecture:
         return build_manual_agent(hyper_params, handler, section, name)
     builder = _PartBuilder(hyper_params, handler, section, name, device)
-    agent = Agent(name, section, body=builder.body("body"))
-    if trainer_type == SOLO or hyper_params.pretrain_agents:
+    solo = trainer_type == SOLO or hyper_params.pretrain_agents
+    shared = trainer_type == SOLO or hyper_params.rl.use_shared_body
+    reads_whole = shared or solo or builder.decides or builder.d_linear is not None
+    body = builder.body("body", ("whole", "symbols") if reads_whole else ("symbols",))
+    agent = Agent(name, section, body=body)
+    if solo:
         agent.solo_head = builder.solo_head()
     if trainer_type == SOLO:
         return agent
     agent.policy_head = builder.policy_head()
     agent.value_head = builder.value_head()
-    if not hyper_params.rl.use_shared_body:
-        agent.value_body = builder.body("value_body")
+    if not shared:
+        agent.value_body = builder.body("value_body", ("whole",))
     return agent
 
 
@@ -144,6 +148,8 @@ class _PartBuilder:
         self.name = name
         self.device = device
         self.index = list(handler.agent_names).index(name)
+        self.decides = ever_decides(handler, name)
+        self.d_linear = _linear_space(hyper_params)
 
     def init(self, part: str) -> Initializer:
         seed = self.hyper_params.seed
@@ -154,16 +160,16 @@ class _PartBuilder:
             self.device,
         )
 
-    def body(self, part: str) -> GraphIsomorphismBody:
+    def body(self, part: str, read: tuple[str, ...]) -> GraphIsomorphismBody:
         rounds = self.handler.max_message_rounds
         channels = int(self.handler.channel_visibility_mask[self.index].sum())
-        d_linear = _linear_space(self.hyper_params)
         return GraphIsomorphismBody(
             self.section,
             rounds * channels * self.hyper_params.message_size,
             self.hyper_params.d_representation,
             self.init(part),
-            None if d_linear is None else rounds * channels * d_linear,
+            None if self.d_linear is None else rounds * channels * self.d_linear,
+            read,
         )
 
     def policy_head(self) -> GraphPolicyHead:
@@ -174,8 +180,8 @@ class _PartBuilder:
             (writes, self.hyper_params.message_size),
             self.handler.max_message_rounds,
             self.init("policy_head"),
-            decides=ever_decides(self.handler, self.name),
-            d_linear=_linear_space(self.hyper_params),
+            decides=self.decides,
+            d_linear=self.d_linear,
         )
 
     def value_head(self) -> GraphValueHead:

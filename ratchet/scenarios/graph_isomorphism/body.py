@@ -7,6 +7,7 @@ have no influence. Shape letters: b rows, n nodes of the larger graph, F input f
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import torch
@@ -93,6 +94,8 @@ class GraphIsomorphismBody(AgentBody):
     d_linear_history
         Features of the linear messages (rounds × channels × space), None without; they make one
         more token.
+    read
+        What the heads read of the representation: the ``whole``, the ``symbols`` or both.
     """
 
     def __init__(
@@ -102,9 +105,9 @@ class GraphIsomorphismBody(AgentBody):
         d_representation: int,
         init: Initializer,
         d_linear_history: int | None = None,
+        read: Collection[str] = ("whole", "symbols"),
     ) -> None:
         super().__init__()
-        self.parameters_section = parameters
         d_gnn, d_model = parameters.d_gnn, parameters.d_transformer
         self.copies = 2 if parameters.use_dual_gnn else 1
         self.digits = parameters.gnn_output_digits
@@ -145,8 +148,11 @@ class GraphIsomorphismBody(AgentBody):
         )
         self.out_norm = nn.LayerNorm(d_model, device=init.device)
         num_pooled = NUM_GRAPHS + (self.linear_in is not None)
-        self.whole_out = init.linear(num_pooled * d_model, d_representation)
-        self.node_out = init.linear(d_model, d_representation)
+        self.whole_out = self.node_out = None
+        if "whole" in read:
+            self.whole_out = init.linear(num_pooled * d_model, d_representation)
+        if "symbols" in read:
+            self.node_out = init.linear(d_model, d_representation)
 
     def lr_parts(self, name: str) -> dict[str, list[Parameter]]:
         """Divide the parameters into the GNN's and the rest."""
@@ -176,9 +182,10 @@ class GraphIsomorphismBody(AgentBody):
         x = self.transformer(torch.cat(tokens, dim=1), mask)
         norm = self.out_norm
         x = F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        pooled_tokens, node_tokens = x[:, :num_pooled], x[:, num_pooled:]
         return Representation(
-            whole=self.whole_out(x[:, :num_pooled].flatten(1)),
-            symbols=self.node_out(x[:, num_pooled:]),
+            whole=None if self.whole_out is None else self.whole_out(pooled_tokens.flatten(1)),
+            symbols=None if self.node_out is None else self.node_out(node_tokens),
         )
 
     def invariant(self, data: Prepared) -> Tensor | None:

@@ -93,14 +93,18 @@ class _FusedGin(torch.autograd.Function):
         out_bias: Tensor,
     ) -> Tensor:
         g, n, c, d = nodes.shape
-        in_double, in_shift = in_weight * 2, in_bias * 2
-        out_double, out_shift = out_weight * 2, out_bias - out_weight.sum(2)
         kept = []
         x = nodes.reshape(g, n, c * d)
-        for layer in range(len(in_weight)):
+        folded = (
+            (in_weight * 2).mT,
+            in_bias * 2,
+            (out_weight * 2).mT,
+            out_bias - out_weight.sum(2),
+        )
+        for w_in, b_in, w_out, b_out in zip(*(w.unbind(0) for w in folded), strict=True):
             summed = torch.bmm(adjacency, x).view(-1, d)
-            hidden = torch.addmm(in_shift[layer], summed, in_double[layer].t()).sigmoid_()
-            x = torch.addmm(out_shift[layer], hidden, out_double[layer].t()).view(g, n, c * d)
+            hidden = torch.addmm(b_in, summed, w_in).sigmoid_()
+            x = torch.addmm(b_out, hidden, w_out).view(g, n, c * d)
             kept += [summed, hidden]
         ctx.save_for_backward(nodes, adjacency, in_weight, in_bias, out_weight, out_bias, *kept)
         return x.view(g, n, c, d)

@@ -25,10 +25,16 @@ NUM_DECISIONS = 3
 NUM_LABELS = 2
 
 
-def _seen(representation: Representation | None) -> Representation:
-    if representation is None:
-        raise StateError("a graph-isomorphism head got no representation, expected its body's.")
-    return representation
+def _whole(representation: Representation | None) -> Tensor:
+    if representation is None or representation.whole is None:
+        raise StateError("a graph-isomorphism head got no whole representation, expected one.")
+    return representation.whole
+
+
+def _symbols(representation: Representation | None) -> Tensor:
+    if representation is None or representation.symbols is None:
+        raise StateError("a graph-isomorphism head got no node representations, expected them.")
+    return representation.symbols
 
 
 def _with_round(whole: Tensor, rounds: Tensor, max_rounds: int | None) -> Tensor:
@@ -96,13 +102,13 @@ class GraphPolicyHead(AgentPolicyHead):
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Give logits for b rows."""
-        seen = _seen(representation)
-        nodes = self.node_selector(seen.symbols)  # [b, S, K·P]
+        nodes = self.node_selector(_symbols(representation))  # [b, S, K·P]
         decision = linear = None
         if self.decider is not None:
-            decision = self.decider(_with_round(seen.whole, inputs.round, self.rounds))
+            whole = _with_round(_whole(representation), inputs.round, self.rounds)
+            decision = self.decider(whole)
         if self.linear_message_selector is not None:
-            linear = self.linear_message_selector(seen.whole)
+            linear = self.linear_message_selector(_whole(representation))
         message = nodes.transpose(1, 2).unflatten(1, self.shape)
         return PolicyLogits(message=message, decision=decision, linear_message=linear)
 
@@ -141,7 +147,7 @@ class GraphValueHead(AgentValueHead):
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
         """Give values f32 [b]."""
-        whole = _with_round(_seen(representation).whole, inputs.round, self.rounds)
+        whole = _with_round(_whole(representation), inputs.round, self.rounds)
         values: Tensor = self.mlp(whole)
         return values.squeeze(-1)
 
@@ -175,8 +181,8 @@ class GraphSoloHead(SoloAgentHead):
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
         """Give logits f32 [b, 2] of y."""
-        seen = _seen(representation)
+        whole, symbols = _whole(representation), _symbols(representation)
         weight = inputs.data["node_weight"].flatten(1).unsqueeze(1)  # [b, 1, S]
-        mean = torch.bmm(weight, seen.symbols).squeeze(1) / weight.sum(-1)
-        logits: Tensor = self.mlp(torch.cat([seen.whole, mean], dim=-1))
+        mean = torch.bmm(weight, symbols).squeeze(1) / weight.sum(-1)
+        logits: Tensor = self.mlp(torch.cat([whole, mean], dim=-1))
         return logits

@@ -104,7 +104,7 @@ class ManualBody(AgentBody):
         # What was said: the normalised history is positive exactly where a one was.
         said = (inputs.history > 0).flatten(2)[:, self.first_question :]  # [b, R', 2n]
         pairs = said.shape[1] // 2
-        complete = said[:, : 2 * pairs].reshape(len(said), pairs, 2, -1)
+        complete = said[:, : 2 * pairs].reshape(len(said), pairs, 2, said.shape[2])
         answered = complete.any(-1).all(-1)[..., None]  # [b, pairs, 1]
         marks = complete.any(2) & answered  # [b, pairs, 2n]
         same = present.unsqueeze(2) & present.unsqueeze(1)
@@ -135,10 +135,11 @@ def _refine(adjacency: Tensor, same: Tensor) -> Tensor:
     return same & (squares.unsqueeze(2) + squares.unsqueeze(1) == 2 * products)
 
 
-def _refined(representation: Representation | None) -> Representation:
-    if representation is None:
+def _refined(representation: Representation | None) -> tuple[Tensor, Tensor]:
+    """Give which nodes exist and the colours, as :class:`ManualBody` makes them."""
+    if representation is None or representation.whole is None or representation.symbols is None:
         raise StateError("a hand-made head got no representation, expected its body's colours.")
-    return representation
+    return representation.whole, representation.symbols
 
 
 def _choose(score: Tensor) -> Tensor:
@@ -152,12 +153,12 @@ class ManualProverHead(AgentPolicyHead):
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Give logits for b rows."""
-        seen = _refined(representation)
+        present, colours = _refined(representation)
         asked = inputs.message.flatten(1).bool()  # [b, 2n]
-        alike = (seen.symbols & asked[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
+        alike = (colours & asked[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
         n = asked.shape[1] // 2
         elsewhere = ~asked.view(-1, 2, n).any(-1).repeat_interleave(n, dim=1)
-        return PolicyLogits(message=_choose(alike + (elsewhere & seen.whole) * 100).float())
+        return PolicyLogits(message=_choose(alike + (elsewhere & present) * 100).float())
 
 
 class ManualVerifierHead(AgentPolicyHead):
@@ -175,19 +176,19 @@ class ManualVerifierHead(AgentPolicyHead):
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Give logits for b rows."""
-        seen = _refined(representation)
-        before, same = seen.symbols[:, -2], seen.symbols[:, -1]
+        present, colours = _refined(representation)
+        before, same = colours[:, -2], colours[:, -1]
         n = same.shape[1] // 2
         sizes = same.view(-1, 2 * n, 2, n).sum(-1)  # [b, 2n, 2]: nodes of one's colour, by graph
         apart = (sizes[..., 0] != sizes[..., 1]).any(1)
         # One node a colour in each graph, and another round changes nothing: an isomorphism.
-        checked = ((before.sum(-1) == 2) | ~seen.whole).all(1) & ~apart
+        checked = ((before.sum(-1) == 2) | ~present).all(1) & ~apart
         last = inputs.round + 2 >= self.max_rounds
         accept = ~apart & (checked | last)
         decision = torch.zeros(len(apart), 3, device=same.device)
         decision[:, REJECT] = apart * CERTAIN
         decision[:, ACCEPT] = ~apart * (CERTAIN / 2) + accept * CERTAIN
         decision[:, GO_ON] = (~apart & ~accept) * CERTAIN
-        question = sizes[..., 0] * seen.whole
+        question = sizes[..., 0] * present
         question[:, n:] = -1
         return PolicyLogits(message=_choose(question).float(), decision=decision)

@@ -40,13 +40,13 @@ class _Fused(torch.autograd.Function):
         mask: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        folded = _fold(weights, num_heads)
         x = tokens.contiguous()
+        per_head = mask.unsqueeze(1)
         kept: list[Tensor] = []
-        for layer in range(len(weights[0])):
-            x, attention = _attend(x, mask, [w[layer] for w in folded[:6]], num_heads)
+        for layer in _by_layer(_fold(weights, num_heads)):
+            x, attention = _attend(x, per_head, layer[:6], num_heads)
             kept += attention
-            x, mlp = _transform(x, [w[layer] for w in folded[6:]])
+            x, mlp = _transform(x, layer[6:])
             kept += mlp
         ctx.num_heads = num_heads
         ctx.save_for_backward(tokens, mask, *weights, *kept)
@@ -59,17 +59,23 @@ class _Fused(torch.autograd.Function):
             inputs = saved[: 2 + NUM_WEIGHTS]
             return None, *differentiable_gradients(_plain(num_heads), inputs, grad)
         weights, kept = saved[2 : 2 + NUM_WEIGHTS], saved[2 + NUM_WEIGHTS :]
-        folded = _fold(weights, num_heads, backward=True)
+        layers = _by_layer(_fold(weights, num_heads, backward=True))
         grads = [torch.empty_like(weight) for weight in weights]
-        size = len(kept) // len(weights[0])
+        size = len(kept) // len(layers)
         x_grad = grad.contiguous()
-        for layer in reversed(range(len(weights[0]))):
+        for layer, (own, into) in reversed(
+            [*enumerate(zip(layers, _by_layer(grads), strict=True))]
+        ):
             values = kept[layer * size : (layer + 1) * size]
-            own, into = [w[layer] for w in folded], [g[layer] for g in grads]
             x_grad = _transform_back(x_grad, values[_ATTENTION_KEPT:], own[6:], into[6:])
             x_grad = _attend_back(x_grad, values[:_ATTENTION_KEPT], own[:6], into[:6], num_heads)
         _unfold(grads, num_heads)
         return None, x_grad, None, *grads
+
+
+def _by_layer(stacked: list[Tensor]) -> list[list[Tensor]]:
+    """Take stacked weights apart: for each layer its own."""
+    return [list(layer) for layer in zip(*(weight.unbind(0) for weight in stacked), strict=True)]
 
 
 def _plain(num_heads: int) -> Any:  # noqa: ANN401 -- a function of tensors
@@ -98,7 +104,7 @@ def _fold(weights: tuple[Tensor, ...], num_heads: int, *, backward: bool = False
     root = 1 / math.sqrt(d // num_heads)
     query, key = (root, math.log(2)) if backward else (root / math.log(2), 1.0)
     rows = _row_scale(d, num_heads, query, key, qkv_w)
-    return [
+    return [  # in the weights' order
         scale1,
         shift1,
         qkv_w * rows.unsqueeze(1),
@@ -138,7 +144,7 @@ def _attend(
     qkv = torch.baddbmm(qkv_b.unsqueeze(1), qkv_w.expand(b, 3 * d, d), normed.transpose(1, 2))
     query, key, value = qkv.view(b * num_heads, -1, t).chunk(3, dim=1)
     powers = torch.bmm(key.transpose(1, 2), query).clamp_(-CUT, CUT).exp2_()
-    powers.view(b, num_heads, t, t).mul_(mask.unsqueeze(1))
+    powers.view(b, num_heads, t, t).mul_(mask)
     total = powers.sum(1, keepdim=True)
     mixed = torch.bmm(value, powers).div_(total)
     out = torch.baddbmm(x, mixed.view(b, d, t).transpose(1, 2), out_w.t().expand(b, d, d))
