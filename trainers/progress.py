@@ -6,7 +6,7 @@ The listener is set from outside (:func:`progress_reporter`), so trainers know n
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
@@ -86,6 +86,30 @@ class IterationContext:
         self.completed += steps
         if self._reporter is not None:
             self._reporter.advance(steps)
+
+
+def report_iterations(
+    description: str, iterations: Sequence[int], run: Callable[[int], dict[str, float]]
+) -> list[dict[str, float]]:
+    """Run iterations one after the other, reporting each with its metrics.
+
+    Parameters
+    ----------
+    description
+        What the loop does.
+    iterations
+        Their numbers.
+    run
+        Runs the iteration of a number and gives its metrics.
+    """
+    metrics: list[dict[str, float]] = []
+    with IterationContext(len(iterations)) as context:
+        context.set_description(description)
+        for iteration in iterations:
+            metrics.append(run(iteration))
+            context.set_postfix(metrics[-1])
+            context.step()
+    return metrics
 
 
 _Result = TypeVar("_Result")

@@ -35,7 +35,7 @@ def _as_text(metrics: Mapping[str, float]) -> str:
 
 
 class PlainLines:
-    """A line when a loop begins, every few seconds, and at its end.
+    """A line every few seconds, and one at the end.
 
     Parameters
     ----------
@@ -78,17 +78,17 @@ class PlainLines:
         """Count finished iterations."""
         self._done += steps
         if self._clock() - self._last >= self._seconds:
-            self._line()
+            self.close()
 
     def show(self, metrics: Mapping[str, float]) -> None:
         """Take the metrics of the next line."""
         self._metrics = metrics_that_matter(metrics) or self._metrics
 
     def finish(self) -> None:
-        """End a loop."""
-        self._line()
+        """End a loop; there may be others."""
 
-    def _line(self) -> None:
+    def close(self) -> None:
+        """Write how it stands, unless that has been written already."""
         self._last = self._clock()
         if self._done == self._written:
             return
@@ -173,14 +173,15 @@ def shown_progress(
         return
     screen = console(stderr=True)
     if how == "plain" or (how == "auto" and not screen.is_terminal):
-        reporter: ProgressReporter = PlainLines(total)
-        with progress_reporter(reporter):
-            yield reporter
+        lines = PlainLines(total)
+        with progress_reporter(lines):
+            yield lines
+        lines.close()
         return
     with _progress() as progress:
-        reporter = Bar(progress, total)
-        with progress_reporter(reporter):
-            yield reporter
+        bar = Bar(progress, total)
+        with progress_reporter(bar):
+            yield bar
 
 
 def _progress() -> Progress:

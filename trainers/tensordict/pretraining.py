@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.staged import Metrics, PretrainResult
+from trainers.progress import report_iterations
+from trainers.staged import Metrics, PretrainResult, Table
 from trainers.tensordict.snapshots import agent_tensors, copy_tensors
 from trainers.tensordict.solo_learning import SoloLearner
 from trainers.tensordict.state import check_same_tensors, clone_tensors
@@ -44,12 +45,17 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
     hyper_params, agents = trainer.hyper_params, trainer.combined_agents
     learner = SoloLearner(agents, [agent_name], hyper_params, stage=STAGE)
     test_run = trainer.settings.test_run
-    metrics: list[Metrics] = []
-    for epoch in range(1 if test_run else hyper_params.solo_agent.num_epochs):
+    table: Table = {}
+
+    def run_epoch(epoch: int) -> Metrics:
+        nonlocal table
         with seeded_globals(derive_seed(hyper_params.seed, STAGE, epoch, "globals", agent_name)):
             learned = learner.run_epoch(epoch, trainer.train_environment, 1 if test_run else None)
             tested, table = learner.predict(trainer.test_environment)
-        metrics.append(learned | tested)
+        return learned | tested
+
+    epochs = range(1 if test_run else hyper_params.solo_agent.num_epochs)
+    metrics = report_iterations(f"Pretraining {agent_name}", epochs, run_epoch)
     wanted = _parts(agent_tensors(agents)[agent_name], PARTS)
     return PretrainResult(clone_tensors(wanted), metrics, table)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
-from trainers.progress import IterationContext, attach_progress_bar
+from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.staged import Metrics, PretrainResult, StagedTrainer, TestResult
 from trainers.tensordict import checkpoints, pretraining, snapshots
 from trainers.tensordict.base import TensorDictTrainer
@@ -308,7 +308,7 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             )
         with ExitStack() as stack:
             self._build_train_context(stack)
-            return [self._run_iteration(iteration) for iteration in range(start, stop)]
+            return report_iterations("Training", range(start, stop), self._run_iteration)
 
     def _run_iteration(self, iteration: int) -> Metrics:
         """Run one iteration, changing the state; give its metrics."""

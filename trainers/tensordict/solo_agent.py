@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.progress import IterationContext, attach_progress_bar
+from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.registry import register_trainer
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict import checkpoints, snapshots
@@ -157,7 +157,7 @@ class SoloAgentTrainer(TensorDictTrainer, StagedTrainer):
             )
         with ExitStack() as stack:
             self._build_train_context(stack)
-            return [self._run_iteration(epoch) for epoch in range(start, stop)]
+            return report_iterations("Training alone", range(start, stop), self._run_iteration)
 
     def _run_iteration(self, epoch: int) -> Metrics:
         """Train one epoch, and predict the test set."""

@@ -33,6 +33,7 @@ def test_plain_lines_have_rate_time_left_and_metrics() -> None:
             clock.now += 2.0
             context.set_postfix({"accuracy": 0.5, "grad_norm": 3.0})
             context.step()
+    reporter.close()
     assert len(lines) < 10, "not a line for each iteration"
     assert lines[-1] == "Training 10/40  0.5 it/s  1 min 0 s left  accuracy 0.5"
 
@@ -44,6 +45,9 @@ def test_plain_lines_count_on_over_several_loops() -> None:
         with IterationContext(3, reporter) as context:
             clock.now += 1
             context.step(3)
+    reporter.close()
+    reporter.close()
+    assert len(lines) == 1, "neither a line for each loop nor the same twice"
     assert lines[-1].startswith("Working 6/6")
 
 

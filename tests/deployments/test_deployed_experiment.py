@@ -1,0 +1,127 @@
+"""A deployed experiment: its schedule starts it, it fails once, a retry does only what is left."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployments.deploying import PREFECT_FILE, deploy
+from deployments.local_stack import LocalStack
+from deployments.parts import get_text
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+TINY_TRAINER = Path(__file__).parents[1] / "flows" / "tiny_trainer.py"
+OVERRIDES = ["rl.lr=0.5", "settings.home=home"]
+EXPERIMENT = """\
+scenario: graph_isomorphism
+trainer: {module_path: tiny_trainer.py, class_name: TinyTrainer}
+dataset: generated
+graph_isomorphism: {num_pairs: 40, graph_sizes: [7, 8, 9]}
+rl.num_iterations: 6
+settings: {iterations_per_task: 2, retries: 0}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with an experiment and a trainer; its third stage of training fails once."""
+    folder = tmp_path / "project"
+    (folder / "experiments").mkdir(parents=True)
+    shutil.copy(TINY_TRAINER, folder / "experiments")
+    (folder / "experiments" / "tiny.yaml").write_text(EXPERIMENT)
+    fault = f"stage=train;iteration=6;kind=raise;once={tmp_path / 'struck'}"
+    monkeypatch.setenv("RATCHET_FAULT", fault)
+    monkeypatch.setenv("TINY_LOG", str(tmp_path / "log"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def stack(project: Path) -> Iterator[LocalStack]:
+    stack = LocalStack(project / "home")
+    stack.start()
+    yield stack
+    stack.stop()
+
+
+def soon(prefect_file: Path) -> None:
+    """Write the deployments that are shipped, for another experiment and in a few seconds."""
+    content = yaml.safe_load(PREFECT_FILE.read_text())
+    start = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
+    for deployment in content["deployments"]:
+        deployment["parameters"] = {"file": "experiments/tiny.yaml", "overrides": OVERRIDES}
+        if "schedules" in deployment:
+            schedule = {"interval": 86_400, "anchor_date": start.isoformat(), "timezone": "UTC"}
+            deployment["schedules"] = [{**schedule, "active": True}]
+    prefect_file.write_text(yaml.safe_dump(content))
+
+
+class Api:
+    """The few questions that the test asks the Prefect server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        text = get_text(f"{self.url}/{path}", body)
+        assert text is not None, path
+        return json.loads(text)
+
+    def scheduled_run(self) -> dict[str, Any] | None:
+        """Give the run that the schedule has begun, if it has."""
+        runs = self.ask("flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC", "limit": 5})
+        begun = [run for run in runs if run["auto_scheduled"] and run["start_time"]]
+        return begun[0] if begun else None
+
+    def wait(self, *state_types: str, seconds: float = 200.0) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            run = self.scheduled_run()
+            if run is not None and run["state_type"] in state_types:
+                return run
+            time.sleep(0.5)
+        raise AssertionError(f"no scheduled run came to {state_types}: {self.scheduled_run()}")
+
+    def task_states(self, flow_run_id: str) -> dict[str, str]:
+        ids = {"flow_runs": {"id": {"any_": [flow_run_id]}}}
+        tasks = self.ask("task_runs/filter", {**ids, "sort": "EXPECTED_START_TIME_ASC"})
+        return {task["name"]: task["state_name"] for task in tasks}
+
+
+def test_schedule_failure_and_retry(stack: LocalStack, project: Path, tmp_path: Path) -> None:
+    soon(tmp_path / "prefect.yaml")
+    deploy(stack.home, tmp_path / "prefect.yaml")
+    api = Api(stack.stack.prefect_api_url)
+
+    form = api.ask("deployments/name/experiment-from-file/on-demand")["parameter_openapi_schema"]
+    assert set(form["properties"]) == {"file", "overrides"}
+
+    failed = api.wait("FAILED", "COMPLETED", "CRASHED")
+    log = tmp_path / "log"
+    assert failed["state_type"] == "FAILED", failed["state"]["message"]
+    assert (tmp_path / "struck").exists()
+    assert log.read_text().splitlines() == [f"train {i}" for i in range(4)]
+
+    retry = {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "retried by a test"}
+    answer = api.ask(f"flow_runs/{failed['id']}/set_state", {"state": retry})
+    assert answer["status"] == "ACCEPT"
+    done = api.wait("COMPLETED", "CRASHED")
+    assert (done["id"], done["run_count"], done["state_type"]) == (failed["id"], 2, "COMPLETED")
+
+    expected = [f"train {i}" for i in range(6)] + ["test test"]
+    assert log.read_text().splitlines() == expected, "finished stages are not run again"
+    (manifest_file,) = (project / "runs").glob("*/manifest.json")
+    manifest = json.loads(manifest_file.read_text())
+    assert manifest["status"] == "completed"
+    assert manifest["prefect_flow_run_ids"] == [failed["id"]]
+    states = api.task_states(failed["id"])
+    assert "Cached" in states.values()

@@ -1,0 +1,100 @@
+"""The public names and what they take: a change here breaks users, so it is a decision."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+NAMES = {
+    "ratchet": {"HyperParameters": None, "ExperimentSettings": None},
+    "ratchet.parameters": {
+        "HyperParameters": None,
+        "ExperimentSettings": None,
+        "SubParameters": None,
+        "register_parameters": "name, *, trainers, protocols, scenarios",
+        "register_agent_parameters": "scenario",
+    },
+    "ratchet.parameters.loading": {"load_experiment": "path, overrides"},
+    "ratchet.protocols": {
+        "ProtocolHandler": None,
+        "SingleVerifierProtocolHandler": None,
+        "DeterministicSingleVerifierProtocolHandler": None,
+        "build_protocol_handler": "hyper_params, *, base_dir",
+        "register_protocol_handler": "name",
+    },
+    "ratchet.scenarios": {
+        "ScenarioInstance": None,
+        "build_scenario_instance": ("hyper_params, settings, *, datasets, trainer_type, base_dir"),
+    },
+    "trainers": {
+        "Trainer": "hyper_params, scenario_instance, settings",
+        "TensorDictTrainer": "hyper_params, scenario_instance, settings",
+        "TensorDictRlTrainer": "hyper_params, scenario_instance, settings",
+        "register_trainer": "name",
+        "attach_progress_bar": "num_iterations",
+        "IterationContext": "total, reporter",
+        "Objective": "actor, critic",
+        "CheckPointNotFoundError": None,
+    },
+    "flows": {
+        "run_experiment": "hyper_params, settings, *, arms, name, force",
+        "resume_experiment": "run, settings, *, runs",
+        "fork_experiment": "run, from_stage, changes, settings",
+        "plan_experiment": "hyper_params, settings, *, arms, keep",
+        "experiment": "hyper_params, settings, arms, name, keep, force",
+        "sweep": "hyper_params, grid, settings, arms, name",
+        "ExperimentResult": None,
+    },
+}
+METHODS = {
+    "trainers:Trainer": ["train", "agent_names", "num_agents", "protocol_handler", "State"],
+    "trainers:TensorDictTrainer": [
+        "train",
+        "_build_train_context",
+        "_build_test_context",
+        "trainer_type",
+    ],
+    "trainers:TensorDictRlTrainer": ["_get_loss_module_and_gae", "run_iterations", "run_test"],
+    "trainers:IterationContext": ["set_description", "step", "set_postfix"],
+    "ratchet:HyperParameters": ["to_dict", "from_dict", "replace", "trainer_name"],
+    "ratchet:ExperimentSettings": ["to_dict", "from_dict"],
+}
+ALL = [(module, name) for module, names in NAMES.items() for name in names]
+
+
+def described(function: object) -> str:
+    """Write a signature's names; ``*`` stands before what must be given by name."""
+    signature = inspect.signature(getattr(function, "fn", function))  # a flow's own function
+    words, starred = [], False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            words.append("*")
+            starred = True
+        words.append(parameter.name)
+    return ", ".join(words)
+
+
+@pytest.mark.parametrize(("module", "name"), ALL)
+def test_a_public_name_is_there_with_its_signature(module: str, name: str) -> None:
+    found = getattr(importlib.import_module(module), name)
+    expected = NAMES[module][name]
+    if expected is not None:
+        assert described(found) == expected
+
+
+@pytest.mark.parametrize("place", METHODS)
+def test_what_users_override_or_call_is_there(place: str) -> None:
+    module, _, name = place.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    annotated = {key for base in found.__mro__ for key in getattr(base, "__annotations__", {})}
+    missing = [word for word in METHODS[place] if not hasattr(found, word)]
+    assert [word for word in missing if word not in annotated] == []
+
+
+@pytest.mark.parametrize("module", ["ratchet", "trainers", "flows", "ratchet.protocols"])
+def test_all_lists_exactly_what_can_be_imported(module: str) -> None:
+    package = importlib.import_module(module)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
