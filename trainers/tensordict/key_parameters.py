@@ -79,6 +79,7 @@ def pretrain_parameters(
     """Give what pretraining one agent depends on beside the initial state and the data."""
     data = relevant_parameters(hyper_params, trainer)
     _keep(data, "rl", _PRETRAIN_RL)
+    data.pop("ppo", None)
     data["agents"] = {agent_name: hyper_params.agents[agent_name].to_dict()}
     return data
 

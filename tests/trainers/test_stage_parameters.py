@@ -1,0 +1,93 @@
+"""A stage's key has what the stage reads, and nothing that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.errors import UnknownNameError
+from trainers.registry import trainer_class
+
+
+def _key(hyper_params, stage, agent=None):
+    return trainer_class(hyper_params).stage_key_parameters(hyper_params, stage, agent)
+
+
+def _differs(tiny, stage, agent=None, **changes):
+    one, other = (_key(p, stage, agent) for p in (tiny.parameters(), tiny.parameters(**changes)))
+    return one != other
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ({"seed": 1}, {"initial_state", "pretrain", "train", "test"}),
+        ({"rl__lr": 0.1}, {"train"}),
+        ({"rl__num_iterations": 9}, set()),
+        ({"rl__num_test_iterations": 9}, {"test"}),
+        ({"rl__num_normalization_steps": 64}, {"initial_state"}),
+        ({"rl__frames_per_batch": 64}, {"initial_state", "train", "test"}),
+        ({"ppo__clip_epsilon": 0.1}, {"train"}),
+        ({"solo_agent__num_epochs": 9}, {"pretrain"}),
+        ({"agents__prover__d_gnn": 8}, {"initial_state", "pretrain", "train", "test"}),
+        ({"agents__verifier__d_gnn": 8}, {"initial_state", "train", "test"}),
+        ({"debate_protocol__max_message_rounds": 3}, set()),
+        ({"nip_protocol__max_message_rounds": 3}, {"initial_state", "pretrain", "train", "test"}),
+        ({"base_run__run_id": "x"}, set()),
+    ],
+)
+def test_a_change_reaches_the_stages_that_read_it_and_no_other(tiny, change, stages):
+    # Pretraining is that of the prover, in an experiment that pretrains.
+    change = {"pretrain_agents": True, **change}
+    base = {"pretrain_agents": True}
+    reached = set()
+    for stage in ("initial_state", "pretrain", "train", "test"):
+        agent = "prover" if stage == "pretrain" else None
+        keys = [_key(tiny.parameters(**c), stage, agent) for c in (base, change)]
+        if keys[0] != keys[1]:
+            reached.add(stage)
+    assert reached == stages
+
+
+def test_the_number_of_iterations_counts_where_the_rate_is_annealed(tiny):
+    keys = [
+        _key(tiny.parameters(rl__anneal_lr=True, rl__num_iterations=n), "train") for n in (3, 4)
+    ]
+    assert keys[0] != keys[1]
+
+
+def test_solo_agents_epochs_do_not_depend_on_how_many_follow(tiny):
+    keys = [
+        _key(tiny.parameters(trainer="solo_agent", solo_agent__num_epochs=n), "train")
+        for n in (3, 4)
+    ]
+    assert keys[0] == keys[1]
+    assert _differs(tiny, "train", trainer="solo_agent")
+
+
+def test_a_trainer_of_ones_own_may_read_every_section(tiny):
+    from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
+
+    class Mine(VanillaPpoTrainer):
+        pass
+
+    keys = [
+        Mine.stage_key_parameters(tiny.parameters(**change), "train")
+        for change in ({}, {"ppo__clip_epsilon": 0.1})
+    ]
+    assert keys[0] != keys[1]
+
+
+def test_stages_are_refused_once_a_subclass_has_loops_of_its_own():
+    from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
+
+    class Mine(VanillaPpoTrainer):
+        def _run_train_loop(self, iteration_context):
+            super()._run_train_loop(iteration_context)
+
+    assert VanillaPpoTrainer.supports_stages()
+    assert not Mine.supports_stages()
+
+
+def test_an_unknown_stage_is_named(tiny):
+    with pytest.raises(UnknownNameError, match=r"unknown 'trian'\. Did you mean 'train'"):
+        _key(tiny.parameters(), "trian")
