@@ -9,11 +9,13 @@ An upper bound for what trained agents can reach. Both agents read the conversat
   no further turn. Otherwise it asks for a node of the first graph whose colour is shared.
 - The prover answers with a node of the same colour in the other graph, if there is one.
 
-What it reaches: with enough layers no isomorphic pair is rejected unless two nodes of one colour
-are no images of each other (strongly regular graphs and the like, none on 7 to 11 nodes of random
-graphs in practice), and a pair is wrongly accepted only if it is told apart neither by refinement
-nor by as many individualised nodes as the verifier has questions. Without any layers nothing is
-refined, so there must be at least one. No parameters.
+What it reaches, measured on 5,000 pairs of ``er10000`` with 8 rounds (alone: with 1 round), by the
+layers of the verifier and the prover: 5 and 5 100 % (100 %); 2 and 5 98.1 % (65.0 %); 1 and 5
+84.2 % (55.0 %). With a strong prover no isomorphic pair was rejected; what is missed are pairs that
+neither so few refinement rounds nor the verifier's questions tell apart. A prover with few layers
+answers with wrong nodes, so isomorphic pairs are rejected then: 2 and 2 85.3 %, 1 and 1 58.4 %.
+Graphs whose nodes of one stable colour are no images of each other (strongly regular ones and the
+like) could mislead the prover too. No parameters.
 """
 
 from __future__ import annotations

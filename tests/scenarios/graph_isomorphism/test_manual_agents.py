@@ -50,8 +50,8 @@ def test_hand_made_agents_tell_all_pairs_apart(dataset, verifier_first):
     assert (decision == y).float().mean() >= 0.99
 
 
-def test_with_one_refinement_round_individualised_nodes_still_help(dataset):
-    weak = {"_default": {**MANUAL, "num_gnn_layers": 1}}
+def test_a_strong_prover_helps_a_verifier_of_one_refinement_round(dataset):
+    weak = {"_default": MANUAL, "verifier": {**MANUAL, "num_gnn_layers": 1}}
     y, decision = play(parameters(agents=weak), dataset)
     alone = parameters(agents=weak, nip_protocol={"max_message_rounds": 1})
     y_alone, decision_alone = play(alone, dataset)
