@@ -13,21 +13,40 @@ from typing import TYPE_CHECKING, Literal
 from flows.cli.messages import console, print_plain
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, TaskID
 
     from trainers.progress import ProgressReporter
 
-_SHOWN = ("accuracy", "reward", "loss")
-_MAX_SHOWN = 4
+_SHOWN = ("accuracy", "mean_episode_reward", "reward", "loss")
+_MAX_SHOWN = 2
+_NOISE = ("mean_", "episode_", "step_")
 _PLAIN_SECONDS = 10.0
 
 
 def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Choose what is shown beside the progress: accuracies first, then rewards, then losses."""
+    """Choose what is shown beside the progress, under short names.
+
+    Accuracies first, then the rewards of episodes, else of steps; losses only where there are
+    neither.
+    """
     chosen: dict[str, float] = {}
     for word in _SHOWN:
-        chosen.update({name: value for name, value in metrics.items() if word in name})
-    return dict(list(chosen.items())[:_MAX_SHOWN])
+        for name, value in metrics.items():
+            short = _short(name)
+            if name.endswith(word) and short not in chosen and len(chosen) < _MAX_SHOWN:
+                chosen[short] = value
+        if word == "reward" and chosen:
+            break
+    return chosen
+
+
+def _short(name: str) -> str:
+    """Write "prover.mean_episode_reward" as "prover reward"; accuracy is the verifier's anyway."""
+    agent, _, what = name.rpartition(".")
+    for noise in _NOISE:
+        what = what.replace(noise, "")
+    return what if what == "accuracy" else f"{agent} {what}".strip()
 
 
 def _as_text(metrics: Mapping[str, float]) -> str:
@@ -178,13 +197,14 @@ def shown_progress(
             yield lines
         lines.close()
         return
-    with _progress() as progress:
+    with make_bar(screen) as progress:
         bar = Bar(progress, total)
         with progress_reporter(bar):
             yield bar
 
 
-def _progress() -> Progress:
+def make_bar(screen: Console) -> Progress:
+    """Make what the bar is drawn in: description, bar, count, rate, time left, metrics."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -194,21 +214,26 @@ def _progress() -> Progress:
         TextColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
     from rich.text import Text
+
+    def column(min_width: int) -> Column:
+        return Column(no_wrap=True, overflow="ellipsis", min_width=min_width)
 
     class RateColumn(ProgressColumn):
         """Iterations per second."""
 
         def render(self, task: Task) -> Text:
             speed = task.finished_speed or task.speed
-            return Text(f"{speed:.2g} it/s" if speed else "", style="cyan")
+            digits = 0 if speed and speed >= 10 else 2
+            return Text(f"{speed:.{digits}f} it/s" if speed else "", style="cyan")
 
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[metrics]}"),
-        console=console(stderr=True),
+        TextColumn("{task.description}", table_column=column(20)),
+        BarColumn(bar_width=16, table_column=column(8)),
+        MofNCompleteColumn(table_column=column(9)),
+        RateColumn(table_column=column(8)),
+        TimeRemainingColumn(compact=True, table_column=column(5)),
+        TextColumn("{task.fields[metrics]}", table_column=column(20)),
+        console=screen,
     )

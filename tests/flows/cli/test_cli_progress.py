@@ -10,6 +10,7 @@ from flows.cli.progress import (
     Bar,
     PlainLines,
     format_seconds,
+    make_bar,
     metrics_that_matter,
     shown_progress,
 )
@@ -69,8 +70,31 @@ def test_the_bar_draws_everything_on_a_terminal() -> None:
 
 
 def test_accuracies_come_first_and_noise_is_left_out() -> None:
-    metrics = {"loss": 1.0, "grad_norm": 2.0, "verifier.reward": 3.0, "accuracy": 4.0}
-    assert list(metrics_that_matter(metrics)) == ["accuracy", "verifier.reward", "loss"]
+    metrics = {
+        "verifier.loss_critic": 1.0,
+        "grad_norm": 2.0,
+        "prover.mean_step_reward": 0.1,
+        "prover.mean_episode_reward": 0.5,
+        "verifier.accuracy": 0.6,
+    }
+    assert metrics_that_matter(metrics) == {"accuracy": 0.6, "prover reward": 0.5}
+    assert metrics_that_matter({"loss": 1.0, "grad_norm": 2.0}) == {"loss": 1.0}
+
+
+def test_the_bar_fits_into_eighty_columns() -> None:
+    from rich.console import Console
+
+    screen = io.StringIO()
+    progress = make_bar(Console(file=screen, force_terminal=True, width=80))
+    with progress, IterationContext(2000, Bar(progress, total=2000)) as context:
+        context.set_description("Pretraining verifier")
+        context.set_postfix({"verifier.accuracy": 0.612, "prover.mean_episode_reward": 0.25})
+        context.step(321)
+        progress.refresh()
+    lines = screen.getvalue()
+    assert "Pretraining verifier" in lines
+    assert "321/2000" in lines
+    assert "accuracy 0.612" in lines
 
 
 def test_reporters_reach_the_loops_inside(capsys: pytest.CaptureFixture[str]) -> None:
