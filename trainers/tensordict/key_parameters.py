@@ -22,7 +22,7 @@ _BUILT_IN = "trainers."
 _ROLLOUT = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
 _INITIAL_RL = ("normalize_observations", "num_normalization_steps", "use_shared_body", *_ROLLOUT)
 _TEST_RL = ("num_test_iterations", "use_shared_body", *_ROLLOUT)
-_PRETRAIN_RL = ("body_lr_factor", "use_shared_body")
+_PRETRAIN_RL = ("body_lr_factor", "max_grad_norm", "use_shared_body")
 
 
 def relevant_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ class SoloLearner:
     names
         Who is trained.
     hyper_params
-        ``solo_agent``, ``rl.body_lr_factor`` and the seed are read.
+        ``solo_agent``, ``rl.body_lr_factor``, ``rl.max_grad_norm`` (for each agent's gradient) and
+        the seed are read.
     stage
         Of the generators.
     """
@@ -60,6 +61,11 @@ class SoloLearner:
         )
         mine = [group for group in groups if group.agent in self.names]
         self.optimizer = build_adam(mine, self.section.learning_rate)
+        self.max_grad_norm = hyper_params.rl.max_grad_norm
+        self.clipped = [
+            [param for group in mine if group.agent == name for param in group.params]
+            for name in self.names
+        ]
 
     def run_epoch(
         self, epoch: int, environment: Environment, max_batches: int | None = None
@@ -81,6 +87,8 @@ class SoloLearner:
             loss, right = self._losses(environment, ids)
             self.optimizer.zero_grad(set_to_none=True)
             loss.sum().backward()  # type: ignore[no-untyped-call] # of torch
+            for params in self.clipped:
+                nn.utils.clip_grad_norm_(params, self.max_grad_norm)
             self.optimizer.step()
             sums += torch.stack([loss.detach() * len(ids), right]).double()
             seen += len(ids)
