@@ -175,11 +175,8 @@ class CombinedAgents(nn.Module):
         turns = self._gatherer.gather(td, agents, generators, None)
         dist = self._distribution(td, turns)
         size = td.batch_size[0]
-        columns = {
-            "log_prob": dist.log_prob(td),
-            "entropy": dist.entropy(),
-            "value": self._values(turns, size),
-        }
+        log_prob, entropy = dist.log_prob_and_entropy(td)
+        columns = {"log_prob": log_prob, "entropy": entropy, "value": self._values(turns, size)}
         out = TensorDict({"agents": TensorDict(columns, batch_size=[size])}, batch_size=[size])
         if with_logits:
             self._write_logits(out, dist, td.get("x").shape[-1])

@@ -15,8 +15,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-MASKED_LOGIT = -1e9
-"""Stands for minus infinity where gradients flow: its probability is exactly 0 in f32."""
+from ratchet.agents.scores import log_prob_and_entropy, masked_log_probs
+
 NO_DECISION = 2
 
 
@@ -36,7 +36,6 @@ class FactorisedCategorical:
     def __init__(self, logits: Tensor, allowed: Tensor, counts: Tensor) -> None:
         self.allowed = allowed
         self.counts = counts
-        self._log_probs = torch.log_softmax(logits.masked_fill(~allowed, MASKED_LOGIT), dim=-1)
         self._logits = logits
 
     @property
@@ -45,8 +44,16 @@ class FactorisedCategorical:
         return self._logits.masked_fill(~self.allowed, float("-inf"))
 
     @cached_property
+    def _log_probs(self) -> Tensor:
+        return masked_log_probs(self._logits, self.allowed)
+
+    @cached_property
     def _weights(self) -> Tensor:
-        return self.counts.to(self._log_probs.dtype)
+        return self.counts.to(self._logits.dtype)
+
+    def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Give :meth:`log_prob` and :meth:`entropy`, both f32 [b], for less than either."""
+        return log_prob_and_entropy(self._logits, self.allowed, self._weights, actions)
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Sum the log-probabilities of the factors that count.
@@ -141,7 +148,9 @@ class AgentDistribution:
     def pack(self, td: TensorDictBase) -> Tensor:
         """Take the agent's actions i64 [b, F] out of the frames' [B]."""
         message = self.select(td.get(("agents", "message"))[:, self.index])
-        actions = [message[:, list(self.layout.channels)].flatten(1)]
+        if len(self.layout.channels) < message.shape[1]:
+            message = message[:, list(self.layout.channels)]
+        actions = [message.flatten(1)]
         if self.layout.decides:
             actions.append(self.select(td.get(("agents", "decision"))[:, self.index, None]))
         if self.layout.linear:
@@ -179,6 +188,14 @@ class MultiAgentDistribution:
     def log_prob(self, td: TensorDictBase) -> Tensor:
         """Give the log-probabilities f32 [B, A] of the actions in ``td``; 0 where none acts."""
         return self._scatter({n: d.factors.log_prob(d.pack(td)) for n, d in self.agents.items()})
+
+    def log_prob_and_entropy(self, td: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Give :meth:`log_prob` and :meth:`entropy`, both f32 [B, A], at once."""
+        both = {n: d.factors.log_prob_and_entropy(d.pack(td)) for n, d in self.agents.items()}
+        return (
+            self._scatter({name: log_prob for name, (log_prob, _) in both.items()}),
+            self._scatter({name: entropy for name, (_, entropy) in both.items()}),
+        )
 
     def entropy(self) -> Tensor:
         """Give the entropies f32 [B, A]; 0 where the agent does not act."""

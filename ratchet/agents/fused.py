@@ -27,7 +27,7 @@ def may_fuse(tensor: Tensor) -> bool:
 
 
 def differentiable_gradients(
-    plain: Callable[..., Tensor], inputs: Sequence[Tensor], grad: Tensor
+    plain: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Compute the gradients of the plain version such that they can be differentiated again.
 
@@ -42,8 +42,9 @@ def differentiable_gradients(
     grad
         Of its output.
     """
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    needed = [tensor is not None and tensor.requires_grad for tensor in inputs]
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     with torch.enable_grad():
         output = plain(*inputs)
         found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
-    return tuple(next(found) if tensor.requires_grad else None for tensor in inputs)
+    return tuple(next(found) if need else None for need in needed)

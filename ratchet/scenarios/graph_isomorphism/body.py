@@ -201,11 +201,11 @@ class GraphIsomorphismBody(AgentBody):
         """Give node features [2b, n, copies · d]; the dual's come last."""
         history, adjacency = inputs.history, inputs.data["adjacency"]
         b, _, n, _ = adjacency.shape
-        features = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
+        said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
+        copies = 1 if inputs.invariant is not None else self.copies
+        features = said.new_zeros(b * NUM_GRAPHS, n, copies, said.shape[-1])
+        features[:, :, 0] = said.flatten(0, 1)
         nodes = F.linear(features, self.encoder.weight, self.first_features)
-        nodes = nodes.reshape(b * NUM_GRAPHS, n, 1, -1)
-        if self.copies == 2 and inputs.invariant is None:
-            nodes = torch.cat([nodes, self.first_features.expand_as(nodes)], dim=2)
         nodes = self.gnn(nodes, adjacency.flatten(0, 1)).flatten(2)
         if inputs.invariant is not None:
             nodes = torch.cat([nodes, inputs.invariant.flatten(0, 1)], dim=-1)

@@ -88,7 +88,8 @@ class GraphPolicyHead(AgentPolicyHead):
         self.rounds = max_rounds if p.include_round_in_decider else None
         selected = shape[0] * shape[1]
         sizes = _sizes(d_representation, p.d_node_selector, p.num_node_selector_layers, selected)
-        self.node_selector = Mlp(sizes, p.activation_function, init)
+        # Without a last bias: one more for all nodes would change no probability.
+        self.node_selector = Mlp(sizes, p.activation_function, init, last_bias=False)
         self.decider = None
         if decides:
             d_in = d_representation + (self.rounds or 0)
