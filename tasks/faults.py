@@ -40,7 +40,7 @@ class Fault:
     kind
         "raise" at the stage's start, or "kill": SIGKILL to this process.
     delay
-        Seconds from the stage's start to the kill.
+        Seconds from the stage's start to the kill; at its end if that comes first.
     once
         A file that is made when the fault strikes; it strikes no more while that is there.
     """
@@ -122,3 +122,4 @@ def armed(stage: str, iteration: int = 0, detail: str = "") -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+    fault.strike()  # the stage was faster than the fault

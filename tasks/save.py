@@ -49,7 +49,8 @@ class _Job:
         """Do it unless it was done; say whether there was anything to do."""
         content = _digest(self.folder, self.uri)
         stamps = _read_stamps(self.folder)
-        if stamps.get(self.kind) == content:
+        missing = self.kind == "report" and not self.folder.report_path.exists()
+        if stamps.get(self.kind) == content and not missing:
             return False
         with faults.armed("save", detail=self.kind):
             if self.kind == "report":
@@ -115,8 +116,6 @@ def _digest(folder: RunFolder, uri: str) -> str:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     if uri:
         digest.update(manifest.status.encode())
-    elif not folder.report_path.exists():
-        digest.update(b"no report")
     return digest.hexdigest()
 
 

@@ -1,0 +1,23 @@
+"""Run an experiment as a process of its own: `python run_tiny.py REQUEST.json RESULT.json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from flows import fork_experiment, resume_experiment, run_experiment
+from ratchet.parameters.settings import ExperimentSettings
+
+request = json.loads(Path(sys.argv[1]).read_text())
+settings = ExperimentSettings.from_dict(request["settings"])
+if request["action"] == "run":
+    result = run_experiment(
+        request["hyper_params"], settings, arms=request["arms"], name="tiny", force=request["force"]
+    )
+elif request["action"] == "resume":
+    result = resume_experiment(request["run"], settings)
+else:
+    result = fork_experiment(request["run"], request["from"], request["changes"], settings)
+heavy = [name for name in ("mlflow", "plotly", "torchrl") if name in sys.modules]
+Path(sys.argv[2]).write_text(json.dumps({**result.to_dict(), "heavy": heavy}))

@@ -1,0 +1,92 @@
+"""A run that is killed anywhere and started again ends as one that never was."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STAGES = [
+    ("build_scenario", ""),
+    ("initial_state", ""),
+    ("pretrain", ";detail=prover"),
+    ("pretrained_state", ""),
+    ("train", ";iteration=6"),
+    ("test", ""),
+    ("save", ";detail=report"),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(new_lab):
+    """What a run comes to that nothing happens to."""
+    lab = new_lab()
+    result = lab.run()
+    return {
+        "result": result,
+        "weights": lab.weights(result),
+        "metrics": lab.metrics(result),
+        "done": lab.done(),
+    }
+
+
+@pytest.mark.parametrize(("stage", "where"), STAGES)
+def test_killed_inside_a_stage_and_started_again_is_as_if_never_killed(
+    lab, undisturbed, stage, where
+):
+    seed = sum(map(ord, stage))
+    lab.environment = {"TINY_SECONDS": "0.05"}
+    lab.kill(f"stage={stage}{where};within=0.1;seed={seed}")
+    before = lab.done()
+    result = lab.run()
+    assert lab.weights(result) == undisturbed["weights"]
+    assert result["states"] == undisturbed["result"]["states"]
+    assert lab.metrics(result) == undisturbed["metrics"]
+    counts = Counter(lab.done())
+    assert set(counts) == set(undisturbed["done"])
+    again = {piece for piece, count in counts.items() if count > 1}
+    assert again <= {piece for piece in before if piece.startswith(stage)}
+    assert all(counts[f"train {i}"] == 1 for i in range(3)), "a finished stage was done again"
+
+
+def test_a_second_run_finds_everything_and_imports_nothing_heavy(lab):
+    first = lab.run(settings=lab.settings(tracking=True))
+    assert (first["made"], first["found"]) == (9, 0)
+    pieces = lab.done()
+    second = lab.run(settings=lab.settings(tracking=True))
+    assert (second["made"], second["found"]) == (0, 9)
+    assert second["run_id"] == first["run_id"]
+    assert second["metrics"] == first["metrics"]
+    assert second["heavy"] == []
+    assert lab.done() == pieces
+
+
+def test_a_failing_stage_is_retried_by_the_task(lab):
+    once = lab.folder / "once"
+    fault = f"stage=train;iteration=6;kind=raise;once={once}"
+    settings = lab.settings(retries=2, retry_delay_seconds=0.01)
+    result = lab.run(settings=settings, environment={"RATCHET_FAULT": fault})
+    assert once.exists()
+    assert result["made"] == 9
+
+
+def test_hash_randomisation_does_not_matter(lab, undisturbed):
+    for seed in ("0", "1"):
+        settings = lab.settings(home=str(lab.folder / "home"), store=str(lab.folder / seed))
+        result = lab.run(settings=settings, environment={"PYTHONHASHSEED": seed})
+        assert result["states"] == undisturbed["result"]["states"]
+        state = lab.folder / seed / "stages" / result["states"]["main"]
+        assert lab.hashes(state) == undisturbed["weights"]
+
+
+def test_two_equal_runs_at_once_do_each_stage_once(lab, undisturbed):
+    lab.environment = {"TINY_SECONDS": "0.05"}
+    processes = [lab.start() for _ in range(2)]
+    assert [process.wait(240) for process, _ in processes] == [0, 0]
+    assert Counter(lab.done()) == Counter(undisturbed["done"])
+    results = [lab.read(path) for _, path in processes]
+    assert sum(result["made"] for result in results) == 9
+    assert [lab.weights(result) for result in results] == [undisturbed["weights"]] * 2
+    assert sorted(lab.metrics(results[0])) == sorted(undisturbed["metrics"])

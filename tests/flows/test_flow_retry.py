@@ -1,0 +1,124 @@
+"""Going on by other ways than the same command: Prefect's retry, and resume after an edit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+HERE = Path(__file__).parent
+
+
+def retry(lab, flow_run_id):
+    """Do as the command line does after a crash that no worker saw."""
+    from prefect import get_client
+    from prefect.states import Crashed
+
+    async def crash():
+        async with get_client() as client:
+            run = await client.read_flow_run(flow_run_id)
+            if run.state.is_running():
+                await client.set_flow_run_state(flow_run_id, Crashed(), force=True)
+
+    asyncio.run(crash())
+    entrypoint = f"{HERE.parent.parent / 'flows' / 'experiment.py'}:experiment"
+    command = [sys.executable, "-m", "prefect", "flow-run", "retry", flow_run_id]
+    finished = subprocess.run(
+        [*command, "--entrypoint", entrypoint],
+        env=lab.child_environment(),
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def manifest(lab):
+    (path,) = (lab.folder / "runs").glob("*/manifest.json")
+    return json.loads(path.read_text())
+
+
+def mlflow_points(lab):
+    """Count the points of every metric and step in MLflow."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")
+    counts = Counter()
+    for experiment in client.search_experiments():
+        for run in client.search_runs([experiment.experiment_id]):
+            for key in run.data.metrics:
+                for point in client.get_metric_history(run.info.run_id, key):
+                    counts[key, point.step] += 1
+    return counts
+
+
+@pytest.fixture(scope="module")
+def tracked(new_lab):
+    """What a tracked run comes to that nothing happens to."""
+    lab = new_lab()
+    result = lab.run(settings=lab.settings(tracking=True))
+    return {"lab": lab, "result": result, "points": mlflow_points(lab)}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "stage=train;iteration=6;after=0.12",
+        "stage=test;after=0.02",
+        "stage=save;detail=mirror;within=2",
+    ],
+)
+def test_flow_run_retry_goes_on_and_nothing_is_logged_twice(lab, tracked, fault):
+    lab.environment = {"TINY_SECONDS": "0.05"}
+    settings = lab.settings(tracking=True)
+    lab.kill(fault, settings=settings)
+    flow_run_id = manifest(lab)["prefect_flow_run_ids"][0]
+    before = Counter(lab.done())
+    retry(lab, flow_run_id)
+    after = manifest(lab)
+    assert after["status"] == "completed"
+    assert after["prefect_flow_run_ids"] == [flow_run_id]
+    assert Counter(lab.done())["train 0"] == before["train 0"] == 1
+    result = {"folder": str(lab.folder / "runs" / after["run_id"])}
+    assert lab.metrics(result) == tracked["lab"].metrics(tracked["result"])
+    state = {"states": tracked["result"]["states"]}
+    assert lab.weights(state) == tracked["lab"].weights(tracked["result"])
+    points = mlflow_points(lab)
+    assert set(points.values()) == {1}
+    assert points == tracked["points"]
+
+
+def test_resume_keeps_finished_stages_after_an_edit_and_says_what_changed(lab):
+    plugin = lab.folder / "tiny_trainer.py"
+    shutil.copy(HERE / "tiny_trainer.py", plugin)
+    settings = lab.settings(base_dir=str(lab.folder))
+    fault = {"RATCHET_FAULT": "stage=train;iteration=6;kind=raise"}
+    lab.run(settings=settings, environment=fault, expect=1)
+    run_id = manifest(lab)["run_id"]
+    assert manifest(lab)["status"] == "failed"
+    assert f"ratchet resume {run_id}" in manifest(lab)["error"]
+    plugin.write_text(plugin.read_text().replace("torch.tanh(", "torch.sin("))
+    before = len(lab.done())
+    lab.run(action="resume", run=run_id, settings=settings, environment=fault, expect=1)
+    assert lab.done()[before:] == []
+    result = lab.run(action="resume", run=run_id, settings=settings)
+    assert result["run_id"] == run_id
+    assert lab.done()[before:] == [f"train {i}" for i in range(3, 7)] + ["test test"]
+    events = (Path(result["folder"]) / "events.jsonl").read_text()
+    assert "tiny_trainer changed" in events
+    before = len(lab.done())
+    again = lab.run(action="resume", run=run_id, settings=settings)
+    assert again["states"] == result["states"]
+    assert lab.done()[before:] == []
+    lab.run(settings=settings)  # the same command means the code as it is now
+    assert "train 0" in lab.done()[before:]

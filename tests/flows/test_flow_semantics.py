@@ -1,0 +1,217 @@
+"""What is done again and what is not: the flow run in this process against a Prefect server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections import Counter
+
+import pytest
+
+from flows import fork_experiment, plan_experiment, resume_experiment, run_experiment
+from flows.cli.environment import prepare_environment
+from ratchet.errors import ParameterError, StoreError
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.local import LocalFolder
+from ratchet.tracking.run_folder import RunFolder
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _quiet(lab, monkeypatch):
+    monkeypatch.setenv("TINY_LOG", str(lab.log))
+    prepare_environment(lab.folder / "home")
+
+
+def run(lab, settings=None, *, arms=None, force=False, **changes):
+    chosen = ExperimentSettings.from_dict(settings or lab.settings())
+    parameters = lab.hyper_params(**changes)
+    return run_experiment(parameters, chosen, arms=arms, name="tiny", force=force)
+
+
+def flow_states(run_id):
+    """Read the states of a run's flow runs and of the task runs of the latest, from the API."""
+    from prefect import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    async def read():
+        async with get_client() as client:
+            named = FlowRunFilter(name=FlowRunFilterName(any_=[run_id]))
+            runs = await client.read_flow_runs(
+                flow_run_filter=named, sort=FlowRunSort.START_TIME_DESC
+            )
+            latest = FlowRunFilter(id={"any_": [runs[0].id]})
+            tasks = await client.read_task_runs(flow_run_filter=latest)
+            return [r.state.name for r in runs], {t.name: t.state_name for t in tasks}
+
+    return asyncio.run(read())
+
+
+def wait_for_states(run_id, names):
+    """Wait until the API, which hears of task runs late, knows all of them as finished."""
+    for _ in range(100):
+        flows, tasks = flow_states(run_id)
+        if names <= tasks.keys() and not {"Running", "Pending", None} & set(tasks.values()):
+            return flows, tasks
+        time.sleep(0.3)
+    raise AssertionError(f"got {tasks}, expected {names}")
+
+
+def test_prefect_shows_stored_stages_as_cached(lab):
+    result = run(lab)
+    labels = {"build scenario main", "train main 3→6", "pretrain main prover", "test main test"}
+    flows, tasks = wait_for_states(result.run_id, labels)
+    assert flows[0] == "Completed"
+    assert {tasks[label] for label in labels} == {"Completed"}
+    run(lab)
+    flows, tasks = wait_for_states(result.run_id, labels)
+    assert flows[:2] == ["Completed", "Completed"]
+    assert set(tasks.values()) == {"Cached"}
+
+
+def test_more_iterations_continue_and_other_tests_only_test(lab):
+    run(lab)
+    before = len(lab.done())
+    longer = run(lab, rl__num_iterations=9)
+    assert lab.done()[before:] == ["train 7", "train 8", "test test"]
+    assert longer.made == 2
+    before = len(lab.done())
+    run(lab, rl__num_iterations=9, rl__num_test_iterations=3)
+    assert lab.done()[before:] == ["test test"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_the_cut_changes_neither_keys_nor_weights(lab, size):
+    reference = run(lab)
+    store = str(lab.folder / "other")
+    settings = lab.settings(iterations_per_task=size, store=store, run_id=f"cut-{size}")
+    other = run(lab, settings)
+    assert other.states == reference.states
+    stage = lab.folder / "other" / "stages" / other.states["main"]
+    assert lab.hashes(stage) == lab.weights(reference.to_dict())
+    assert lab.metrics(other.to_dict()) == lab.metrics(reference.to_dict())
+    shared = run(lab, lab.settings(iterations_per_task=size, run_id=f"shared-{size}"))
+    assert shared.made == 0
+
+
+def test_a_damaged_stage_is_noticed_set_aside_and_made_again(lab):
+    first = run(lab)
+    weights = lab.weights(first.to_dict())
+    file = lab.folder / "home/store/stages" / first.states["main"] / "state/weights.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+    before = len(lab.done())
+    second = run(lab)
+    assert lab.done()[before:] == ["train 6"]
+    assert second.states == first.states
+    assert lab.weights(second.to_dict()) == weights
+    assert len(list((lab.folder / "home/store/damaged").iterdir())) == 1
+    events = RunFolder(second.folder).read_events()
+    assert [event["kind"] for event in events if event["kind"] == "stage_damaged"]
+    lab.metrics(second.to_dict())  # none is replaced, none is there twice
+
+
+def test_a_store_that_is_full_makes_the_flow_fail(lab, monkeypatch):
+    original = LocalFolder.publish
+
+    def publish(self, work, key, manifest):
+        if manifest.stage == "train" and manifest.iteration == 6:
+            raise OSError(errno.ENOSPC, "No space left on device", str(work))
+        return original(self, work, key, manifest)
+
+    monkeypatch.setattr(LocalFolder, "publish", publish)
+    with pytest.raises(StoreError):
+        run(lab)
+    (folder,) = (lab.folder / "runs").iterdir()
+    assert RunFolder(folder).manifest.status == "failed"
+    for _ in range(50):
+        flows, tasks = flow_states(folder.name)
+        if tasks.get("train main 3→6") == "Failed":
+            break
+        time.sleep(0.2)
+    assert flows[0] == "Failed"
+    assert tasks["train main 3→6"] == "Failed"
+    monkeypatch.setattr(LocalFolder, "publish", original)
+    run(lab)
+    assert Counter(lab.done())["train 2"] == 1
+    assert flow_states(folder.name)[0][:2] == ["Completed", "Failed"]
+
+
+def test_a_store_that_cannot_be_made_makes_the_flow_fail(lab):
+    (lab.folder / "file").write_text("in the way")
+    with pytest.raises(StoreError, match="store"):
+        run(lab, lab.settings(store=str(lab.folder / "file" / "store"), run_id="unwritable"))
+    assert flow_states("unwritable")[0] == ["Failed"]
+    assert lab.done() == []
+
+
+def test_arms_share_what_they_have_in_common(lab):
+    result = run(lab, arms={"slow": {"rl.lr": 0.25}})
+    counts = Counter(lab.done())
+    assert counts["pretrain prover"] == 1
+    assert counts["train 0"] == counts["test test"] == 2
+    assert result.states["main"] != result.states["slow"]
+
+
+def test_a_fork_shares_all_before_and_goes_on_with_its_own_parameters(lab):
+    parent = run(lab)
+    before = len(lab.done())
+    settings = ExperimentSettings.from_dict(lab.settings())
+    child = fork_experiment(parent.run_id, "3:train", {"rl.lr": 0.25}, settings)
+    assert lab.done()[before:] == [f"train {i}" for i in range(3, 7)] + ["test test"]
+    assert child.run_id != parent.run_id
+    metrics = {entry[:3]: entry[3] for entry in lab.metrics(child.to_dict())}
+    theirs = {entry[:3]: entry[3] for entry in lab.metrics(parent.to_dict())}
+    assert all(metrics["main", "train", i] == theirs["main", "train", i] for i in range(3))
+    assert metrics["main", "train", 3] != theirs["main", "train", 3]
+    assert RunFolder(child.folder).manifest.fork_parent == parent.run_id
+    before = len(lab.done())
+    again = fork_experiment(parent.run_id, 3, {"rl.lr": 0.25}, settings)
+    assert (again.run_id, again.states) == (child.run_id, child.states)
+    assert resume_experiment(child.run_id, settings).states == child.states
+    assert lab.done()[before:] == []
+    with pytest.raises(ParameterError, match=r"after 0, 3, 6, 7"):
+        fork_experiment(parent.run_id, "5", {}, settings)
+
+
+def test_the_plan_is_what_happens(lab):
+    settings = ExperimentSettings.from_dict(lab.settings())
+    plan = plan_experiment(lab.hyper_params(), settings)
+    assert [stage.hit for stage in plan] == [False] * len(plan)
+    assert lab.done() == []
+    result = run(lab)
+    assert result.made == len(plan)
+    stages = RunFolder(result.folder).manifest.stages
+    assert [(s.stage, s.iteration, s.key) for s in stages] == [
+        (s.stage, s.iteration, s.key) for s in plan
+    ]
+    plan = plan_experiment(lab.hyper_params(rl__lr=0.25), settings)
+    missed = [stage for stage in plan if not stage.hit]
+    assert [stage.stage for stage in missed] == ["train", "train", "train", "test"]
+    assert "rl.lr: 0.5 → 0.25" in missed[0].reason
+    assert all(stage.hit for stage in plan_experiment(lab.hyper_params(), settings))
+
+
+def test_forced_stages_are_made_anew_and_equal(lab):
+    first = run(lab)
+    second = run(lab, force=True)
+    assert (second.made, second.found) == (first.made, 0)
+    assert second.states == first.states
+    assert Counter(lab.done())["train 0"] == 2
+
+
+def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
+    trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
+    first = run(lab, trainer=trainer)
+    second = run(lab, trainer=trainer)
+    assert (first.made, second.made, second.found) == (2, 0, 2)
+    assert lab.done() == ["whole"]
+    entries = lab.metrics(second.to_dict())
+    assert ("main", "train", 2) in [entry[:3] for entry in entries]
+    assert second.metrics == {"main": {"test": {"accuracy": 0.5}}}
+    third = run(lab, force=True, trainer=trainer)
+    assert lab.metrics(third.to_dict()) == entries, "the global generators were not seeded"
