@@ -15,11 +15,10 @@ from ratchet.errors import CheckPointNotFoundError, ParameterError
 from trainers.progress import declared_iterations
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.instance import ScenarioInstance
-
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.instance import ScenarioInstance
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 

@@ -18,10 +18,9 @@ from ratchet.errors import ParameterError, UnknownNameError, nearest
 from trainers.base import Trainer
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.instance import ScenarioInstance
-
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.instance import ScenarioInstance
 
 ENTRY_POINT_GROUP = "ratchet.trainers"
 _REGISTERED: dict[str, type[Trainer]] = {}

@@ -14,9 +14,8 @@ from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.base import Trainer
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.environment import Environment
-
     from ratchet.agents.combined import CombinedAgents
+    from ratchet.scenarios.environment import Environment
 
 
 class TensorDictTrainer(Trainer):
