@@ -34,6 +34,18 @@ def test_an_agent_that_is_off_stays_the_same_bit_for_bit(tiny):
         assert _same(before, after, on) == (False, False), iteration
 
 
+def test_an_agent_that_is_off_stays_the_same_even_if_the_loss_counts_it(tiny):
+    schedule = {"kind": "alternating_periodic", "period": 1, "first_agent": "prover"}
+    trainer = tiny.trainer(tiny.parameters(agents___default__update_schedule=schedule))
+    trainer.initial_state()
+    trainer.components.loss_module.select_agents = lambda names: None
+    for iteration in range(2):
+        before = trainer.state
+        trainer.run_iterations(iteration, iteration + 1)
+        off = "verifier" if iteration % 2 == 0 else "prover"
+        assert _same(before, trainer.state, off) == (True, True)
+
+
 def test_every_parameter_of_an_agent_that_is_on_learns_from_one_iteration(tiny):
     trainer = tiny.trainer(tiny.parameters(rl__frames_per_batch=128))
     before = trainer.initial_state()

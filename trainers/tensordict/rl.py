@@ -14,13 +14,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
-from trainers.progress import IterationContext, attach_progress_bar, report_iterations
-from trainers.staged import Metrics, PretrainResult, StagedTrainer, TestResult
-from trainers.tensordict import checkpoints, pretraining, snapshots
-from trainers.tensordict.base import TensorDictTrainer
+from trainers.progress import IterationContext
+from trainers.staged import Metrics, PretrainResult, TestResult
+from trainers.tensordict import pretraining, snapshots
 from trainers.tensordict.collectors import RolloutCollector
 from trainers.tensordict.components import Components
 from trainers.tensordict.key_parameters import stage_parameters
@@ -34,6 +33,7 @@ from trainers.tensordict.optimizer import (
     set_learning_rates,
 )
 from trainers.tensordict.replay import ReplayBuffer, Transform
+from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.state import State as TrainerState
 from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
 from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
@@ -42,21 +42,14 @@ if TYPE_CHECKING:
     from ratchet.agents.operators import PolicyOperator, ValueOperator
     from ratchet.parameters.hyper_parameters import HyperParameters
 
-STAGE = "train"
-_LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
 
-
-class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
+class TensorDictRlTrainer(StagedTensorDictTrainer):
     """Base of reinforcement-learning trainers. Subclasses write :meth:`_get_loss_module_and_gae`.
 
     Everything else has a default that can be overridden: collectors, replay buffer, optimizer
     and freezer, statistics, normalisation, pretraining, loops. A scenario instance belongs to one
     trainer, which changes its agents' weights.
     """
-
-    State = TrainerState
-    test_results: dict[str, TestResult]
-    """What :meth:`_run_test_loop` found, by dataset."""
 
     # -- what a subclass writes ------------------------------------------------------------
 
@@ -137,14 +130,6 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             seed=self.hyper_params.seed,
         )
 
-    def _pretrain_agents(self) -> None:
-        """Train each agent's body alone, supervised, and put it into the state."""
-        for name in self.pretrained_agents:
-            result = self.pretrain(name)
-            for epoch, metrics in enumerate(result.metrics):
-                self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
-            self.load_pretrained(name, result)
-
     # -- components ------------------------------------------------------------------------
 
     @property
@@ -187,32 +172,13 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
 
     # -- state -----------------------------------------------------------------------------
 
-    @property
-    def iteration(self) -> int:
-        """The number of finished training iterations."""
-        return int(self.__dict__.get("_iteration", 0))
+    def _take_state(self, iteration: int, stage: str) -> TrainerState:
+        """Copy everything that the next iteration depends on."""
+        return self.components.take_state(iteration, stage)
 
-    @property
-    def state(self) -> TrainerState:
-        """What the next iteration continues from; a copy.
-
-        Raises
-        ------
-        StateError
-            Before :meth:`initial_state` or :meth:`train`.
-        """
-        stage = self.__dict__.get("_stage")
-        if stage is None:
-            raise StateError(
-                f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
-                " or set a saved one."
-            )
-        return self.components.take_state(self.iteration, stage)
-
-    @state.setter
-    def state(self, state: TrainerState) -> None:
+    def _load_state(self, state: TrainerState) -> None:
+        """Put back what :meth:`_take_state` gave."""
         self.components.load_state(state)
-        self._iteration, self._stage = state.iteration, state.stage
 
     def initial_state(self) -> TrainerState:
         """Go back to the untrained agents, fit the normalisation, and give that state."""
@@ -226,6 +192,19 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         return self.state
 
     # -- pretraining -----------------------------------------------------------------------
+
+    @classmethod
+    def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
+        """The agents whose bodies are pretrained: those that learn at all."""
+        if not hyper_params.pretrain_agents:
+            return []
+        names = build_protocol_handler(hyper_params).agent_names
+        sections = {name: hyper_params.agents[name] for name in names}
+        return [
+            name
+            for name, section in sections.items()
+            if not (section.is_random or section.use_manual_architecture)
+        ]
 
     @property
     def pretrained_agents(self) -> list[str]:
@@ -258,60 +237,8 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         iterations: int = self.hyper_params.rl.num_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
 
-    def train(self) -> None:
-        """Train and test the agents: from the state if there is one, else from the beginning."""
-        if self.__dict__.get("_stage") is None:
-            self.initial_state()
-            self._pretrain_agents()
-        with ExitStack() as stack:
-            self._build_train_context(stack)
-            self._run_train_loop()
-        with ExitStack() as stack:
-            self._build_test_context(stack)
-            self._run_test_loop()
-        if self.settings.run_id is not None and not self.settings.test_run:
-            self.save_checkpoint()
-
-    @attach_progress_bar(lambda self: self.num_train_iterations)
-    def _run_train_loop(self, iteration_context: IterationContext) -> None:
-        """Run all iterations that are left.
-
-        Parameters
-        ----------
-        iteration_context
-            Shows the progress.
-        """
-        iteration_context.set_description("Training")
-        iteration_context.step(self.iteration)
-        period = self.settings.checkpoint_period
-        while self.iteration < self.num_train_iterations:
-            iteration = self.iteration
-            stats = self._run_iteration(iteration)
-            self.log_stats(stats, iteration=iteration, stage=STAGE)
-            iteration_context.set_postfix(stats)
-            iteration_context.step()
-            if period and self.settings.run_id is not None and self.iteration % period == 0:
-                self.save_checkpoint()
-
-    def run_iterations(self, start: int, stop: int) -> list[Metrics]:
-        """Run iterations [start, stop) and give their metrics.
-
-        Raises
-        ------
-        StateError
-            If the state is not after ``start`` iterations.
-        """
-        if self.__dict__.get("_stage") is None or start != self.iteration:
-            raise StateError(
-                f"run_iterations: got start={start}, but the state is after {self.iteration}"
-                " iterations, or not there yet. Call initial_state() or set the state first."
-            )
-        with ExitStack() as stack:
-            self._build_train_context(stack)
-            return report_iterations("Training", range(start, stop), self._run_iteration)
-
-    def _run_iteration(self, iteration: int) -> Metrics:
-        """Run one iteration, changing the state; give its metrics."""
+    def _do_iteration(self, iteration: int) -> Metrics:
+        """Run one iteration, changing agents, optimizer, loss and cursor; give its metrics."""
         rl, parts = self.hyper_params.rl, self.components
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
             learning = parts.freezer.freeze_for(iteration)
@@ -322,12 +249,10 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             if parts.gae is not None:
                 rollouts = parts.gae(rollouts)
             parts.replay_buffer.store(rollouts)
-            self._iteration = iteration
             mean_losses = self._train_on_replay_buffer()
             parts.loss_module.end_iteration(mean_losses)
             parts.freezer.unfreeze()
             stats = self._get_log_stats(rollouts, mean_losses, train=True)
-        self._iteration, self._stage = iteration + 1, STAGE
         return stats | {f"{group}.lr": rate for group, rate in rates.items()}
 
     def _train_on_replay_buffer(self) -> TensorDict:
@@ -375,35 +300,6 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         iterations: int = self.hyper_params.rl.num_test_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
 
-    @attach_progress_bar(lambda self: self.num_test_iterations)
-    def _run_test_loop(self, iteration_context: IterationContext) -> None:
-        """Test the agents on every test set.
-
-        Parameters
-        ----------
-        iteration_context
-            Shows the progress.
-        """
-        iteration_context.set_description("Testing")
-        self.test_results = {}
-        for name in self.scenario_instance.test_environments:
-            result = self._test_on(name, iteration_context if name == "test" else None)
-            self.test_results[name] = result
-            stage = "test" if name == "test" else f"test.{name}"
-            self.log_stats(result.metrics, iteration=self.iteration, stage=stage)
-
-    def run_test(self, dataset: str = "test") -> TestResult:
-        """Test the agents as they are, without changing the state.
-
-        Parameters
-        ----------
-        dataset
-            ``"test"``, ``"train"``, or the name of an extra test set.
-        """
-        with ExitStack() as stack:
-            self._build_test_context(stack)
-            return self._test_on(dataset, None)
-
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
         environment = environment_of(self.scenario_instance, dataset)
         player = self.components.test_collector
@@ -418,13 +314,6 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
         verifiers = list(self.protocol_handler.verifier_names)
         return summarise_test(table, environment.dataset, self.agent_names, verifiers)
 
-    # -- keys and checkpoints --------------------------------------------------------------
-
-    @classmethod
-    def supports_stages(cls) -> bool:
-        """Say whether stages do what :meth:`train` does: unless a subclass has its own loops."""
-        return all(getattr(cls, name) is getattr(TensorDictRlTrainer, name) for name in _LOOPS)
-
     @classmethod
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
@@ -437,52 +326,3 @@ class TensorDictRlTrainer(TensorDictTrainer, StagedTrainer):
             agent_name,
             reads_num_iterations=cls.reads_num_iterations(hyper_params),
         )
-
-    def _get_metadata(self) -> dict[str, Any]:
-        """Give what a checkpoint says about itself."""
-        return {"trainer": self.hyper_params.trainer_name, "iteration": self.iteration}
-
-    def save_checkpoint(self, log: bool = True) -> None:
-        """Write the state into the run's checkpoint folder.
-
-        Parameters
-        ----------
-        log
-            Kept for trainers that call it so; whoever runs the trainer logs artifacts.
-        """
-        checkpoints.write_checkpoint(
-            self.checkpoint_base_dir, self.state, self.hyper_params, self._get_metadata()
-        )
-
-    def load_and_set_state_from_checkpoint(
-        self, from_base_run: bool = False, version: str = "latest"
-    ) -> None:
-        """Continue from the checkpoint of this run, or of the run it builds on.
-
-        Parameters
-        ----------
-        from_base_run
-            Whether to take ``base_run.run_id``'s.
-        version
-            ``"latest"``; other versions are states in the stage store.
-
-        Raises
-        ------
-        CheckPointNotFoundError
-            If there is none.
-        ParameterError
-            If another version is asked for, or there is no base run.
-        """
-        if version != "latest":
-            raise ParameterError(
-                f"load_and_set_state_from_checkpoint: got version={version!r}, expected 'latest'."
-                " Earlier states are in the stage store: use `ratchet fork`."
-            )
-        base = self.checkpoint_base_dir if not from_base_run else self._base_run_checkpoint()
-        self.state = checkpoints.read_state(base)
-
-    def _base_run_checkpoint(self) -> Any:  # noqa: ANN401
-        run_id = self.hyper_params.base_run.run_id
-        if run_id is None:
-            raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
-        return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)

@@ -1,0 +1,238 @@
+"""Training of local networks in stages: loops, state and checkpoints around one iteration.
+
+A subclass says what an iteration and a test do, and what its state is made of. Everything here
+calls those and nothing else, so that ``train`` and any cut into stages do the same.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
+from trainers.progress import IterationContext, attach_progress_bar, report_iterations
+from trainers.staged import Metrics, StagedTrainer, TestResult
+from trainers.tensordict import checkpoints
+from trainers.tensordict.base import TensorDictTrainer
+from trainers.tensordict.state import State as TrainerState
+
+STAGE = "train"
+_LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
+
+
+class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
+    """Base of trainers of local networks whose training is a row of alike iterations."""
+
+    State = TrainerState
+    test_results: dict[str, TestResult]
+    """What the last :meth:`_run_test_loop` found, by dataset."""
+    _iteration: int = 0
+    _stage: str | None = None
+
+    # -- what a subclass writes ------------------------------------------------------------
+
+    @abstractmethod
+    def _take_state(self, iteration: int, stage: str) -> TrainerState:
+        """Copy everything that the next iteration depends on."""
+
+    @abstractmethod
+    def _load_state(self, state: TrainerState) -> None:
+        """Put back what :meth:`_take_state` gave."""
+
+    @abstractmethod
+    def _do_iteration(self, iteration: int) -> Metrics:
+        """Run one iteration; give its metrics."""
+
+    @abstractmethod
+    def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
+        """Test on a dataset, inside the test context."""
+
+    @property
+    @abstractmethod
+    def num_test_iterations(self) -> int:
+        """How many steps the test's progress has."""
+
+    def _pretrain_agents(self) -> None:
+        """Train each agent's body alone, supervised, and put it into the state."""
+        for name in self.pretrained_agents:
+            result = self.pretrain(name)
+            for epoch, metrics in enumerate(result.metrics):
+                self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
+            self.load_pretrained(name, result)
+
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def iteration(self) -> int:
+        """The number of finished training iterations."""
+        return self._iteration
+
+    @property
+    def state(self) -> TrainerState:
+        """What the next iteration continues from; a copy.
+
+        Raises
+        ------
+        StateError
+            Before :meth:`initial_state` or :meth:`train`.
+        """
+        if self._stage is None:
+            raise StateError(
+                f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
+                " or set a saved one."
+            )
+        return self._take_state(self._iteration, self._stage)
+
+    @state.setter
+    def state(self, state: TrainerState) -> None:
+        self._load_state(state)
+        self._iteration, self._stage = state.iteration, state.stage
+
+    # -- training --------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Train and test the agents: from the state if there is one, else from the beginning."""
+        if self._stage is None:
+            self.initial_state()
+            self._pretrain_agents()
+        with ExitStack() as stack:
+            self._build_train_context(stack)
+            self._run_train_loop()
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            self._run_test_loop()
+        if self.settings.run_id is not None and not self.settings.test_run:
+            self.save_checkpoint()
+
+    @attach_progress_bar(lambda self: self.num_train_iterations)
+    def _run_train_loop(self, iteration_context: IterationContext) -> None:
+        """Run all iterations that are left.
+
+        Parameters
+        ----------
+        iteration_context
+            Shows the progress.
+        """
+        iteration_context.set_description("Training")
+        iteration_context.step(self.iteration)
+        period = self.settings.checkpoint_period
+        while self.iteration < self.num_train_iterations:
+            iteration = self.iteration
+            stats = self._run_iteration(iteration)
+            self.log_stats(stats, iteration=iteration, stage=STAGE)
+            iteration_context.set_postfix(stats)
+            iteration_context.step()
+            if period and self.settings.run_id is not None and self.iteration % period == 0:
+                self.save_checkpoint()
+
+    def run_iterations(self, start: int, stop: int) -> list[Metrics]:
+        """Run iterations [start, stop) and give their metrics.
+
+        Raises
+        ------
+        StateError
+            If the state is not after ``start`` iterations.
+        """
+        if self._stage is None or start != self.iteration:
+            raise StateError(
+                f"run_iterations: got start={start}, but the state is after {self.iteration}"
+                " iterations, or not there yet. Call initial_state() or set the state first."
+            )
+        with ExitStack() as stack:
+            self._build_train_context(stack)
+            return report_iterations("Training", range(start, stop), self._run_iteration)
+
+    def _run_iteration(self, iteration: int) -> Metrics:
+        """Run one iteration and count it."""
+        metrics = self._do_iteration(iteration)
+        self._iteration, self._stage = iteration + 1, STAGE
+        return metrics
+
+    # -- testing ---------------------------------------------------------------------------
+
+    @attach_progress_bar(lambda self: self.num_test_iterations)
+    def _run_test_loop(self, iteration_context: IterationContext) -> None:
+        """Test the agents on every test set.
+
+        Parameters
+        ----------
+        iteration_context
+            Shows the progress.
+        """
+        iteration_context.set_description("Testing")
+        self.test_results = {}
+        for name in self.scenario_instance.test_environments:
+            result = self._test_on(name, iteration_context if name == "test" else None)
+            self.test_results[name] = result
+            stage = "test" if name == "test" else f"test.{name}"
+            self.log_stats(result.metrics, iteration=self.iteration, stage=stage)
+
+    def run_test(self, dataset: str = "test") -> TestResult:
+        """Test the agents as they are, without changing the state.
+
+        Parameters
+        ----------
+        dataset
+            ``"test"``, ``"train"``, or the name of an extra test set.
+        """
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            return self._test_on(dataset, None)
+
+    @classmethod
+    def supports_stages(cls) -> bool:
+        """Say whether stages do what :meth:`train` does: unless a subclass has its own loops."""
+        return all(getattr(cls, name) is getattr(StagedTensorDictTrainer, name) for name in _LOOPS)
+
+    # -- checkpoints -----------------------------------------------------------------------
+
+    def _get_metadata(self) -> dict[str, Any]:
+        """Give what a checkpoint says about itself."""
+        return {"trainer": self.hyper_params.trainer_name, "iteration": self.iteration}
+
+    def save_checkpoint(self, log: bool = True) -> None:
+        """Write the state into the run's checkpoint folder.
+
+        Parameters
+        ----------
+        log
+            Kept for trainers that call it so; whoever runs the trainer logs artifacts.
+        """
+        checkpoints.write_checkpoint(
+            self.checkpoint_base_dir, self.state, self.hyper_params, self._get_metadata()
+        )
+
+    def load_and_set_state_from_checkpoint(
+        self, from_base_run: bool = False, version: str = "latest"
+    ) -> None:
+        """Continue from the checkpoint of this run, or of the run it builds on.
+
+        Parameters
+        ----------
+        from_base_run
+            Whether to take ``base_run.run_id``'s.
+        version
+            ``"latest"``; other versions are states in the stage store.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none, or no base run.
+        ParameterError
+            If another version is asked for.
+        """
+        if version != "latest":
+            raise ParameterError(
+                f"load_and_set_state_from_checkpoint: got version={version!r}, expected 'latest'."
+                " Earlier states are in the stage store: use `ratchet fork`."
+            )
+        base = self._base_run_checkpoint() if from_base_run else self.checkpoint_base_dir
+        self.state = checkpoints.read_state(base)
+
+    def _base_run_checkpoint(self) -> Path:
+        run_id = self.hyper_params.base_run.run_id
+        if run_id is None:
+            raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
+        return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)
