@@ -131,7 +131,9 @@ class GraphIsomorphismBody(AgentBody):
         )
         self.node_in = init.linear(d_nodes, d_model, bias=False)
         self.pooled_in = init.linear(d_nodes, d_model, bias=False)
-        self.flags = init.vector(3, d_model)  # first pooled, second pooled, node
+        # Flags say what a token is; the linear layers beside them need no bias.
+        self.pooled_flags = init.vector(NUM_GRAPHS, d_model)
+        self.node_flag = init.vector(d_model)
         self.linear_in = (
             None if d_linear_history is None else init.linear(d_linear_history, d_model)
         )
@@ -167,8 +169,8 @@ class GraphIsomorphismBody(AgentBody):
         pooled = self._pool(nodes, weight, inputs.generator)  # [b, 2, D]
         b, _, n = weight.shape
         tokens = [
-            F.linear(pooled, self.pooled_in.weight) + self.flags[:2],
-            F.linear(nodes.view(b, NUM_GRAPHS * n, -1), self.node_in.weight, self.flags[2]),
+            F.linear(pooled, self.pooled_in.weight) + self.pooled_flags,
+            F.linear(nodes.view(b, NUM_GRAPHS * n, -1), self.node_in.weight, self.node_flag),
         ]
         mask = inputs.data["attention_mask"]
         num_pooled = NUM_GRAPHS
@@ -182,7 +184,7 @@ class GraphIsomorphismBody(AgentBody):
         x = self.transformer(torch.cat(tokens, dim=1), mask)
         norm = self.out_norm
         x = F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-        pooled_tokens, node_tokens = x[:, :num_pooled], x[:, num_pooled:]
+        pooled_tokens, node_tokens = torch.split(x, [num_pooled, NUM_GRAPHS * n], dim=1)
         return Representation(
             whole=None if self.whole_out is None else self.whole_out(pooled_tokens.flatten(1)),
             symbols=None if self.node_out is None else self.node_out(node_tokens),
