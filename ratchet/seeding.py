@@ -1,4 +1,4 @@
-"""Generators made of (seed, stage, iteration, purpose, agent), so that nothing depends on what ran before.
+"""Generators made of (seed, stage, iteration, purpose, agent): nothing depends on what ran before.
 
 Used by every stage. Heavy libraries are imported inside, since parameters and the command line
 stand on the same package.
@@ -80,17 +80,17 @@ def seeded_globals(seed: int) -> Iterator[None]:
     import torch
 
     python_state = random.getstate()
-    numpy_state = np.random.get_state()
+    numpy_state = np.random.get_state()  # noqa: NPY002 -- the global one is meant
     torch_state = torch.get_rng_state()
     cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 -- the global one is meant
     torch.manual_seed(seed)
     try:
         yield
     finally:
         random.setstate(python_state)
-        np.random.set_state(numpy_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002 -- the global one is meant
         torch.set_rng_state(torch_state)
         if cuda_states:
             torch.cuda.set_rng_state_all(cuda_states)
