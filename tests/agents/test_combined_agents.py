@@ -86,6 +86,20 @@ def test_a_decision_that_must_be_made_is_made_and_one_that_must_not_costs_nothin
     assert logits[6:, :2].isinf().all()
 
 
+def test_an_agent_that_speaks_but_may_not_decide_has_no_decision_in_its_log_prob(new_game):
+    game = new_game()
+    td = game.reset()
+    td["agents", "can_decide"][:6] = False
+    td = game.agents.act(td, generators=game.generators())
+    verifier = game.agents.agent_names.index("verifier")
+    assert (td["agents", "decision"][:6, verifier] == 2).all()
+    logits = td["agents", "message_logits"][:6, verifier].log_softmax(-1)
+    said = td["agents", "message"][:6, verifier].unsqueeze(-1)
+    expected = logits.gather(-1, said).flatten()
+    for found in (td, game.agents.evaluate(td)):
+        torch.testing.assert_close(found["agents", "log_prob"][:6, verifier], expected)
+
+
 def test_a_prover_answers_in_the_graph_opposite_to_the_question(new_game):
     game = new_game()
     question, answer = game.play(size=40, steps=2)
