@@ -29,7 +29,7 @@ def retry(lab, flow_run_id):
                 await client.set_flow_run_state(flow_run_id, Crashed(), force=True)
 
     asyncio.run(crash())
-    entrypoint = f"{HERE.parent.parent / 'flows' / 'experiment.py'}:experiment"
+    entrypoint = f"{HERE.parent.parent / 'flows' / 'retrying.py'}:experiment"
     command = [sys.executable, "-m", "prefect", "flow-run", "retry", flow_run_id]
     finished = subprocess.run(
         [*command, "--entrypoint", entrypoint],

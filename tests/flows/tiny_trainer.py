@@ -40,7 +40,9 @@ class TinyState:
     @classmethod
     def load(cls, directory):
         content = json.loads((Path(directory) / "state.json").read_text())
-        return cls(content["iteration"], load_file(Path(directory) / "weights.safetensors")["weights"])
+        return cls(
+            content["iteration"], load_file(Path(directory) / "weights.safetensors")["weights"]
+        )
 
 
 class TinyTrainer(Trainer, StagedTrainer):
