@@ -11,11 +11,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ratchet.errors import DataError
+from flows.identity import Arms
+from ratchet.errors import DataError, ParameterError, RunNotFoundError
+from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
-from tasks.keys import ArmKeys, Pins
+from ratchet.tracking.run_folder import RunFolder
+from tasks.keys import ArmKeys
+from tasks.pins import Pins
 
 FORK_FILE = "fork.json"
 
@@ -50,6 +54,56 @@ class Fork(BaseModel):
             return cls.model_validate(json.loads(path.read_bytes()))
         except (ValueError, ValidationError) as error:
             raise DataError(f"{path}: {error}. Remove the run's folder and fork again.") from error
+
+
+def arm_keys(
+    arms: Arms,
+    settings: ExperimentSettings,
+    store: StageStore,
+    fork: Fork | None,
+    records: Sequence[StageRecord] | None,
+) -> list[ArmKeys]:
+    """Make the keys of every arm, with what is kept of earlier stages.
+
+    Parameters
+    ----------
+    arms
+        Parameters by name.
+    settings
+        Of these, ``base_dir`` is read.
+    store
+        Where the stages lie.
+    fork
+        What the run shares with its parent, if it is a fork.
+    records
+        The run's own stages, if they are to be kept; else None.
+    """
+    found = []
+    for arm, hyper_params in arms.items():
+        keys = ArmKeys(arm, hyper_params, base_dir=settings.base_dir)
+        pins = Pins()
+        if fork is not None:
+            pins = make_pins(store, keys, fork.stages, last=fork.iteration)
+        if records is not None:
+            own = make_pins(store, keys, records)
+            pins = own if own.last >= pins.last else pins
+        found.append(ArmKeys(arm, hyper_params, base_dir=settings.base_dir, pins=pins))
+    return found
+
+
+def recorded_stages(settings: ExperimentSettings) -> list[StageRecord]:
+    """Read the stages that a run has recorded; none if there is no such run."""
+    try:
+        return RunFolder(run_path(settings)).manifest.stages
+    except RunNotFoundError:
+        return []
+
+
+def run_path(settings: ExperimentSettings) -> Path:
+    """Give the folder of the run that the settings name."""
+    if settings.run_id is None:
+        raise ParameterError("settings.run_id: got None, expected the id of a run.")
+    return Path(settings.runs) / settings.run_id
 
 
 def make_pins(

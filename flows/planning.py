@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.identity import ArmChanges, absolute_settings, read_arms, store_url
-from flows.pinning import Fork
-from flows.setup import arm_keys, recorded_stages
+from flows.pinning import Fork, arm_keys, recorded_stages
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.misses import explain_miss

@@ -5,20 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from flows.identity import Arms, read_arms, stable_run_id, store_url
-from flows.pinning import Fork, make_pins
+from flows.pinning import Fork, arm_keys, recorded_stages, run_path
 from flows.recording import RunRecorder
-from ratchet.errors import ParameterError, RunNotFoundError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
-from ratchet.tracking.manifest import RunManifest, StageRecord
+from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
-from tasks.keys import ArmKeys, Pins
+from tasks.keys import ArmKeys
 from tasks.session import ArmSession
 
 logger = logging.getLogger(__name__)
@@ -72,7 +70,7 @@ def open_run(
     store.check_writable()
     uri = tracking_uri(chosen)
     records = recorded_stages(chosen) if keep else None
-    fork = Fork.read(_run_path(chosen))
+    fork = Fork.read(run_path(chosen))
     keys = arm_keys(all_arms, chosen, store, fork, records)
     folder = _open_folder(name, all_arms, chosen, fork, flow_run_id)
     recorder = RunRecorder(folder, store, uri)
@@ -84,49 +82,6 @@ def open_run(
     return ExperimentRun(chosen, folder, recorder, sessions, uri)
 
 
-def arm_keys(
-    arms: Arms,
-    settings: ExperimentSettings,
-    store: StageStore,
-    fork: Fork | None,
-    records: Sequence[StageRecord] | None,
-) -> list[ArmKeys]:
-    """Make the keys of every arm, with what is kept of earlier stages.
-
-    Parameters
-    ----------
-    arms
-        Parameters by name.
-    settings
-        Of these, ``base_dir`` is read.
-    store
-        Where the stages lie.
-    fork
-        What the run shares with its parent, if it is a fork.
-    records
-        The run's own stages, if they are to be kept; else None.
-    """
-    found = []
-    for arm, hyper_params in arms.items():
-        keys = ArmKeys(arm, hyper_params, base_dir=settings.base_dir)
-        pins = Pins()
-        if fork is not None:
-            pins = make_pins(store, keys, fork.stages, last=fork.iteration)
-        if records is not None:
-            own = make_pins(store, keys, records)
-            pins = own if own.last >= pins.last else pins
-        found.append(ArmKeys(arm, hyper_params, base_dir=settings.base_dir, pins=pins))
-    return found
-
-
-def recorded_stages(settings: ExperimentSettings) -> list[StageRecord]:
-    """Read the stages that a run has recorded; none if there is no such run."""
-    try:
-        return RunFolder(_run_path(settings)).manifest.stages
-    except RunNotFoundError:
-        return []
-
-
 def tracking_uri(settings: ExperimentSettings) -> str | None:
     """Give the MLflow to mirror to; None if the settings switch it off."""
     from ratchet.tracking.mlflow_mirror import default_tracking_uri
@@ -134,12 +89,6 @@ def tracking_uri(settings: ExperimentSettings) -> str | None:
     if not settings.tracking:
         return None
     return settings.tracking_uri or default_tracking_uri(settings.home)
-
-
-def _run_path(settings: ExperimentSettings) -> Path:
-    if settings.run_id is None:
-        raise ParameterError("settings.run_id: got None, expected the id of a run.")
-    return Path(settings.runs) / settings.run_id
 
 
 def _open_folder(

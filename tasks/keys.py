@@ -6,18 +6,17 @@ and parameters only: no data, no agents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.parameters.base import SECTIONS
-from ratchet.parameters.discovery import load_plugins
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from ratchet.store.keys import stage_key
 from tasks.calls import TEST_DATASET, StageCall
+from tasks.key_parameters import data_parameters, without_path
+from tasks.pins import Pins
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
     from trainers.base import Trainer
     from trainers.staged import StagedTrainer
 
-_NOT_DATA = (
-    "base_run",
-    "message_regression",
-    "protocol_common",
-    "rl",
-    "solo_agent",
-    "zk_protocol",
-)
 STAGE_VERSIONS = {
     "build_scenario": 1,
     "initial_state": 1,
@@ -44,33 +35,6 @@ STAGE_VERSIONS = {
     "whole": 1,
 }
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
-
-
-@dataclass(frozen=True)
-class Pins:
-    """Stages of an earlier run that are kept although their keys may no longer be computed.
-
-    Attributes
-    ----------
-    stages
-        Name of a stage that is no training, and iterations done after it → key.
-    states
-        Iterations done → key of the state, in a chain without a gap, 0 left out.
-    """
-
-    stages: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    states: Mapping[int, str] = field(default_factory=dict)
-
-    def find(self, name: str, iteration: int) -> str | None:
-        """Give the key that is kept for a stage, if any."""
-        if name == "train":
-            return self.states.get(iteration)
-        return self.stages.get((name, iteration))
-
-    @property
-    def last(self) -> int:
-        """The iterations done in the last state that is kept; 0 without one."""
-        return max(self.states, default=0)
 
 
 class ArmKeys:
@@ -295,7 +259,7 @@ class ArmKeys:
             agent = detail if stage == "pretrain" else None
             read_as = "initial_state" if stage == "pretrained_state" else stage
             parameters = self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
-        parameters = {name: _without_path(value) for name, value in parameters.items()}
+        parameters = {name: without_path(value) for name, value in parameters.items()}
         return {**parameters, "stage_version": STAGE_VERSIONS[stage]}
 
     @property
@@ -316,27 +280,3 @@ class ArmKeys:
 
         protocol = type(build_protocol_handler(self.hyper_params, base_dir=self.base_path))
         return code_fingerprint(self.trainer_class, type(self.scenario), protocol)
-
-
-def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Give the parameters that decide the datasets, as plain data.
-
-    Sections of the scenario, and those of plug-ins that say nothing about who reads them.
-    """
-    load_plugins()
-    everything = hyper_params.to_dict()
-    names = ["scenario", "dataset", "seed", "test_size"]
-    for name, section in SECTIONS.items():
-        readers = section.trainers or section.protocols or section.scenarios
-        if hyper_params.scenario in section.scenarios or not (readers or name in _NOT_DATA):
-            names.append(name)
-    return {name: everything[name] for name in names}
-
-
-def _without_path(value: object) -> object:
-    """Leave out where a plug-in lies: its source is in the fingerprint, its path is no matter."""
-    if isinstance(value, str) and ".py:" in value:
-        return value.rpartition(":")[2]
-    if isinstance(value, Mapping) and {"module_path", "class_name"} == value.keys():
-        return value["class_name"]
-    return value

@@ -1,0 +1,57 @@
+"""The chain of stored states: as far as it goes without a gap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tasks.chain import find_chain, next_stop
+
+
+@dataclass
+class Link:
+    start_iteration: int
+    iteration: int
+
+
+class FakeStore:
+    """Has the states after these iterations, each made from another."""
+
+    def __init__(self, links):
+        self.links = {str(stop): Link(start, stop) for start, stop in links}
+
+    def find(self, key):
+        return self.links.get(key)
+
+
+class FakeKeys:
+    def state_key(self, iteration):
+        return str(iteration)
+
+
+@pytest.mark.parametrize(
+    ("links", "target", "expected"),
+    [
+        ([], 7, []),
+        ([(0, 3), (3, 6), (6, 7)], 7, [3, 6, 7]),
+        ([(0, 3), (3, 6), (6, 9)], 7, [3, 6]),
+        ([(0, 3), (6, 7)], 7, [3]),
+        ([(3, 6), (6, 7)], 7, []),
+        ([(0, 7), (0, 3)], 7, [7]),
+        ([(0, 3), (3, 6), (2, 7)], 7, [3, 6]),
+        ([(0, 3)], 0, []),
+        ([(7, 7)], 7, []),
+    ],
+)
+def test_the_furthest_state_without_a_gap_is_found(links, target, expected):
+    chain = find_chain(FakeStore(links), FakeKeys(), target)
+    assert [link.iteration for link in chain] == expected
+
+
+@pytest.mark.parametrize(
+    ("position", "target", "size", "stop"),
+    [(0, 25, 10, 10), (10, 25, 10, 20), (20, 25, 10, 25), (7, 25, 10, 10), (0, 3, 10, 3)],
+)
+def test_training_is_cut_at_multiples(position, target, size, stop):
+    assert next_stop(position, target, size) == stop

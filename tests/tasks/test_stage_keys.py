@@ -1,0 +1,90 @@
+"""Keys depend on what decides a stage's result, and on nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ratchet.errors import UnknownNameError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from tasks.keys import ArmKeys
+from tasks.pins import Pins
+
+FOLDER = Path(__file__).parent.parent / "flows"
+
+
+def make_keys(arm="main", pins=None, base_dir=FOLDER, **changes):
+    hyper_params = HyperParameters(
+        scenario="graph_isomorphism",
+        trainer={"module_path": "tiny_trainer.py", "class_name": "TinyTrainer"},
+        dataset="generated",
+        pretrain_agents=True,
+    ).replace({"rl.num_iterations": 7, **changes})
+    return ArmKeys(arm, hyper_params, base_dir=str(base_dir), pins=pins)
+
+
+@pytest.fixture(scope="module")
+def keys():
+    return make_keys()
+
+
+def all_keys(keys):
+    return {
+        "data": keys.build_scenario().key,
+        "initial": keys.initial_state().key,
+        "pretrain": keys.pretrain("prover").key,
+        "first": keys.pretrained_state().key,
+        "train": keys.state_key(5),
+        "test": keys.test().key,
+    }
+
+
+def changed(keys, **changes):
+    old, new = all_keys(keys), all_keys(make_keys(**changes))
+    return {name for name in old if old[name] != new[name]}
+
+
+def test_all_keys_differ_and_none_depends_on_the_arms_name(keys):
+    assert len(set(all_keys(keys).values())) == 6
+    assert all_keys(make_keys(arm="other")) == all_keys(keys)
+
+
+def test_each_parameter_changes_what_reads_it_and_what_comes_after(keys):
+    assert changed(keys, **{"rl.num_test_iterations": 3}) == {"test"}
+    assert changed(keys, **{"rl.num_iterations": 9}) == {"test"}
+    assert changed(keys, **{"rl.lr": 0.1}) == {"train", "test"}
+    assert changed(keys, seed=1) == set(all_keys(keys))
+    assert changed(keys, **{"graph_isomorphism.num_pairs": 40}) == set(all_keys(keys))
+
+
+def test_the_state_after_k_iterations_does_not_depend_on_the_cut(keys):
+    assert keys.train(0, 5).key == keys.train(4, 5).key == keys.state_key(5)
+    assert keys.train(0, 5).key != keys.train(0, 6).key
+    assert keys.train(4, 5).label == "train main 4→5"
+    assert keys.pretrain("prover").name == "pretrain-prover"
+    assert (keys.test().name, keys.test("hard").name) == ("test", "test-hard")
+
+
+def test_no_path_is_in_a_key(keys, tmp_path):
+    (tmp_path / "tiny_trainer.py").write_text((FOLDER / "tiny_trainer.py").read_text())
+    assert all_keys(make_keys(base_dir=tmp_path)) == all_keys(keys)
+
+
+def test_a_kept_state_is_the_base_of_what_follows_unless_this_code_computes_it(keys):
+    own = {3: keys.state_key(3), 6: keys.state_key(6)}
+    assert make_keys(pins=Pins(states=own)).state_key(7) == keys.state_key(7)
+    other = make_keys(pins=Pins(states={3: "0" * 64}))
+    assert other.state_key(3) == "0" * 64
+    assert other.state_key(7) != keys.state_key(7)
+    again = make_keys(pins=Pins(states={3: "0" * 64, 6: other.state_key(6)}))
+    assert again.state_key(7) == other.state_key(7)
+
+
+def test_a_recorded_stage_is_recognised(keys):
+    assert keys.has("train", 5, keys.state_key(5))
+    assert not keys.has("train", 5, keys.state_key(6))
+    assert keys.has("pretrain-prover", 0, keys.pretrain("prover").key)
+    assert not keys.has("unheard-of", 0, "0" * 64)
+    with pytest.raises(UnknownNameError):
+        keys.by_name("unheard-of")
