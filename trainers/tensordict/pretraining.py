@@ -16,6 +16,7 @@ from trainers.staged import Metrics, PretrainResult, Table
 from trainers.tensordict.snapshots import agent_tensors, copy_tensors
 from trainers.tensordict.solo_learning import SoloLearner
 from trainers.tensordict.state import check_same_tensors, clone_tensors
+from trainers.tensordict.testing import complete_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,7 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
 
     epochs = range(1 if test_run else hyper_params.solo_agent.num_epochs)
     metrics = report_iterations(f"Pretraining {agent_name}", epochs, run_epoch)
+    complete_table(table, trainer.test_environment.dataset, [agent_name])
     wanted = _parts(agent_tensors(agents)[agent_name], PARTS)
     return PretrainResult(clone_tensors(wanted), metrics, table)
 
