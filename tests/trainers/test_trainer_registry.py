@@ -33,9 +33,7 @@ def test_listing_trainers_imports_neither_torch_nor_any_trainer():
 
 
 def test_an_unknown_trainer_gets_the_nearest_name(tiny):
-    with pytest.raises(
-        UnknownNameError, match=r"'vanila_ppo'\. Did you mean 'vanilla_ppo'"
-    ):
+    with pytest.raises(UnknownNameError, match=r"'vanila_ppo'\. Did you mean 'vanilla_ppo'"):
         trainer_class(tiny.parameters(trainer="vanila_ppo"))
 
 
