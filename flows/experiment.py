@@ -63,6 +63,7 @@ async def experiment(
     async with _recorded(run):
         for session in run.sessions:
             await _play_arm(run, session, force=force)
+        run.folder.set_status("completed")  # the report says so too
         await save_report(run.folder, run.settings)
     return ExperimentResult(
         run_id=run.folder.run_id,
@@ -123,9 +124,6 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
         run.folder.set_status("failed", message)
         run.folder.log_event("failed", message)
         raise
-    else:
-        if run.folder.manifest.status != "completed":
-            run.folder.set_status("completed")
     finally:
         for session in run.sessions:
             session.close()

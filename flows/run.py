@@ -101,6 +101,7 @@ def run_arms(
     _make_home(Path(chosen.home))
     prepare_environment(chosen.home, chosen.num_threads)
     main, *others = arms
+    _start_server(Path(chosen.home))
     parameters: dict[str, Any] = {
         "hyper_params": arms[main].to_dict(),
         "settings": chosen.to_dict(),
@@ -147,6 +148,23 @@ def _make_home(home: Path) -> None:
             f"{home}: cannot be made or written ({error}). Choose another place with the setting"
             " `home`."
         ) from error
+
+
+def _start_server(home: Path) -> None:
+    """Start Prefect's temporary server unless there is a server already.
+
+    One process after the other: two that set up the same new database at once both fail.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    if PREFECT_API_URL.value():
+        return
+    from prefect.server.api.server import SubprocessASGIServer
+
+    from ratchet.tracking.files import locked
+
+    with locked(home / "prefect" / ".server.lock"):
+        SubprocessASGIServer().start()
 
 
 def _as_parameters(hyper_params: HyperParameters | Mapping[str, Any]) -> HyperParameters:

@@ -5,6 +5,7 @@ They read the environment once, when they are imported. What the user has set st
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -15,10 +16,14 @@ _QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
     "PREFECT_LOGGING_LEVEL": "WARNING",
+    # the temporary server complains of being stopped; what we say ourselves is let through below
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
+_OUR_LOGGERS = ("deployments", "flows", "ratchet", "tasks", "trainers")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _CHOSEN_PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 
@@ -42,6 +47,8 @@ def prepare_environment(
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    for name in _OUR_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
     for name in _THREADS:
         os.environ.setdefault(name, str(num_threads))
     if any(os.environ.get(name) for name in _CHOSEN_PREFECT):

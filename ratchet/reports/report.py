@@ -98,7 +98,8 @@ def headline(accuracies: Sequence[AccuracyRow], differences: Sequence[Difference
     if not rivals:
         return f"{sentence}."
     rival = rivals[0]
-    verdict = "more than chance explains" if rival.estimate.excludes_zero else "within chance"
+    beyond = "more than" if rival.estimate.excludes_zero else "no more than"
+    verdict = f"{beyond} the draw of test data explains (one training run each)"
     points = f"{rival.estimate.points()} percentage points"
     return f"{sentence}; the difference to “{rival.second}” is {points}, {verdict}."
 
