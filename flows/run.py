@@ -101,7 +101,6 @@ def run_arms(
     _make_home(Path(chosen.home))
     prepare_environment(chosen.home, chosen.num_threads)
     main, *others = arms
-    _start_server(Path(chosen.home))
     parameters: dict[str, Any] = {
         "hyper_params": arms[main].to_dict(),
         "settings": chosen.to_dict(),
@@ -111,6 +110,7 @@ def run_arms(
         "force": force,
     }
     try:
+        _start_server(Path(chosen.home))
         return ExperimentResult.from_dict(_run_flow(run_id, parameters))
     except RatchetError:
         raise
