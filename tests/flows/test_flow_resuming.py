@@ -90,3 +90,23 @@ def test_two_equal_runs_at_once_do_each_stage_once(lab, undisturbed):
     assert sum(result["made"] for result in results) == 9
     assert [lab.weights(result) for result in results] == [undisturbed["weights"]] * 2
     assert sorted(lab.metrics(results[0])) == sorted(undisturbed["metrics"])
+
+
+def test_a_real_trainer_killed_in_training_ends_as_if_never_killed(lab):
+    hyper_params = lab.hyper_params(
+        trainer="vanilla_ppo",
+        interaction_protocol="nip",
+        rl={"num_iterations": 4, "frames_per_batch": 64, "minibatch_size": 32, "num_epochs": 2},
+        solo_agent={"num_epochs": 2, "batch_size": 32},
+        nip_protocol={"max_message_rounds": 4},
+    )
+    whole = lab.settings(iterations_per_task=4, store=str(lab.folder / "whole"), run_id="whole")
+    expected = lab.run(hyper_params, whole)
+    pieces = lab.settings(iterations_per_task=1)
+    lab.kill("stage=train;iteration=3;within=0.3;seed=5", hyper_params, pieces)
+    result = lab.run(hyper_params, pieces)
+    assert result["states"] == expected["states"]
+    stage = lab.folder / "whole" / "stages" / expected["states"]["main"]
+    assert lab.weights(result) == lab.hashes(stage)
+    assert lab.metrics(result) == lab.metrics(expected)
+    assert result["found"] >= 6

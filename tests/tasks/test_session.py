@@ -1,0 +1,72 @@
+"""A stage continues from the state that its key names, whatever the process did before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ratchet.parameters.settings import ExperimentSettings
+from tasks.session import ArmSession
+from trainers.staged import StagedTrainer
+
+
+class FakeState:
+    loaded: list = []  # noqa: RUF012 -- what was read, in order
+
+    @classmethod
+    def load(cls, directory):
+        cls.loaded.append(Path(directory).parent.name)
+        return cls.loaded[-1]
+
+
+class FakeTrainer(StagedTrainer):
+    State = FakeState
+    state = None
+
+    def __init__(self, hyper_params, instance, settings):
+        pass
+
+    num_train_iterations = 0
+    initial_state = run_iterations = run_test = stage_key_parameters = None
+
+
+class FakeKeys:
+    arm = "main"
+    hyper_params = None
+    trainer_class = FakeTrainer
+
+
+class FakeStore:
+    def open(self, key):
+        return Path("/store") / key
+
+
+@pytest.fixture
+def session(monkeypatch):
+    FakeState.loaded.clear()
+    monkeypatch.setattr(ArmSession, "instance", None)
+    session = ArmSession(FakeKeys(), ExperimentSettings(), FakeStore())
+    yield session
+    session.close()
+
+
+def test_the_state_is_read_unless_the_trainer_holds_that_very_one(session):
+    trainer = session.trainer_at("a")
+    assert trainer.state == "a"
+    session.holds("b")
+    assert session.trainer_at("b") is trainer
+    assert FakeState.loaded == ["a"], "what it holds need not be read"
+    session.holds("b")
+    session.trainer_at("c")
+    assert FakeState.loaded == ["a", "c"], "another run has made what comes after b"
+
+
+def test_whoever_takes_the_trainer_may_change_its_state(session):
+    session.trainer_at("a")
+    session.trainer_at("a")
+    assert FakeState.loaded == ["a", "a"]
+    session.holds("a")
+    assert session.trainer is not None
+    session.trainer_at("a")
+    assert FakeState.loaded == ["a", "a", "a"]
