@@ -94,10 +94,10 @@ class Stage:
             Whatever the work raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self.work, call, session, force)
+        # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
         one = _run_stage.with_options(
             name=self.name,
             task_run_name=call.label,
-            tags=[call.arm],
             retries=session.settings.retries,
             retry_delay_seconds=session.settings.retry_delay_seconds,
             retry_condition_fn=_is_worth_a_retry,
