@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from flows import temporary_server
 from flows.identity import ArmChanges, Arms, absolute_settings, read_arms, stable_run_id
 from flows.result import ExperimentResult
 from ratchet.errors import RatchetError, StageFailedError, StoreError
@@ -100,6 +101,7 @@ def run_arms(
     chosen = chosen.model_copy(update={"run_id": run_id})
     _make_home(Path(chosen.home))
     prepare_environment(chosen.home, chosen.num_threads)
+    temporary_server.launch(chosen.home)
     main, *others = arms
     parameters: dict[str, Any] = {
         "hyper_params": arms[main].to_dict(),
@@ -110,7 +112,7 @@ def run_arms(
         "force": force,
     }
     try:
-        _start_server(Path(chosen.home))
+        temporary_server.ensure(chosen.home)
         return ExperimentResult.from_dict(_run_flow(run_id, parameters))
     except RatchetError:
         raise
@@ -148,23 +150,6 @@ def _make_home(home: Path) -> None:
             f"{home}: cannot be made or written ({error}). Choose another place with the setting"
             " `home`."
         ) from error
-
-
-def _start_server(home: Path) -> None:
-    """Start Prefect's temporary server unless there is a server already.
-
-    One process after the other: two that set up the same new database at once both fail.
-    """
-    from prefect.settings import PREFECT_API_URL
-
-    if PREFECT_API_URL.value():
-        return
-    from prefect.server.api.server import SubprocessASGIServer
-
-    from ratchet.tracking.files import locked
-
-    with locked(home / "prefect" / ".server.lock"):
-        SubprocessASGIServer().start()
 
 
 def _as_parameters(hyper_params: HyperParameters | Mapping[str, Any]) -> HyperParameters:

@@ -112,6 +112,7 @@ def _run_and_show(
     keep: bool = False,
 ) -> None:
     """Do the work with progress shown, then print the results; on failure say what to do next."""
+    from flows import temporary_server
     from flows.cli.environment import prepare_environment
     from flows.cli.progress import shown_progress
     from flows.cli.results import print_results
@@ -119,6 +120,7 @@ def _run_and_show(
     if run_id is not None:
         print_plain(f"Run {run_id}")
     prepare_environment(settings.home, settings.num_threads)
+    temporary_server.launch(settings.home)  # it starts while this process imports what it needs
     try:
         total = _remaining_iterations(arms, settings, keep=keep) if arms is not None else None
         with shown_progress("none" if quiet else settings.progress, total):
