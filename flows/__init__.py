@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flows.experiment import experiment
+    from flows.experiment_flow import experiment
     from flows.forking import fork_experiment
     from flows.planning import PlannedStage, plan_experiment
     from flows.result import ExperimentResult
     from flows.run import resume_experiment, run_experiment
-    from flows.sweep import sweep
+    from flows.sweep_flow import sweep
 
 __all__ = [
     "ExperimentResult",
@@ -30,12 +30,12 @@ __all__ = [
 _HOMES = {
     "ExperimentResult": "flows.result",
     "PlannedStage": "flows.planning",
-    "experiment": "flows.experiment",
+    "experiment": "flows.experiment_flow",
     "fork_experiment": "flows.forking",
     "plan_experiment": "flows.planning",
     "resume_experiment": "flows.run",
     "run_experiment": "flows.run",
-    "sweep": "flows.sweep",
+    "sweep": "flows.sweep_flow",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.experiment import experiment
+from flows.experiment_flow import experiment
 from flows.identity import MAIN_ARM, absolute_settings, stable_run_id
 from ratchet.parameters.loading import load_experiment
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.experiment import experiment as asynchronous_experiment
+from flows.experiment_flow import experiment as asynchronous_experiment
 
 
 @flow(name="experiment", persist_result=False, validate_parameters=False)
@@ -27,7 +27,7 @@ def experiment(
 ) -> dict[str, Any]:
     """Run an experiment from wherever it stands.
 
-    Parameters are those of :func:`flows.experiment.experiment`.
+    Parameters are those of :func:`flows.experiment_flow.experiment`.
     """
 
     async def run() -> dict[str, Any]:

@@ -125,7 +125,7 @@ def run_arms(
 
 def _run_flow(run_id: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the flow, in a thread of its own where an event loop is running (notebooks)."""
-    from flows.experiment import experiment
+    from flows.experiment_flow import experiment
 
     async def run() -> dict[str, Any]:
         named = experiment.with_options(flow_run_name=run_id)

@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.experiment import experiment
+from flows.experiment_flow import experiment
 from flows.identity import absolute_settings, read_arms, stable_run_id
 from ratchet.errors import ParameterError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
