@@ -15,6 +15,7 @@ from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.files import parse_yaml, read_mapping
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.protocols.registry import check_protocol_parameters
 
 MAIN_ARM = "main"
 _OWN_KEYS = ("settings", "arms")
@@ -72,13 +73,16 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     settings.setdefault("base_dir", str(file.resolve().parent))
     _check_keys(data, file)
     try:
-        return ExperimentFile(
+        experiment = ExperimentFile(
             name=file.stem,
             path=file.resolve(),
             hyper_params=HyperParameters.from_dict(data),
             settings=ExperimentSettings.from_dict(settings),
             arms={str(name): _read_arm(str(name), data, change) for name, change in arms.items()},
         )
+        for params in (experiment.hyper_params, *experiment.arms.values()):
+            check_protocol_parameters(params, base_dir=file.resolve().parent)
+        return experiment
     except RatchetError as error:
         raise type(error)(f"{file}:\n{error}") from error
 

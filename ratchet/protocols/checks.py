@@ -7,12 +7,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
+
+USUAL_AGENT_NAMES = (
+    "prover",
+    "prover0",
+    "prover1",
+    "prover2",
+    "verifier",
+    "adversarial_verifier",
+    "simulator",
+)
+"""Agents of other protocols may have parameters too: an arm may play another protocol."""
+
+
+def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
+    """Refuse parameters of an agent that no protocol knows: a slip of the pen would do nothing.
+
+    Raises
+    ------
+    ParameterError
+        With the nearest name.
+    """
+    known = {*handler.agent_names, *USUAL_AGENT_NAMES}
+    for name in hyper_params.agents.named:
+        if name not in known:
+            raise ParameterError(
+                f"agents.{name}: protocol {hyper_params.interaction_protocol!r} has no such agent;"
+                f" expected one of {list(handler.agent_names)}.{nearest(name, known)}"
+            )
 
 
 def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:

@@ -133,10 +133,11 @@ def build_protocol_handler(
     ProtocolSpecificationError
         If the protocol contradicts itself.
     """
-    from ratchet.protocols.checks import check_common_parameters
+    from ratchet.protocols.checks import check_agent_names, check_common_parameters
 
     handler_class = protocol_handler_class(hyper_params.interaction_protocol, base_dir=base_dir)
     handler: ProtocolHandler = handler_class(hyper_params)
+    check_agent_names(hyper_params, handler)
     check_common_parameters(hyper_params, handler)
     if not hyper_params.protocol_common.zero_knowledge:
         return handler

@@ -11,7 +11,7 @@ import pytest
 
 import ratchet.protocols as protocols
 from ratchet.errors import ParameterError, UnknownNameError
-from ratchet.parameters import AgentParameters
+from ratchet.parameters import AgentParameters, HyperParameters
 from ratchet.parameters.base import AGENT_MODELS
 from ratchet.protocols import registry
 from ratchet.protocols.registry import (
@@ -174,3 +174,14 @@ others = {"debate", "adp", "mnip", "zero_knowledge", "two_provers"}
 assert not loaded & {f"ratchet.protocols.{name}" for name in others}, loaded
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_parameters_of_an_agent_that_nobody_knows_are_refused():
+    given = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
+    slip = HyperParameters(**given, agents={"provr": {"d_gnn": 8}})
+    with pytest.raises(ParameterError, match=r"agents\.provr.*Did you mean 'prover'"):
+        build_protocol_handler(slip)
+    another = HyperParameters(
+        **given, interaction_protocol="solo_verifier", agents={"prover": {"d_gnn": 8}}
+    )
+    assert build_protocol_handler(another).agent_names == ("verifier",)
