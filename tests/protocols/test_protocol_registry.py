@@ -180,8 +180,8 @@ def test_parameters_of_an_agent_that_nobody_knows_are_refused():
     given = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
     slip = HyperParameters(**given, agents={"provr": {"d_gnn": 8}})
     with pytest.raises(ParameterError, match=r"agents\.provr.*Did you mean 'prover'"):
-        build_protocol_handler(slip)
+        registry.build_protocol_handler(slip)
     another = HyperParameters(
         **given, interaction_protocol="solo_verifier", agents={"prover": {"d_gnn": 8}}
     )
-    assert build_protocol_handler(another).agent_names == ("verifier",)
+    assert registry.build_protocol_handler(another).agent_names == ("verifier",)
