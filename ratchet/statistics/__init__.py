@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ratchet.statistics.bootstrap import bootstrap_interval, paired_difference
@@ -40,8 +41,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
-    """Import a public name from the module it lives in."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ratchet.statistics' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ Names are imported on first use, so that ``import ratchet.store`` costs nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
     from ratchet.store.claim import Claim
@@ -45,8 +46,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
-    """Import a public name from the module it lives in."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ratchet.store' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -1,0 +1,26 @@
+"""Package attributes that are imported on first use, so that importing a package costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Make a package's ``__getattr__``.
+
+    Parameters
+    ----------
+    package
+        Its name.
+    homes
+        Public name → the module it lives in.
+    """
+
+    def find(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return find
