@@ -71,8 +71,8 @@ class StageCall:
 
     @property
     def label(self) -> str:
-        """What people read, such as "train main 10→20"."""
+        """What people read, such as "train main 10-20"."""
         words = [self.stage.replace("_", " "), self.arm, self.detail]
         if self.stage == "train":
-            words.append(f"{self.start_iteration}→{self.iteration}")
+            words.append(f"{self.start_iteration}-{self.iteration}")
         return " ".join(filter(None, words))

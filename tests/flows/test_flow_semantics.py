@@ -62,7 +62,7 @@ def wait_for_states(run_id, names):
 
 def test_prefect_shows_stored_stages_as_cached(lab):
     result = run(lab)
-    labels = {"build scenario main", "train main 3→6", "pretrain main prover", "test main test"}
+    labels = {"build scenario main", "train main 3-6", "pretrain main prover", "test main test"}
     flows, tasks = wait_for_states(result.run_id, labels)
     assert flows[0] == "Completed"
     assert {tasks[label] for label in labels} == {"Completed"}
@@ -130,11 +130,11 @@ def test_a_store_that_is_full_makes_the_flow_fail(lab, monkeypatch):
     assert RunFolder(folder).manifest.status == "failed"
     for _ in range(50):
         flows, tasks = flow_states(folder.name)
-        if tasks.get("train main 3→6") == "Failed":
+        if tasks.get("train main 3-6") == "Failed":
             break
         time.sleep(0.2)
     assert flows[0] == "Failed"
-    assert tasks["train main 3→6"] == "Failed"
+    assert tasks["train main 3-6"] == "Failed"
     monkeypatch.setattr(LocalFolder, "publish", original)
     run(lab)
     assert Counter(lab.done())["train 2"] == 1

@@ -61,7 +61,7 @@ def test_each_parameter_changes_what_reads_it_and_what_comes_after(keys):
 def test_the_state_after_k_iterations_does_not_depend_on_the_cut(keys):
     assert keys.train(0, 5).key == keys.train(4, 5).key == keys.state_key(5)
     assert keys.train(0, 5).key != keys.train(0, 6).key
-    assert keys.train(4, 5).label == "train main 4→5"
+    assert keys.train(4, 5).label == "train main 4-5"
     assert keys.pretrain("prover").name == "pretrain-prover"
     assert (keys.test().name, keys.test("hard").name) == ("test", "test-hard")
 
