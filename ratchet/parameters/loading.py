@@ -14,6 +14,7 @@ from typing import Any
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.files import parse_yaml, read_mapping
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.reserved import refuse_reserved_parameters, refuse_reserved_settings
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import check_protocol_parameters
 
@@ -80,7 +81,9 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
             settings=ExperimentSettings.from_dict(settings),
             arms={str(name): _read_arm(str(name), data, change) for name, change in arms.items()},
         )
+        refuse_reserved_settings(experiment.settings)
         for params in (experiment.hyper_params, *experiment.arms.values()):
+            refuse_reserved_parameters(params)
             check_protocol_parameters(params, base_dir=file.resolve().parent)
         return experiment
     except RatchetError as error:

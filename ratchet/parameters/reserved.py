@@ -1,0 +1,61 @@
+"""Parameters whose names are reserved for what is still to be built: used, they are errors.
+
+A value that nothing reads would be a silent lie about what was run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+
+_SETTINGS = (
+    "budget",
+    "pin_memory",
+    "profiler",
+    "requests_per_minute",
+    "rollout_sample_period",
+    "tokens_per_minute",
+)
+
+
+def refuse_reserved_parameters(hyper_params: HyperParameters) -> None:
+    """Refuse hyper-parameters that nothing reads yet.
+
+    Raises
+    ------
+    ParameterError
+        With the dotted path and the value.
+    """
+    if hyper_params.message_regression.enabled:
+        raise _reserved("message_regression.enabled", True)
+    if hyper_params.base_run.base_run_type != "none":
+        raise _reserved("base_run.base_run_type", hyper_params.base_run.base_run_type)
+    for name in hyper_params.agents:
+        if hyper_params.agents[name].load_checkpoint_and_parameters:
+            raise _reserved(f"agents.{name}.load_checkpoint_and_parameters", True)
+
+
+def refuse_reserved_settings(settings: ExperimentSettings) -> None:
+    """Refuse settings that nothing reads yet, unless they have their default.
+
+    Raises
+    ------
+    ParameterError
+        With the dotted path and the value.
+    """
+    for name in _SETTINGS:
+        value = getattr(settings, name)
+        if value != type(settings).model_fields[name].default:
+            raise _reserved(f"settings.{name}", value)
+
+
+def _reserved(path: str, value: object) -> ParameterError:
+    return ParameterError(
+        f"{path}: got {value!r}, but this is not available in this version; expected its default."
+        " Leave it out."
+    )
