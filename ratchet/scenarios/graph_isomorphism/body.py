@@ -137,17 +137,7 @@ class GraphIsomorphismBody(AgentBody):
         self.linear_in = (
             None if d_linear_history is None else init.linear(d_linear_history, d_model)
         )
-        self.transformer = TransformerStack(
-            TransformerShape(
-                d_model,
-                parameters.d_transformer_mlp,
-                parameters.num_heads,
-                parameters.num_transformer_layers,
-            ),
-            activation_name=parameters.activation_function,
-            dropout=parameters.transformer_dropout,
-            init=init,
-        )
+        self.transformer = _build_transformer(parameters, init)
         self.out_norm = nn.LayerNorm(d_model, device=init.device)
         num_pooled = NUM_GRAPHS + (self.linear_in is not None)
         self.whole_out = self.node_out = None
@@ -233,3 +223,19 @@ class GraphIsomorphismBody(AgentBody):
             return pooled
         first, second = pooled.unbind(1)
         return torch.stack([(first + second) * 0.5, (first - second).abs() * 0.5], dim=1)
+
+
+def _build_transformer(
+    parameters: GraphIsomorphismAgentParameters, init: Initializer
+) -> TransformerStack:
+    return TransformerStack(
+        TransformerShape(
+            parameters.d_transformer,
+            parameters.d_transformer_mlp,
+            parameters.num_heads,
+            parameters.num_transformer_layers,
+        ),
+        activation_name=parameters.activation_function,
+        dropout=parameters.transformer_dropout,
+        init=init,
+    )
