@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratchet.parameters.protocols import MultiChannelTestProtocolParameters
-from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
+from ratchet.protocols.long_protocol import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
 
 PERIOD: dict[str, tuple[str | None, ...]] = {
@@ -14,7 +14,7 @@ PERIOD: dict[str, tuple[str | None, ...]] = {
 
 
 @register_protocol_handler("multi_channel_test")
-class MultiChannelTestProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+class MultiChannelTestProtocolHandler(LongProtocolHandler):
     """Each channel has its own order of play of period 3; only the verifier is paid."""
 
     agent_names = ("prover0", "prover1", "prover2", "verifier")
@@ -31,16 +31,6 @@ class MultiChannelTestProtocolHandler(DeterministicSingleVerifierProtocolHandler
         """The section ``multi_channel_test_protocol``."""
         section: MultiChannelTestProtocolParameters = self.hyper_params.multi_channel_test_protocol
         return section
-
-    @property
-    def max_message_rounds(self) -> int:
-        """``multi_channel_test_protocol.max_message_rounds``."""
-        return self.parameters.max_message_rounds
-
-    @property
-    def min_message_rounds(self) -> int:
-        """``multi_channel_test_protocol.min_message_rounds``."""
-        return self.parameters.min_message_rounds
 
     @property
     def max_verifier_questions(self) -> int:

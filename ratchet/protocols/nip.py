@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ratchet.parameters.protocols import NipProtocolParameters
-from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
+from ratchet.protocols.long_protocol import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
 
 
 @register_protocol_handler("nip")
-class NipProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+class NipProtocolHandler(LongProtocolHandler):
     """Prover and verifier alternate; the verifier begins if ``verifier_first``."""
 
     agent_names = ("prover", "verifier")
@@ -18,16 +18,6 @@ class NipProtocolHandler(DeterministicSingleVerifierProtocolHandler):
         """The section ``nip_protocol``."""
         parameters: NipProtocolParameters = self.hyper_params.nip_protocol
         return parameters
-
-    @property
-    def max_message_rounds(self) -> int:
-        """``nip_protocol.max_message_rounds``."""
-        return self.parameters.max_message_rounds
-
-    @property
-    def min_message_rounds(self) -> int:
-        """``nip_protocol.min_message_rounds``."""
-        return self.parameters.min_message_rounds
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
         """Say whose turn it is."""

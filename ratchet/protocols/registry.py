@@ -25,7 +25,15 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "ratchet.protocols"
 _NOT_PROTOCOLS = frozenset(
-    {"base", "checks", "handler", "registry", "two_provers", "zero_knowledge"}
+    {
+        "base",
+        "checks",
+        "handler",
+        "long_protocol",
+        "registry",
+        "two_provers",
+        "zero_knowledge",
+    }
 )
 _REGISTERED: dict[str, type[ProtocolHandler]] = {}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from ratchet.parameters.protocols import TwoProverProtocolParameters
-from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
+from ratchet.protocols.long_protocol import LongProtocolHandler
 
 OWN_CHANNEL = {"prover0": "prover0_channel", "prover1": "prover1_channel"}
 
 
-class TwoProverProtocolHandler(DeterministicSingleVerifierProtocolHandler):
+class TwoProverProtocolHandler(LongProtocolHandler):
     """Two provers, each in its own channel, and a verifier in both.
 
     Simultaneous: the provers in one round, the verifier in the next. Sequential: one prover,
@@ -24,16 +24,6 @@ class TwoProverProtocolHandler(DeterministicSingleVerifierProtocolHandler):
     @abstractmethod
     def parameters(self) -> TwoProverProtocolParameters:
         """The protocol's own section."""
-
-    @property
-    def max_message_rounds(self) -> int:
-        """As the protocol's section says."""
-        return self.parameters.max_message_rounds
-
-    @property
-    def min_message_rounds(self) -> int:
-        """As the protocol's section says."""
-        return self.parameters.min_message_rounds
 
     @property
     def randomize_channel_order(self) -> bool:
