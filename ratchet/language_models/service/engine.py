@@ -1,0 +1,182 @@
+"""What the service asks of whatever runs the models: load, generate, unload.
+
+The service stands on this border alone; ``torch_engine`` and ``vllm_engine`` are behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from ratchet.errors import RatchetError
+
+Role = Literal["system", "user", "assistant"]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptMessage:
+    """One message of a chat.
+
+    Parameters
+    ----------
+    role
+        Who speaks. The service has turned OpenAI's ``developer`` into ``system``.
+    content
+        The text.
+    name
+        The speaker's name, where the roles alone do not tell the speakers apart.
+    """
+
+    role: Role
+    content: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One completion to make.
+
+    Its result must depend on the request alone, never on what it is batched with.
+
+    Parameters
+    ----------
+    model
+        Id of a loaded model.
+    messages
+        The prompt, at least one message.
+    seed
+        Seed of the sampling, ``0 ≤ seed < 2**63``; the service has drawn one where none was given.
+    temperature
+        In [0, 2]; 0 takes the likeliest token.
+    top_p
+        In (0, 1]: sample from the smallest set of likeliest tokens that holds this much.
+    max_tokens
+        Most tokens to generate; None for what the model's context leaves. If the prompt and these
+        do not fit the context together, generation ends at its end, with reason ``length``.
+    stop
+        Texts that end the generation; the result's text ends before the first of them.
+    logprobs
+        Whether ``GenerationResult.tokens`` is wanted.
+    top_logprobs
+        How many likeliest tokens to report at each place, 0 to 20.
+    """
+
+    model: str
+    messages: tuple[PromptMessage, ...]
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChoice:
+    """A token and its log-probability under the model (temperature 1, before top-p)."""
+
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedToken:
+    """A generated token, and the likeliest ones in its place, likeliest first."""
+
+    token: str
+    logprob: float
+    top: tuple[TokenChoice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A finished completion.
+
+    Parameters
+    ----------
+    text
+        What was generated, without special tokens and without the stop text.
+    finish_reason
+        ``stop`` after an end token or a stop text, ``length`` at the limit.
+    prompt_tokens, completion_tokens
+        Counted by the model's tokenizer; an end token counts as generated.
+    tokens
+        The tokens of ``text``; empty unless the request wants log-probabilities.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    tokens: tuple[GeneratedToken, ...] = ()
+
+
+class RequestRefusedError(RatchetError, ValueError):
+    """One request cannot be answered by its model; the others of its batch can.
+
+    Parameters
+    ----------
+    message
+        What is wrong with it, in words for who sent it.
+    param
+        Which field of the API's request is wrong.
+    code
+        OpenAI's word for it, e.g. ``context_length_exceeded``.
+    """
+
+    def __init__(self, message: str, *, param: str, code: str) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class Engine(Protocol):
+    """Runs models. The service calls all methods from one thread, one call at a time."""
+
+    @property
+    def max_batch_size(self) -> int:
+        """Most requests that one call of ``generate`` takes."""
+        ...
+
+    def load(self, model_id: str, folder: Path) -> None:
+        """Make a model ready for ``generate``.
+
+        Parameters
+        ----------
+        model_id
+            The name requests will use.
+        folder
+            A folder in Hugging Face's layout: ``config.json``, ``model.safetensors``, tokenizer.
+
+        Raises
+        ------
+        RatchetError
+            If the folder holds no model that this engine can run.
+        """
+        ...
+
+    def unload(self, model_id: str) -> None:
+        """Free a loaded model's memory."""
+        ...
+
+    def generate(
+        self, requests: Sequence[GenerationRequest]
+    ) -> list[GenerationResult | RequestRefusedError]:
+        """Answer a batch of requests to one loaded model; their sampling parameters may differ.
+
+        Parameters
+        ----------
+        requests
+            1 to ``max_batch_size`` requests that name the same model.
+
+        Returns
+        -------
+        list
+            One entry per request, in their order. What is wrong with one request alone (its
+            prompt is longer than the context) is its entry; what fails for all is raised.
+        """
+        ...
