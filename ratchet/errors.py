@@ -62,6 +62,34 @@ class StageFailedError(RatchetError, RuntimeError):
     """A stage of an experiment failed; the message names the command that resumes."""
 
 
+class LanguageModelError(RatchetError, RuntimeError):
+    """A service of language models refused, failed, or could not be reached."""
+
+
+class ContentFilterError(LanguageModelError):
+    """A service withheld a completion because of its content."""
+
+
+class UnexpectedFinishError(LanguageModelError):
+    """A completion ended for a reason that is neither its end nor its limit of tokens."""
+
+
+class FineTuneError(LanguageModelError):
+    """A fine-tune job failed, or cannot be made or found."""
+
+
+class MissingKeyError(RatchetError, LookupError):
+    """An environment variable that should hold an API key or a service's URL isn't set."""
+
+
+class BudgetExceededError(RatchetError, RuntimeError):
+    """The experiment has spent, or would spend, more than it may."""
+
+
+class PricingError(RatchetError, LookupError):
+    """A table of prices cannot be read, or has no price for a model."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Say which known name was probably meant.
 

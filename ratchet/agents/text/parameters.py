@@ -1,0 +1,85 @@
+"""Parameters of an agent that is a chat model. Light: pydantic only."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from ratchet.parameters.agents import AgentParameters, ConstantSchedule
+from ratchet.parameters.base import SubParameters
+
+_WORDS_TO_TOKENS = 1.5
+
+
+class FineTuningParameters(SubParameters):
+    """Hyper-parameters of a fine-tune job; ``None`` leaves a value to the service.
+
+    ``beta`` is the strength of the pull towards the old model in preference jobs; supervised
+    ones don't have it.
+    """
+
+    n_epochs: PositiveInt | None = None
+    batch_size: PositiveInt | None = None
+    learning_rate_multiplier: PositiveFloat | None = None
+    beta: PositiveFloat | None = None
+    seed: NonNegativeInt | None = None
+
+
+class TextAgentParameters(AgentParameters):
+    """A chat model that plays an agent's part.
+
+    ``base_url``: ``"embedded"`` is the service that Ratchet starts itself, ``None`` is OpenAI,
+    everything else the URL of a service that speaks its API (with ``api_version``: Azure's way
+    of it). ``api_key_name`` names the environment variable with the key; keys stand nowhere
+    else. OpenAI's is ``OPENAI_API_KEY`` when not given; no other service gets a key that isn't
+    named. Agents of one ``shared_model_group`` train one model; each its own when not given.
+    """
+
+    is_text: ClassVar[bool] = True
+
+    model_name: str = Field(default="ratchet-tiny", min_length=1)
+    base_url: str | None = "embedded"
+    api_key_name: str | None = None
+    api_version: str | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_response_words: PositiveInt = 150
+    max_tokens_per_message: PositiveInt | None = None
+    num_invalid_generation_retries: NonNegativeInt = 20
+    shared_model_group: str | None = None
+    fine_tune_from_scratch: bool = True
+    freeze_agent: bool = False
+    use_dummy_api: bool = False
+    fine_tuning: FineTuningParameters = FineTuningParameters()
+
+    @property
+    def max_tokens(self) -> int:
+        """The bound on a completion's tokens: as given, or 1.5 for each word."""
+        if self.max_tokens_per_message is not None:
+            return self.max_tokens_per_message
+        return math.ceil(_WORDS_TO_TOKENS * self.max_response_words)
+
+    @model_validator(mode="after")
+    def _check_sampling(self) -> Self:
+        if self.temperature is not None and self.top_p is not None:
+            raise ValueError(
+                f"got temperature={self.temperature} and top_p={self.top_p}, expected at most"
+                " one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_tensor_parameters(self) -> Self:
+        """Refuse what only agents on tensors read: ignored, it would be a silent lie."""
+        if self.is_random:
+            raise ValueError("is_random=True, but a chat model has none; use_dummy_api is near")
+        if self.use_manual_architecture:
+            raise ValueError("use_manual_architecture=True, but a chat model has none")
+        if not isinstance(self.update_schedule, ConstantSchedule):
+            raise ValueError(
+                f"update_schedule={self.update_schedule.kind}, but a chat model trains in each"
+                " iteration, or never with freeze_agent"
+            )
+        return self

@@ -1,0 +1,108 @@
+"""What is asked of a chat model and what comes back, as plain values.
+
+The bottom of the language models: imports nothing of theirs, and neither openai nor torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Role: TypeAlias = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a chat; ``name`` tells speakers of one role apart."""
+
+    role: Role
+    content: str
+    name: str | None = None
+
+    def to_dict(self) -> dict[str, str]:
+        """Give the message as services take it; no ``name`` where there is none."""
+        message: dict[str, str] = {"role": self.role, "content": self.content}
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ChatMessage:
+        """Make the message of plain data; the inverse of :meth:`to_dict`."""
+        return cls(data["role"], data["content"], data.get("name"))
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """All that decides a completion, and nothing about where it is made.
+
+    ``None`` leaves a value to the service. ``max_tokens`` bounds the completion alone.
+    """
+
+    model: str
+    messages: tuple[ChatMessage, ...]
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the request as plain data, without what is left to the service."""
+        data: dict[str, Any] = {
+            "model": self.model,
+            "messages": [message.to_dict() for message in self.messages],
+        }
+        for name in ("temperature", "top_p", "max_tokens", "seed"):
+            value = getattr(self, name)
+            if value is not None:
+                data[name] = value
+        if self.stop:
+            data["stop"] = list(self.stop)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ChatRequest:
+        """Make the request of plain data; the inverse of :meth:`to_dict`."""
+        values = dict(data)
+        values["messages"] = tuple(ChatMessage.from_dict(m) for m in values["messages"])
+        values["stop"] = tuple(values.get("stop", ()))
+        return cls(**values)
+
+    def digest(self) -> str:
+        """Give the SHA-256 of the request's canonical JSON, 64 hexadecimal digits."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a chat model answered.
+
+    ``finish_reason`` is ``"stop"`` or ``"length"``: everything else is an error before it gets
+    here. ``model`` is the name the service gives.
+    """
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    model: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the completion as plain data."""
+        return {
+            "text": self.text,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "model": self.model,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Completion:
+        """Make the completion of plain data; the inverse of :meth:`to_dict`."""
+        return cls(**data)
