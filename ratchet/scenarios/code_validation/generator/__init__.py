@@ -1,0 +1,1 @@
+"""Small programming problems with true solutions and tests, by level of difficulty."""

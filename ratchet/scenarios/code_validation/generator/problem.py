@@ -1,0 +1,104 @@
+"""``Problem``: what every level of the generator makes, and what its tests look like.
+
+The expected values of tests come from the generator's own arithmetic, never from running the
+solution, so that running the solution against them is a check of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+"""Plain JSON data: all that goes into a tested program and comes out of it."""
+
+TestMode = Literal["call", "variables", "stdio"]
+
+
+@dataclass(frozen=True)
+class TestCase:
+    """What a program is given, and what it should give back.
+
+    ``call``: a list of arguments and the returned value (a tuple counts as a list).
+    ``variables``: variables that are set before, and those that are looked at after.
+    ``stdio``: the text of the standard input, and of the standard output.
+    """
+
+    __test__ = False
+
+    given: Value
+    expected: Value
+
+
+@dataclass(frozen=True)
+class TestSuite:
+    """The tests of one problem; made by the functions below."""
+
+    __test__ = False
+
+    mode: TestMode
+    cases: tuple[TestCase, ...]
+    entry: str | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A programming problem with a true solution.
+
+    Parameters
+    ----------
+    question
+        The statement, in English.
+    solution
+        The source of a right program.
+    tests
+        What tells right programs from wrong ones.
+    level
+        Its difficulty: 0 straight-line arithmetic, higher ones harder; -1 unknown.
+    """
+
+    question: str
+    solution: str
+    tests: TestSuite
+    level: int = -1
+
+
+def call_tests(entry: str, cases: Sequence[tuple[Sequence[Value], Value]]) -> TestSuite:
+    """Test a function.
+
+    Parameters
+    ----------
+    entry
+        The function's name in the solution.
+    cases
+        Arguments and the value that should be returned.
+    """
+    made = tuple(TestCase(list(arguments), expected) for arguments, expected in cases)
+    return TestSuite("call", made, entry)
+
+
+def variable_tests(
+    cases: Sequence[tuple[Mapping[str, Value], Mapping[str, Value]]],
+) -> TestSuite:
+    """Test a program without functions by its variables.
+
+    Parameters
+    ----------
+    cases
+        Variables that are set before the program runs, and those that it should have set.
+    """
+    return TestSuite(
+        "variables", tuple(TestCase(dict(given), dict(expected)) for given, expected in cases)
+    )
+
+
+def stdio_tests(cases: Sequence[tuple[str, str]]) -> TestSuite:
+    """Test a program that reads its input and prints its answer.
+
+    Parameters
+    ----------
+    cases
+        The input, and what should be printed (spaces at the ends of lines don't matter).
+    """
+    return TestSuite("stdio", tuple(TestCase(given, expected) for given, expected in cases))
