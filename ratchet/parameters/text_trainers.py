@@ -1,0 +1,61 @@
+"""Sections that text trainers read. How much is sampled and how often stands in ``rl``."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from ratchet.parameters.base import SubParameters, register_parameters
+
+TEXT_TRAINERS = ("pure_text_ei", "pure_text_malt")
+
+
+@register_parameters("text_rl", trainers=TEXT_TRAINERS)
+class TextRlParameters(SubParameters):
+    """What all text trainers share.
+
+    Of ``rl`` they read ``rollouts_per_iteration`` (the training set's size when not given) and
+    ``num_iterations``. ``test_scheme`` says in which iterations the agents are tested; after
+    the last one they always are.
+    """
+
+    fine_tune_on_all_previous_rollouts: bool = False
+    verifier_guess_replacement_proportion: float = Field(default=0.0, ge=0, le=1)
+    verifier_guess_replacement_annealing: Literal["none", "linear", "exponential"] = "none"
+    verifier_guess_replacement_annealing_rate: float = Field(default=0.1, ge=0, le=1)
+    save_transcripts: bool = True
+    transcript_format: Literal["yaml", "json"] = "yaml"
+    test_scheme: Literal["none", "all", "last", "first_and_last"] = "none"
+    test_on_whole_dataset: bool = True
+
+
+@register_parameters("pure_text_ei", trainers=("pure_text_ei",))
+class PureTextEiParameters(SubParameters):
+    """Expert iteration: which rollouts an agent learns from, by its own reward in each."""
+
+    rollout_selection_method: Literal["threshold", "weighted_sampling"] = "threshold"
+    reward_threshold: float = 0.9
+    weighting_sample_size_factor: PositiveFloat = 0.5
+    weighting_use_replacement: bool = True
+    weighting_minimum: float | None = None
+    weighting_epsilon: float = Field(default=0.01, ge=0)
+
+    @model_validator(mode="after")
+    def _check_sample_size(self) -> Self:
+        if not self.weighting_use_replacement and self.weighting_sample_size_factor > 1:
+            raise ValueError(
+                "expected weighting_sample_size_factor <= 1 without replacement, got"
+                f" {self.weighting_sample_size_factor}"
+            )
+        return self
+
+
+@register_parameters("pure_text_malt", trainers=("pure_text_malt",))
+class PureTextMaltParameters(SubParameters):
+    """Trees of rollouts: ``rl.rollouts_per_iteration`` counts trees, one for each datapoint.
+
+    A tree has at most ``num_responses_per_timestep ** max_message_rounds`` leaves.
+    """
+
+    num_responses_per_timestep: int = Field(default=2, ge=2)
