@@ -1,0 +1,52 @@
+"""Parameters of the code-validation scenario. Light: pydantic only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from ratchet.agents.text.parameters import TextAgentParameters
+from ratchet.parameters.base import (
+    SubParameters,
+    register_agent_parameters,
+    register_parameters,
+)
+
+MAX_LEVEL = 4
+
+register_agent_parameters("code_validation")(TextAgentParameters)
+
+
+@register_parameters("code_validation", scenarios=("code_validation",))
+class CodeValidationParameters(SubParameters):
+    """Which programs are judged, and how agents are told about it.
+
+    ``dataset: generated`` uses ``levels``, ``num_train``, ``num_test``, ``max_mutations`` and
+    ``dataset_seed`` (the experiment's seed when not given). Datasets of other names are read:
+    ``jsonl:PATH`` from a file or a folder with ``train.jsonl`` and ``test.jsonl``,
+    ``hub:OWNER/NAME`` or ``hub:PATH`` from the Hugging Face hub; of these ``num_train`` and
+    ``num_test`` are upper bounds, and ``difficulties`` (names of the dataset's own) a filter.
+    ``time_limit`` (CPU seconds) and ``memory_mb`` bound a program that is tested.
+    """
+
+    prompt_templates: Literal["full", "compact"] = "full"
+    levels: tuple[NonNegativeInt, ...] = (0,)
+    num_train: PositiveInt = 1000
+    num_test: PositiveInt = 200
+    max_mutations: PositiveInt = 1
+    dataset_seed: NonNegativeInt | None = None
+    make_balanced: bool = True
+    difficulties: tuple[str, ...] = ()
+    time_limit: PositiveFloat = 2.0
+    memory_mb: int = Field(default=256, ge=64)
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> CodeValidationParameters:
+        if not self.levels or len(set(self.levels)) != len(self.levels):
+            raise ValueError(
+                f"levels={self.levels}: expected at least one level, none of them twice"
+            )
+        if max(self.levels) > MAX_LEVEL:
+            raise ValueError(f"levels={self.levels}: expected levels from 0 to {MAX_LEVEL}")
+        return self
