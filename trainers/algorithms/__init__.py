@@ -1,1 +1,1 @@
-"""Algorithms as pure functions on tensors: no configuration object, no logging, no state."""
+"""Algorithms as pure functions on tensors or arrays: no configuration, logging or state."""
