@@ -1,4 +1,4 @@
-"""Which stages an arm consists of, and the key of each.
+"""Which stages an arm of the tensor family consists of, and the key of each.
 
 Plans and runs both ask here, so that what ``ratchet plan`` says is what happens. Reads sources
 and parameters only: no data, no agents.
@@ -8,21 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from ratchet.store.keys import stage_key
+from tasks.base_keys import BaseKeys
 from tasks.calls import TEST_DATASET, StageCall
-from tasks.key_parameters import data_parameters, without_path
-from tasks.pins import Pins
 
 if TYPE_CHECKING:
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.scenarios.registry import Scenario
-    from ratchet.store.manifest import Manifest
-    from trainers.base import Trainer
     from trainers.staged import StagedTrainer
 
 STAGE_VERSIONS = {
@@ -37,49 +30,10 @@ STAGE_VERSIONS = {
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
 
 
-class ArmKeys:
-    """The stages of one arm.
+class ArmKeys(BaseKeys):
+    """The stages of one arm that trains networks, or whose trainer can only be run as a whole."""
 
-    Parameters
-    ----------
-    arm
-        Its name.
-    hyper_params
-        What it is made of.
-    base_dir
-        The folder that paths to plug-ins start from.
-    pins
-        Stages of an earlier run to keep.
-    """
-
-    def __init__(
-        self,
-        arm: str,
-        hyper_params: HyperParameters,
-        *,
-        base_dir: str | None = None,
-        pins: Pins | None = None,
-    ) -> None:
-        self.arm = arm
-        self.hyper_params = hyper_params
-        self.base_dir = base_dir
-        self.base_path = None if base_dir is None else Path(base_dir)
-        self.pins = pins or Pins()
-        self._calls: dict[tuple[str, int, str], StageCall] = {}
-
-    @cached_property
-    def trainer_class(self) -> type[Trainer]:
-        """The class of the trainer, found by name, file or entry point."""
-        from trainers.registry import trainer_class
-
-        return trainer_class(self.hyper_params, self.base_dir)
-
-    @cached_property
-    def scenario(self) -> Scenario:
-        """The scenario, which builds datasets, environments and agents."""
-        from ratchet.scenarios.registry import build_scenario
-
-        return build_scenario(self.hyper_params.scenario)
+    stage_versions = STAGE_VERSIONS
 
     @property
     def is_staged(self) -> bool:
@@ -100,15 +54,6 @@ class ArmKeys:
         if not self.is_staged:
             return ()
         return tuple(self._staged_class.pretrained_agent_names(self.hyper_params))
-
-    def build_scenario(self) -> StageCall:
-        """Give the stage that makes the datasets."""
-        return self._call("build_scenario", {}, self._data_fingerprint)
-
-    def initial_state(self) -> StageCall:
-        """Give the stage that draws the first weights."""
-        inputs: dict[str, str | int] = {"data": self.build_scenario().key}
-        return self._call("initial_state", inputs, self._code_fingerprint)
 
     def pretrain(self, agent: str) -> StageCall:
         """Give the stage that trains one agent alone, beginning with its first weights."""
@@ -191,12 +136,6 @@ class ArmKeys:
             return False
         return call.key == key and call.iteration == iteration
 
-    def code_changes(self, manifest: Manifest) -> list[str]:
-        """Say which modules differ from those that a stored stage was made with."""
-        is_data = manifest.stage == "build_scenario"
-        current = self._data_fingerprint if is_data else self._code_fingerprint
-        return current.difference(manifest.fingerprint)
-
     @cached_property
     def _base(self) -> tuple[int, str]:
         """Where training starts to count: the initial state, or a state that is kept.
@@ -211,7 +150,7 @@ class ArmKeys:
         last, key = kept[-1]
         for base in (initial, *kept[:-1]):
             inputs = self._train_inputs(*base)
-            parameters = self._parameters("train")
+            parameters = self._parameters("train", last, "")
             if stage_key("train", last, parameters, inputs, self._code_fingerprint.digest) == key:
                 return base
         return last, key
@@ -226,41 +165,13 @@ class ArmKeys:
             "base_iteration": base,
         }
 
-    def _call(
-        self,
-        stage: str,
-        inputs: dict[str, str | int],
-        fingerprint: Fingerprint,
-        *,
-        iteration: int = 0,
-        detail: str = "",
-    ) -> StageCall:
-        place = (stage, iteration, detail)
-        if place not in self._calls:
-            call = StageCall(
-                arm=self.arm,
-                stage=stage,
-                parameters=self._parameters(stage, detail),
-                inputs=inputs,
-                fingerprint=fingerprint,
-                iteration=iteration,
-                detail=detail,
-            )
-            pinned = self.pins.find(call.name, iteration)
-            self._calls[place] = replace(call, pinned_key=pinned)
-        return self._calls[place]
-
-    def _parameters(self, stage: str, detail: str = "") -> dict[str, Any]:
-        if stage == "build_scenario":
-            parameters = data_parameters(self.hyper_params)
-        elif stage == "whole":
-            parameters = self.hyper_params.to_dict()
-        else:
-            agent = detail if stage == "pretrain" else None
-            read_as = "initial_state" if stage == "pretrained_state" else stage
-            parameters = self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
-        parameters = {name: without_path(value) for name, value in parameters.items()}
-        return {**parameters, "stage_version": STAGE_VERSIONS[stage]}
+    def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        """Give the parameters that a stage reads, as plain data."""
+        if stage == "whole":
+            return self.hyper_params.to_dict()
+        agent = detail if stage == "pretrain" else None
+        read_as = "initial_state" if stage == "pretrained_state" else stage
+        return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
 
     @property
     def _staged_class(self) -> type[StagedTrainer]:
@@ -269,14 +180,3 @@ class ArmKeys:
         found = self.trainer_class
         assert issubclass(found, StagedTrainer)  # asked only if is_staged
         return found
-
-    @cached_property
-    def _data_fingerprint(self) -> Fingerprint:
-        return code_fingerprint(*self.scenario.data_code())
-
-    @cached_property
-    def _code_fingerprint(self) -> Fingerprint:
-        from ratchet.protocols.registry import build_protocol_handler
-
-        protocol = type(build_protocol_handler(self.hyper_params, base_dir=self.base_path))
-        return code_fingerprint(self.trainer_class, type(self.scenario), protocol)

@@ -1,0 +1,146 @@
+"""``BaseKeys``: what the keys of every family of arms have in common.
+
+Reads sources and parameters only: no data, no agents.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+from tasks.calls import StageCall
+from tasks.key_parameters import data_parameters, without_path
+from tasks.pins import Pins
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.registry import Scenario
+    from ratchet.store.manifest import Manifest
+    from trainers.base import Trainer
+
+
+class BaseKeys(ABC):
+    """The stages of one arm.
+
+    Parameters
+    ----------
+    arm
+        Its name.
+    hyper_params
+        What it is made of.
+    base_dir
+        The folder that paths to plug-ins start from.
+    pins
+        Stages of an earlier run to keep.
+    """
+
+    stage_versions: ClassVar[dict[str, int]]
+    """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+
+    def __init__(
+        self,
+        arm: str,
+        hyper_params: HyperParameters,
+        *,
+        base_dir: str | None = None,
+        pins: Pins | None = None,
+    ) -> None:
+        self.arm = arm
+        self.hyper_params = hyper_params
+        self.base_dir = base_dir
+        self.base_path = None if base_dir is None else Path(base_dir)
+        self.pins = pins or Pins()
+        self._calls: dict[tuple[str, int, str], StageCall] = {}
+
+    @cached_property
+    def trainer_class(self) -> type[Trainer]:
+        """The class of the trainer, found by name, file or entry point."""
+        from trainers.registry import trainer_class
+
+        return trainer_class(self.hyper_params, self.base_dir)
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The scenario, which builds datasets, environments and agents."""
+        from ratchet.scenarios.registry import build_scenario
+
+        return build_scenario(self.hyper_params.scenario)
+
+    @property
+    @abstractmethod
+    def num_iterations(self) -> int:
+        """How many training iterations the arm has."""
+
+    @abstractmethod
+    def has(self, name: str, iteration: int, key: str) -> bool:
+        """Say whether a stage that was recorded under this key is one of the arm's."""
+
+    @abstractmethod
+    def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        """Give the parameters that a stage of the trainer's reads, as plain data."""
+
+    def with_pins(self, pins: Pins) -> Self:
+        """Give the same arm, keeping other stages."""
+        return type(self)(self.arm, self.hyper_params, base_dir=self.base_dir, pins=pins)
+
+    def build_scenario(self) -> StageCall:
+        """Give the stage that makes the datasets."""
+        return self._call("build_scenario", {}, self._data_fingerprint)
+
+    def initial_state(self) -> StageCall:
+        """Give the stage that makes the state before any training."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key}
+        return self._call("initial_state", inputs, self._code_fingerprint)
+
+    def code_changes(self, manifest: Manifest) -> list[str]:
+        """Say which modules differ from those that a stored stage was made with."""
+        is_data = manifest.stage == "build_scenario"
+        current = self._data_fingerprint if is_data else self._code_fingerprint
+        return current.difference(manifest.fingerprint)
+
+    def _call(
+        self,
+        stage: str,
+        inputs: dict[str, str | int],
+        fingerprint: Fingerprint,
+        *,
+        iteration: int = 0,
+        detail: str = "",
+    ) -> StageCall:
+        place = (stage, iteration, detail)
+        if place not in self._calls:
+            call = StageCall(
+                arm=self.arm,
+                stage=stage,
+                parameters=self._parameters(stage, iteration, detail),
+                inputs=inputs,
+                fingerprint=fingerprint,
+                iteration=iteration,
+                detail=detail,
+            )
+            pinned = self.pins.find(call.name, iteration)
+            self._calls[place] = replace(call, pinned_key=pinned)
+        return self._calls[place]
+
+    def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        if stage == "build_scenario":
+            parameters = data_parameters(self.hyper_params)
+        else:
+            parameters = self.stage_parameters(stage, iteration, detail)
+        parameters = {name: without_path(value) for name, value in parameters.items()}
+        return {**parameters, "stage_version": self.stage_versions[stage]}
+
+    @cached_property
+    def _data_fingerprint(self) -> Fingerprint:
+        return code_fingerprint(*self.scenario.data_code())
+
+    @cached_property
+    def _code_fingerprint(self) -> Fingerprint:
+        from ratchet.protocols.registry import build_protocol_handler
+
+        protocol = type(build_protocol_handler(self.hyper_params, base_dir=self.base_path))
+        return code_fingerprint(self.trainer_class, type(self.scenario), protocol)
