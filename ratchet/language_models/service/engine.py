@@ -11,28 +11,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from ratchet.errors import RatchetError
+from ratchet.language_models.types import ChatMessage
 
-Role = Literal["system", "user", "assistant"]
 FinishReason = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptMessage:
-    """One message of a chat.
-
-    Parameters
-    ----------
-    role
-        Who speaks. The service has turned OpenAI's ``developer`` into ``system``.
-    content
-        The text.
-    name
-        The speaker's name, where the roles alone do not tell the speakers apart.
-    """
-
-    role: Role
-    content: str
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +27,7 @@ class GenerationRequest:
     model
         Id of a loaded model.
     messages
-        The prompt, at least one message.
+        The prompt, at least one message; OpenAI's role ``developer`` comes as ``system``.
     seed
         Seed of the sampling, ``0 ≤ seed < 2**63``; the service has drawn one where none was given.
     temperature
@@ -65,7 +46,7 @@ class GenerationRequest:
     """
 
     model: str
-    messages: tuple[PromptMessage, ...]
+    messages: tuple[ChatMessage, ...]
     seed: int
     temperature: float = 1.0
     top_p: float = 1.0
