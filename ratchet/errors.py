@@ -30,6 +30,25 @@ class DataError(RatchetError, ValueError):
     """A dataset cannot be made, read or matched with what is asked of it."""
 
 
+class KeyPathError(RatchetError, KeyError):
+    """A nested dictionary has nothing at a key path, or something else than what is asked for."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ArrayShapeError(RatchetError, ValueError):
+    """An array has another shape than the place where it is put."""
+
+
+class ArrayTypeError(RatchetError, TypeError):
+    """An array holds another type of values than the place where it is put."""
+
+
+class BatchIndexError(RatchetError, IndexError):
+    """An index does not fit the batch dimensions of a nested dictionary of arrays."""
+
+
 class StageKeyError(RatchetError, TypeError):
     """The key of a stage cannot be computed, so its result could never be found again."""
 

@@ -1,0 +1,69 @@
+"""What was played: nested dictionaries of arrays, datasets, files, statistics and transcripts.
+
+Names are imported on first use, so that ``import ratchet.rollouts`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ratchet.rollouts.arrays import STRING
+    from ratchet.rollouts.dataset import NestedArrayDictDataset
+    from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
+    from ratchet.rollouts.nested_array_dict import (
+        NestedArrayDict,
+        concatenate_nested_array_dicts,
+        stack_nested_array_dicts,
+    )
+    from ratchet.rollouts.order import DataOrder
+    from ratchet.rollouts.spec import rollout_spec
+    from ratchet.rollouts.specs import (
+        ArraySpec,
+        BoolArraySpec,
+        CompositeSpec,
+        FloatArraySpec,
+        IntArraySpec,
+        StringArraySpec,
+    )
+
+__all__ = [
+    "STRING",
+    "ArraySpec",
+    "BoolArraySpec",
+    "CompositeSpec",
+    "DataOrder",
+    "FloatArraySpec",
+    "IntArraySpec",
+    "NestedArrayDict",
+    "NestedArrayDictDataset",
+    "StringArraySpec",
+    "concatenate_nested_array_dicts",
+    "load_nested_array_dict",
+    "rollout_spec",
+    "save_nested_array_dict",
+    "stack_nested_array_dicts",
+]
+
+_HOMES = {
+    "STRING": "ratchet.rollouts.arrays",
+    "ArraySpec": "ratchet.rollouts.specs",
+    "BoolArraySpec": "ratchet.rollouts.specs",
+    "CompositeSpec": "ratchet.rollouts.specs",
+    "DataOrder": "ratchet.rollouts.order",
+    "FloatArraySpec": "ratchet.rollouts.specs",
+    "IntArraySpec": "ratchet.rollouts.specs",
+    "NestedArrayDict": "ratchet.rollouts.nested_array_dict",
+    "NestedArrayDictDataset": "ratchet.rollouts.dataset",
+    "StringArraySpec": "ratchet.rollouts.specs",
+    "concatenate_nested_array_dicts": "ratchet.rollouts.nested_array_dict",
+    "load_nested_array_dict": "ratchet.rollouts.files",
+    "rollout_spec": "ratchet.rollouts.spec",
+    "save_nested_array_dict": "ratchet.rollouts.files",
+    "stack_nested_array_dicts": "ratchet.rollouts.nested_array_dict",
+}
+
+
+__getattr__ = lazy_names(__name__, _HOMES)

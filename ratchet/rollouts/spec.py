@@ -1,0 +1,73 @@
+"""The layout of rollouts: which arrays a batch of finished episodes has.
+
+Written by those who play, read by statistics, transcripts, trainers and fine-tuning.
+"""
+
+from __future__ import annotations
+
+from ratchet.rollouts.specs import (
+    BoolArraySpec,
+    CompositeSpec,
+    FloatArraySpec,
+    IntArraySpec,
+    StringArraySpec,
+)
+
+NO_DECISION = 2
+NOBODY = -1
+
+
+def rollout_spec(num_rounds: int, num_agents: int, num_channels: int) -> CompositeSpec:
+    """Say what a batch of rollouts holds; the batch size is open.
+
+    Parameters
+    ----------
+    num_rounds, num_agents, num_channels
+        T, A and C below; the protocol's.
+
+    Returns
+    -------
+    CompositeSpec
+        For each rollout: what was played (``rollout_id``, ``datapoint_id``, ``seed``, ``y``,
+        ``prover_stance``, ``question``, ``solution``), the messages at its end
+        (``message_history`` and ``message_agent_id`` [T, C], ``raw_message_history`` [T, A]),
+        and for each of T steps what happened: ``round``, ``done`` and ``terminated`` after it,
+        ``padding`` where it was not played, ``node_id`` in a tree, and under ``agents`` what
+        each did.
+    """
+    history, steps = (num_rounds, num_channels), (num_rounds,)
+    acts = (num_rounds, num_agents)
+    return CompositeSpec(
+        {
+            "rollout_id": IntArraySpec(nothing=-1),
+            "datapoint_id": IntArraySpec(nothing=-1),
+            "seed": IntArraySpec(),
+            "y": IntArraySpec(low=0, high=1),
+            "prover_stance": IntArraySpec(nothing=1, low=0, high=1),
+            "question": StringArraySpec(),
+            "solution": StringArraySpec(),
+            "message_history": StringArraySpec(history),
+            "message_agent_id": IntArraySpec(
+                history, nothing=NOBODY, low=NOBODY, high=num_agents - 1
+            ),
+            "raw_message_history": StringArraySpec(acts),
+            "round": IntArraySpec(steps, low=0),
+            "padding": BoolArraySpec(steps, nothing=True),
+            "done": BoolArraySpec(steps),
+            "terminated": BoolArraySpec(steps),
+            "node_id": IntArraySpec(steps, nothing=-1, low=-1),
+            "agents": {
+                "active": BoolArraySpec(acts),
+                "message": StringArraySpec((*acts, num_channels)),
+                "raw_message": StringArraySpec(acts),
+                "prompt": StringArraySpec(acts),
+                "decision": IntArraySpec(acts, nothing=NO_DECISION, low=0, high=NO_DECISION),
+                "reward": FloatArraySpec(acts),
+                "retry_count": IntArraySpec(acts, low=0),
+                "token_limit": BoolArraySpec(acts),
+                "valid": BoolArraySpec(acts),
+                "prompt_tokens": IntArraySpec(acts, low=0),
+                "completion_tokens": IntArraySpec(acts, low=0),
+            },
+        }
+    )

@@ -1,0 +1,254 @@
+"""What the arrays of a nested dictionary must be: shapes, types, bounds; zeros and checks.
+
+Environments say with these what they take and give; ``ratchet.rollouts.spec`` says it for
+rollouts. Shapes are those after the batch dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ratchet.errors import ArrayShapeError, ArrayTypeError, DataError, KeyPathError, nearest
+from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name, zeros
+from ratchet.rollouts.batch_index import Shape
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+
+Scalar: TypeAlias = "int | float | bool | None"
+BatchSize: TypeAlias = "int | Sequence[int]"
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """What one array must be.
+
+    Attributes
+    ----------
+    shape
+        Its dimensions after the batch.
+    dtype
+        Its type.
+    nothing
+        The value that says that there is nothing, e.g. -1 for an agent's number; 0, False or
+        None when not given.
+    low, high
+        Bounds, both inclusive.
+    """
+
+    shape: Shape
+    dtype: Any
+    nothing: Scalar = None
+    low: float | None = None
+    high: float | None = None
+
+    def zeros(self, batch_size: BatchSize = ()) -> Array:
+        """Make an array of zeros (None for text)."""
+        return zeros((*_as_shape(batch_size), *self.shape), self.dtype)
+
+    def blank(self, batch_size: BatchSize = ()) -> Array:
+        """Make an array that says everywhere that there is nothing."""
+        array = self.zeros(batch_size)
+        if self.nothing is not None:
+            array[...] = self.nothing
+        return array
+
+    def check(self, array: Array, batch_size: Shape, path: tuple[str, ...]) -> None:
+        """Check an array.
+
+        Raises
+        ------
+        ArrayShapeError, ArrayTypeError, DataError
+            If shape, type or a value is not as it should be; with the key path.
+        """
+        expected = (*batch_size, *self.shape)
+        if array.shape != expected:
+            raise ArrayShapeError(f"{dotted(path)}: got shape {array.shape}, expected {expected}.")
+        if array.dtype != self.dtype:
+            raise ArrayTypeError(
+                f"{dotted(path)}: got {dtype_name(array.dtype)}, expected {dtype_name(self.dtype)}."
+            )
+        if self.low is None and self.high is None:
+            return
+        low = -np.inf if self.low is None else self.low
+        high = np.inf if self.high is None else self.high
+        outside = (array < low) | (array > high)
+        if outside.any():
+            place = tuple(int(i) for i in np.argwhere(outside)[0])
+            raise DataError(
+                f"{dotted(path)}: got {array[place]} at {place}, expected values from {low} to"
+                f" {high}."
+            )
+
+
+class StringArraySpec(ArraySpec):
+    """Text; None where there is none."""
+
+    def __init__(self, shape: Sequence[int] = ()) -> None:
+        super().__init__(tuple(shape), STRING)
+
+
+class IntArraySpec(ArraySpec):
+    """Integers (int64), with bounds if given."""
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (),
+        *,
+        nothing: int | None = None,
+        low: int | None = None,
+        high: int | None = None,
+    ) -> None:
+        super().__init__(tuple(shape), np.dtype(np.int64), nothing, low, high)
+
+
+class FloatArraySpec(ArraySpec):
+    """Floats; of four bytes unless said otherwise."""
+
+    def __init__(self, shape: Sequence[int] = (), dtype: Any = np.float32) -> None:  # noqa: ANN401
+        super().__init__(tuple(shape), np.dtype(dtype))
+
+
+class BoolArraySpec(ArraySpec):
+    """Booleans."""
+
+    def __init__(self, shape: Sequence[int] = (), *, nothing: bool | None = None) -> None:
+        super().__init__(tuple(shape), np.dtype(np.bool_), nothing)
+
+
+class CompositeSpec:
+    """What a nested dictionary must be.
+
+    Parameters
+    ----------
+    specs
+        Specs and further mappings by name.
+    batch_size
+        The batch dimensions; None if any will do.
+    """
+
+    def __init__(self, specs: Mapping[str, Any], batch_size: BatchSize | None = None) -> None:
+        self.batch_size = None if batch_size is None else _as_shape(batch_size)
+        self._specs: dict[tuple[str, ...], ArraySpec] = dict(_flat(specs, ()))
+
+    def __getitem__(self, key: str | tuple[str, ...]) -> ArraySpec:
+        """Give the spec at a key path.
+
+        Raises
+        ------
+        KeyPathError
+            If there is none.
+        """
+        path = (key,) if isinstance(key, str) else key
+        if path not in self._specs:
+            known = nearest(dotted(path), map(dotted, self._specs))
+            raise KeyPathError(f"{dotted(path)}: there is no spec at this key path.{known}")
+        return self._specs[path]
+
+    def __contains__(self, key: object) -> bool:
+        return (key if isinstance(key, tuple) else (key,)) in self._specs
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CompositeSpec):
+            return NotImplemented
+        return self.batch_size == other.batch_size and self._specs == other._specs
+
+    def __hash__(self) -> int:
+        return hash((self.batch_size, frozenset(self._specs)))
+
+    def __repr__(self) -> str:
+        lines = [
+            f"  {dotted(path)}: {dtype_name(spec.dtype)} {spec.shape}"
+            for path, spec in self._specs.items()
+        ]
+        return "\n".join([f"CompositeSpec(batch_size={self.batch_size})", *lines])
+
+    @property
+    def key_paths(self) -> list[tuple[str, ...]]:
+        """All key paths that have a spec."""
+        return list(self._specs)
+
+    def zeros(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
+        """Make zeros, False and None.
+
+        Parameters
+        ----------
+        batch_size
+            Needed if the spec leaves it open; otherwise the spec's own if not given.
+        """
+        size = self._size(batch_size)
+        return self._made({path: spec.zeros(size) for path, spec in self._specs.items()}, size)
+
+    def blank(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
+        """Make arrays that say everywhere that there is nothing, e.g. -1 for an agent's number."""
+        size = self._size(batch_size)
+        return self._made({path: spec.blank(size) for path, spec in self._specs.items()}, size)
+
+    def check(self, data: NestedArrayDict, *, allow_more: bool = False) -> None:
+        """Check a nested dictionary.
+
+        Parameters
+        ----------
+        data
+            What is checked.
+        allow_more
+            Whether it may have arrays that no spec speaks of.
+
+        Raises
+        ------
+        KeyPathError
+            If an array is missing, or there is one that no spec speaks of.
+        ArrayShapeError, ArrayTypeError, DataError
+            If an array is not as it should be; with the key path.
+        """
+        if self.batch_size is not None and data.batch_size != self.batch_size:
+            raise ArrayShapeError(f"got batch size {data.batch_size}, expected {self.batch_size}.")
+        leaves = dict(data.leaves())
+        for path, spec in self._specs.items():
+            if path not in leaves:
+                expected = (*data.batch_size, *spec.shape)
+                raise KeyPathError(
+                    f"{dotted(path)}: missing, expected {dtype_name(spec.dtype)} {expected}."
+                )
+            spec.check(leaves[path], data.batch_size, path)
+        more = [path for path in leaves if path not in self._specs]
+        if more and not allow_more:
+            known = nearest(dotted(more[0]), map(dotted, self._specs))
+            raise KeyPathError(
+                f"{dotted(more[0])}: got an array of shape {leaves[more[0]].shape}, expected"
+                f" nothing at this key path.{known}"
+            )
+
+    def _size(self, batch_size: BatchSize | None) -> Shape:
+        if batch_size is not None:
+            return _as_shape(batch_size)
+        if self.batch_size is None:
+            raise ArrayShapeError("the spec leaves the batch size open: say which to make.")
+        return self.batch_size
+
+    def _made(self, leaves: Mapping[tuple[str, ...], Array], size: Shape) -> NestedArrayDict:
+        made = NestedArrayDict({}, size)
+        for path, leaf in leaves.items():
+            made[path] = leaf
+        return made
+
+
+def _flat(
+    specs: Mapping[str, Any], above: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], ArraySpec]]:
+    flat: list[tuple[tuple[str, ...], ArraySpec]] = []
+    for name, spec in specs.items():
+        path = (*above, name)
+        if isinstance(spec, ArraySpec):
+            flat.append((path, spec))
+        elif isinstance(spec, Mapping):
+            flat.extend(_flat(spec, path))
+        else:
+            raise ArrayTypeError(f"{dotted(path)}: got {spec!r}, expected an ArraySpec or mapping.")
+    return flat
+
+
+def _as_shape(size: BatchSize) -> Shape:
+    return (size,) if isinstance(size, int) else tuple(size)
