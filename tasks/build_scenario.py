@@ -9,12 +9,12 @@ from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import MetricPoint
 from tasks.calls import StageCall
 from tasks.datasets import DATASETS_FILE, DATASETS_FOLDER
-from tasks.session import ArmSession
+from tasks.session import BaseSession
 from tasks.stage import Metrics, stage
 
 
 @stage
-def build_scenario(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
+def build_scenario(call: StageCall, folder: Path, session: BaseSession) -> Metrics:
     """Make the datasets; write each into a folder of its name, and their hashes.
 
     The metrics are the numbers of datapoints.

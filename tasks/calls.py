@@ -13,6 +13,14 @@ from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
 
 TEST_DATASET = "test"
+ITERATION_STAGES = (
+    "sample_rollouts",
+    "log_stats",
+    "test_during_training",
+    "create_fine_tune_jobs",
+    "await_fine_tune_jobs",
+)
+"""The stages of an iteration of chat models, in the order in which they may begin."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class StageCall:
         The part of the experiment that asks; never in the key, so that arms share stages.
     stage
         The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "train",
-        "test" or "whole".
+        "test" or "whole"; of chat models "sample_rollouts", "log_stats" … too.
     parameters
         The hyper-parameters that the stage reads.
     inputs
@@ -71,8 +79,10 @@ class StageCall:
 
     @property
     def label(self) -> str:
-        """What people read, such as "train main 10-20"."""
+        """What people read, such as "train main 10-20" or "sample rollouts main 3"."""
         words = [self.stage.replace("_", " "), self.arm, self.detail]
         if self.stage == "train":
             words.append(f"{self.start_iteration}-{self.iteration}")
+        elif self.stage in ITERATION_STAGES:
+            words.append(str(self.iteration))
         return " ".join(filter(None, words))

@@ -1,4 +1,4 @@
-"""``ArmSession``: what the stages of one arm share in one process, built once and when needed.
+"""What the stages of one arm share in one process, built once and when needed.
 
 A trainer is kept between stages, but its state never is: a stage continues from the stored state
 that its key names, so that no result depends on what ran before in the process.
@@ -7,7 +7,7 @@ that its key names, so that no result depends on what ran before in the process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.instance import ScenarioInstance
     from ratchet.store.store import StageStore
+    from tasks.base_keys import BaseKeys
+    from tasks.calls import StageCall
     from tasks.keys import ArmKeys
     from trainers.base import Trainer
     from trainers.staged import StagedTrainer
@@ -25,10 +27,8 @@ STATE_FOLDER = "state"
 TABLE_FILE = "table.json"
 
 
-class ArmSession:
-    """The components of one arm, built when the first stage needs them.
-
-    Not safe among threads: one arm's stages run one after the other.
+class BaseSession:
+    """What the stages of any arm need of the process.
 
     Parameters
     ----------
@@ -38,21 +38,49 @@ class ArmSession:
         Where and how it runs.
     store
         Where its stages lie.
+    executor
+        Runs the stages' work.
     """
 
-    def __init__(self, keys: ArmKeys, settings: ExperimentSettings, store: StageStore) -> None:
+    def __init__(
+        self,
+        keys: BaseKeys,
+        settings: ExperimentSettings,
+        store: StageStore,
+        executor: Executor,
+    ) -> None:
         self.keys = keys
         self.settings = settings
         self.store = store
+        self.executor = executor
         self.on_wait: Callable[[str], None] | None = None
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix=f"stages of {keys.arm}")
+
+    def stage_finished(self, call: StageCall) -> None:
+        """Let go of what a stage has kept aside while it worked; it is stored now."""
+
+    def close(self) -> None:
+        """Let go of everything that was built."""
+        self.executor.shutdown()
+
+
+class ArmSession(BaseSession):
+    """The components of one arm of networks, built when the first stage needs them.
+
+    Not safe among threads: one arm's stages run one after the other.
+    """
+
+    keys: ArmKeys
+
+    def __init__(self, keys: ArmKeys, settings: ExperimentSettings, store: StageStore) -> None:
+        one_thread = ThreadPoolExecutor(1, thread_name_prefix=f"stages of {keys.arm}")
+        super().__init__(keys, settings, store, one_thread)
         self._instance: ScenarioInstance | None = None
         self._trainer: Trainer | None = None
         self._state_key: str | None = None
 
     def close(self) -> None:
         """Let go of everything that was built."""
-        self.thread.shutdown()
+        super().close()
         self._instance = self._trainer = self._state_key = None
 
     @property

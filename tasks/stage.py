@@ -13,26 +13,36 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
-from ratchet.errors import DataError, ParameterError, StageKeyError, UnknownNameError
+from ratchet.errors import (
+    BudgetExceededError,
+    DataError,
+    FineTuneError,
+    MissingKeyError,
+    ParameterError,
+    StageKeyError,
+    UnknownNameError,
+)
 from ratchet.store.claim import Claim
 from ratchet.store.manifest import Manifest, MetricPoint
 from tasks import faults
 from tasks.calls import StageCall
-from tasks.session import ArmSession
+from tasks.session import BaseSession
 
 logger = logging.getLogger(__name__)
 
 Metrics = Sequence[MetricPoint]
-Work = Callable[[StageCall, Path, ArmSession], Metrics]
+_Session = TypeVar("_Session", bound=BaseSession)
+Work: TypeAlias = Callable[[StageCall, Path, _Session], Metrics]
 
 _ONE_AT_A_TIME = threading.Lock()
 """Held while a stage computes: libraries' global generators are seeded meanwhile."""
@@ -60,22 +70,26 @@ class StageOutcome:
         }
 
 
-class Stage:
+class Stage(Generic[_Session]):
     """A kind of stage: call it with a call and a session to have the stage done.
 
     Parameters
     ----------
     work
         Does the stage: writes its files into a folder and returns its metrics.
+    alone
+        Whether no other such stage may work in this process meanwhile. Stages that mostly wait
+        for a service, and draw from no global generator, need not be alone.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work[_Session], *, alone: bool = True) -> None:
         self.work = work
+        self.alone = alone
         self.name = work.__name__
         functools.update_wrapper(self, work)
 
     async def __call__(
-        self, call: StageCall, session: ArmSession, *, force: bool = False
+        self, call: StageCall, session: _Session, *, force: bool = False
     ) -> StageOutcome:
         """Find the stage in the store or make it, as a task of the running flow.
 
@@ -93,7 +107,7 @@ class Stage:
         RatchetError
             Whatever the work raised, after ``settings.retries`` further attempts.
         """
-        request = _Request(self.work, call, session, force)
+        request = _Request(self, call, session, force)
         # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
         one = _run_stage.with_options(
             name=self.name,
@@ -107,13 +121,18 @@ class Stage:
         return request.result()
 
 
-def stage(work: Work) -> Stage:
+def stage(work: Work[_Session]) -> Stage[_Session]:
     """Make a stage of a function that writes files into a folder and returns metrics."""
     return Stage(work)
 
 
+def waiting_stage(work: Work[_Session]) -> Stage[_Session]:
+    """Make a stage, as :func:`stage`, that may work beside others."""
+    return Stage(work, alone=False)
+
+
 def make_stage(
-    work: Work, call: StageCall, session: ArmSession, *, force: bool = False
+    stage: Stage[_Session], call: StageCall, session: _Session, *, force: bool = False
 ) -> StageOutcome:
     """Find a stage in the store or make it; knows nothing of Prefect.
 
@@ -126,20 +145,24 @@ def make_stage(
     """
     stored = session.store.find(call.key)
     if stored is not None and not force and _fits(stored, call):
+        session.stage_finished(call)
         return StageOutcome(call, stored, True, "stored")
     if stored is not None:
         session.store.remove(call.key)
     with session.store.claim(call.key, on_wait=session.on_wait) as claim:
         if claim.existing is not None:
             return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
-        return _work(work, call, session, claim)
+        outcome = _work(stage, call, session, claim)
+        session.stage_finished(call)
+    return outcome
 
 
-def _work(work: Work, call: StageCall, session: ArmSession, claim: Claim) -> StageOutcome:
+def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim) -> StageOutcome:
     begin = time.monotonic()
+    lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
     with faults.armed(call.stage, call.iteration, call.detail):
-        with _ONE_AT_A_TIME:
-            metrics = work(call, claim.workdir, session)
+        with lock:
+            metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,
             iteration=call.iteration,
@@ -154,19 +177,22 @@ def _work(work: Work, call: StageCall, session: ArmSession, claim: Claim) -> Sta
     return StageOutcome(call, manifest, False, "made")
 
 
-class _Request:
+class _Request(Generic[_Session]):
     """Carries a stage into its task and the outcome out; no data that Prefect would look into."""
 
-    def __init__(self, work: Work, call: StageCall, session: ArmSession, force: bool) -> None:
-        self.work, self.call, self.session, self.force = work, call, session, force
+    def __init__(
+        self, stage: Stage[_Session], call: StageCall, session: _Session, force: bool
+    ) -> None:
+        self.stage, self.call, self.session, self.force = stage, call, session, force
         self._outcome: StageOutcome | None = None
 
     async def fulfil(self) -> StageOutcome:
         context = contextvars.copy_context()
         job = functools.partial(
-            context.run, make_stage, self.work, self.call, self.session, force=self.force
+            context.run, make_stage, self.stage, self.call, self.session, force=self.force
         )
-        self._outcome = await asyncio.get_running_loop().run_in_executor(self.session.thread, job)
+        loop = asyncio.get_running_loop()
+        self._outcome = await loop.run_in_executor(self.session.executor, job)
         return self._outcome
 
     def result(self) -> StageOutcome:
@@ -175,7 +201,7 @@ class _Request:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, log_prints=False)
-async def _run_stage(request: _Request) -> State[Any]:
+async def _run_stage(request: _Request[Any]) -> State[Any]:
     outcome = await request.fulfil()
     return Completed(
         name="Cached" if outcome.hit else "Completed",
@@ -192,11 +218,22 @@ def _fits(manifest: Manifest, call: StageCall) -> bool:
     return manifest.start_iteration <= call.start_iteration or call.stage != "train"
 
 
+_NOT_WORTH_A_RETRY = (
+    BudgetExceededError,
+    DataError,
+    FineTuneError,
+    MissingKeyError,
+    ParameterError,
+    StageKeyError,
+    UnknownNameError,
+)
+
+
 async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
     """Say whether another attempt could end otherwise."""
     try:
         await state.aresult(raise_on_failure=True)
-    except (ParameterError, StageKeyError, UnknownNameError, DataError):
+    except _NOT_WORTH_A_RETRY:
         return False
     except Exception as error:  # noqa: BLE001 -- whatever a stage failed with
         logger.warning("a stage failed: %s: %s", type(error).__name__, error)

@@ -1,0 +1,182 @@
+"""Which stages an arm of chat models consists of, and the key of each.
+
+Plans and runs both ask here, so that what ``ratchet plan`` says is what happens. Reads sources
+and parameters only: no data, no agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import UnknownNameError, nearest
+from tasks.base_keys import BaseKeys
+from tasks.calls import ITERATION_STAGES, StageCall
+
+if TYPE_CHECKING:
+    from trainers.text.staged import StagedTextTrainer
+
+STAGE_VERSIONS = {
+    "build_scenario": 1,
+    "initial_state": 1,
+    "sample_rollouts": 1,
+    "log_stats": 1,
+    "test_during_training": 1,
+    "create_fine_tune_jobs": 1,
+    "await_fine_tune_jobs": 1,
+    "test": 1,
+}
+"""Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+
+
+class TextArmKeys(BaseKeys):
+    """The stages of one arm of chat models.
+
+    The state at the beginning of iteration i comes from ``await_fine_tune_jobs`` of iteration
+    i − 1, that of iteration 0 from ``initial_state``. The last iteration makes no jobs.
+    """
+
+    stage_versions = STAGE_VERSIONS
+
+    @property
+    def num_iterations(self) -> int:
+        """How many iterations the arm has."""
+        return int(self._text_class.count_train_iterations(self.hyper_params))
+
+    @property
+    def only_tests(self) -> bool:
+        """Whether the arm trains nothing, but tests the states of an earlier run again."""
+        return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
+
+    def sample_rollouts(self, iteration: int) -> StageCall:
+        """Give the stage that samples the rollouts of an iteration."""
+        return self._playing("sample_rollouts", iteration, self.state_key(iteration))
+
+    def log_stats(self, iteration: int) -> StageCall:
+        """Give the stage that computes the statistics of an iteration's rollouts."""
+        inputs: dict[str, str | int] = {"rollouts": self.sample_rollouts(iteration).key}
+        return self._in_iteration("log_stats", iteration, inputs)
+
+    def test_during_training(self, iteration: int) -> StageCall:
+        """Give the stage that tests the state at the beginning of an iteration."""
+        return self._playing("test_during_training", iteration, self.state_key(iteration))
+
+    def create_fine_tune_jobs(self, iteration: int) -> StageCall:
+        """Give the stage that has models fine-tuned on an iteration's rollouts."""
+        inputs: dict[str, str | int] = {
+            "state": self.state_key(iteration),
+            "rollouts": self.sample_rollouts(iteration).key,
+        }
+        for earlier in self.earlier_rollouts(iteration):
+            inputs[f"rollouts.{earlier.iteration}"] = earlier.key
+        return self._in_iteration("create_fine_tune_jobs", iteration, inputs)
+
+    def await_fine_tune_jobs(self, iteration: int) -> StageCall:
+        """Give the stage that waits for an iteration's jobs and switches models."""
+        inputs: dict[str, str | int] = {"jobs": self.create_fine_tune_jobs(iteration).key}
+        return self._in_iteration("await_fine_tune_jobs", iteration, inputs)
+
+    def test(self) -> StageCall:
+        """Give the stage that tests the final state."""
+        return self._playing("test", self.num_iterations, self.final_state_key)
+
+    def state_key(self, iteration: int) -> str:
+        """Give the key of the stage whose result is the state at an iteration's beginning."""
+        if not self._state_keys:
+            self._state_keys.append(self.initial_state().key)
+        while len(self._state_keys) <= iteration:  # one after the other, however many there are
+            self._state_keys.append(self.await_fine_tune_jobs(len(self._state_keys) - 1).key)
+        return self._state_keys[iteration]
+
+    @property
+    def final_state_key(self) -> str:
+        """The key of the stage whose result is the state after all training."""
+        return self.state_key(max(self.num_iterations - 1, 0))
+
+    def earlier_rollouts(self, iteration: int) -> list[StageCall]:
+        """List the stages whose rollouts an iteration learns from beside its own, oldest first."""
+        if not self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
+            return []
+        return [self.sample_rollouts(earlier) for earlier in range(iteration)]
+
+    def tests_during_training(self, iteration: int) -> bool:
+        """Say whether the agents are tested in an iteration."""
+        return bool(self._text_class.tests_during_training(self.hyper_params, iteration))
+
+    def makes_jobs(self, iteration: int) -> bool:
+        """Say whether models are fine-tuned in an iteration: in all but the last."""
+        return iteration < self.num_iterations - 1
+
+    def stages(self) -> Iterator[StageCall]:
+        """Go through all stages in the order of the flow."""
+        yield self.build_scenario()
+        if not self.only_tests:
+            yield self.initial_state()
+        for iteration in range(self.num_iterations):
+            yield from self.iteration_stages(iteration)
+        yield self.test()
+
+    def iteration_stages(self, iteration: int) -> Iterator[StageCall]:
+        """Go through the stages of one iteration."""
+        if not self.only_tests:
+            yield self.sample_rollouts(iteration)
+            yield self.log_stats(iteration)
+        if self.tests_during_training(iteration):
+            yield self.test_during_training(iteration)
+        if self.makes_jobs(iteration) and not self.only_tests:
+            yield self.create_fine_tune_jobs(iteration)
+            yield self.await_fine_tune_jobs(iteration)
+
+    def by_name(self, name: str, iteration: int) -> StageCall:
+        """Give a stage by its name in run folders.
+
+        Raises
+        ------
+        UnknownNameError
+            If an arm has no stage of that name.
+        """
+        if name in ITERATION_STAGES:
+            call: StageCall = getattr(self, name)(iteration)
+            return call
+        single = {
+            "build_scenario": self.build_scenario,
+            "initial_state": self.initial_state,
+            "test": self.test,
+        }
+        if name not in single:
+            known = (*single, *ITERATION_STAGES)
+            raise UnknownNameError(f"stage: unknown {name!r}.{nearest(name, known)}")
+        return single[name]()
+
+    def has(self, name: str, iteration: int, key: str) -> bool:
+        """Say whether a stage that was recorded under this key is one of the arm's."""
+        return any(
+            (call.name, call.iteration, call.key) == (name, iteration, key)
+            for call in self.stages()
+        )
+
+    def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        """Give the parameters that a stage of the trainer's reads, as plain data."""
+        return self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
+
+    def _playing(self, stage: str, iteration: int, state: str) -> StageCall:
+        """Give a stage that plays the game with the models of a state."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, "state": state}
+        return self._in_iteration(stage, iteration, inputs)
+
+    def _in_iteration(self, stage: str, iteration: int, inputs: dict[str, str | int]) -> StageCall:
+        return self._call(stage, inputs, self._code_fingerprint, iteration=iteration)
+
+    @cached_property
+    def _state_keys(self) -> list[str]:
+        """The keys of the states at the beginning of the first iterations."""
+        return []
+
+    @property
+    def _text_class(self) -> type[StagedTextTrainer]:
+        from trainers.text.staged import StagedTextTrainer
+
+        found = self.trainer_class
+        assert issubclass(found, StagedTextTrainer)  # else the arm is of another family
+        return found
