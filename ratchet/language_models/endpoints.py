@@ -96,6 +96,13 @@ class Endpoint:
             )
         return url
 
+    @property
+    def key_variable(self) -> str | None:
+        """The environment variable that must hold the key; None where none is needed."""
+        if self.api_key_name is None and self.base_url is None:
+            return OPENAI_KEY_VARIABLE
+        return self.api_key_name
+
     def api_key(self) -> str:
         """Read the key from the environment; a placeholder where none is needed.
 
@@ -104,9 +111,7 @@ class Endpoint:
         MissingKeyError
             If the variable that should hold it isn't set.
         """
-        name = self.api_key_name
-        if name is None and self.base_url is None:
-            name = OPENAI_KEY_VARIABLE
+        name = self.key_variable
         if name is None:
             return (self.is_embedded and os.environ.get(EMBEDDED_KEY_VARIABLE)) or _NO_KEY
         key = os.environ.get(name)

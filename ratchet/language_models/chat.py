@@ -1,0 +1,109 @@
+"""Ask a chat model: one request, one completion, retried until there is one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import openai
+
+from ratchet.errors import ContentFilterError, UnexpectedFinishError
+from ratchet.language_models.connection import Connection
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
+from ratchet.language_models.types import ChatRequest, Completion
+
+_PATH = "/chat/completions"
+_GOOD_FINISHES = ("stop", "length")
+
+
+class ChatClient:
+    """Asks one endpoint's models.
+
+    Parameters
+    ----------
+    endpoint
+        The service.
+    policy
+        How failed attempts are repeated.
+    """
+
+    def __init__(self, endpoint: Endpoint, policy: RetryPolicy | None = None) -> None:
+        self.endpoint = endpoint
+        self._policy = policy or RetryPolicy()
+        self._connection = Connection(endpoint)
+
+    def __repr__(self) -> str:
+        return f"ChatClient({self.endpoint!r})"
+
+    async def complete(self, request: ChatRequest) -> Completion:
+        """Ask for a completion.
+
+        Raises
+        ------
+        ContentFilterError
+            If the service withheld it.
+        UnexpectedFinishError
+            If it ended for a reason that is neither its end nor its limit of tokens.
+        LanguageModelError
+            If the service refused, or failed too often.
+        MissingKeyError
+            If there is no key for it in the environment.
+        """
+        body = self._body(request)
+
+        async def attempt() -> Completion:
+            return await self._attempt(body)
+
+        return await with_retries(attempt, self._policy, f"{request.model} at {self._label}")
+
+    @property
+    def _label(self) -> str:
+        return self.endpoint.label
+
+    def _body(self, request: ChatRequest) -> dict[str, Any]:
+        body = request.to_dict()
+        if "max_tokens" in body and self.endpoint.base_url is None:
+            body["max_completion_tokens"] = body.pop("max_tokens")
+        return body
+
+    async def _attempt(self, body: dict[str, Any]) -> Completion:
+        client = await self._connection.client()
+        try:
+            response = await client.post(_PATH, cast_to=httpx2.Response, body=body)
+        except openai.OpenAIError as error:
+            failure = self._connection.failure(error)
+        else:
+            return self._read(response.content)
+        raise failure  # outside the except block: the SDK's error may show the key
+
+    def _read(self, content: bytes) -> Completion:
+        try:
+            data = json.loads(content)
+            choice = data["choices"][0]
+            message = choice["message"]
+            finish = choice["finish_reason"]
+            usage = data.get("usage") or {}
+            completion = Completion(
+                text=message.get("content") or "",
+                finish_reason=finish,
+                prompt_tokens=int(usage.get("prompt_tokens") or 0),
+                completion_tokens=int(usage.get("completion_tokens") or 0),
+                model=str(data.get("model") or ""),
+            )
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise TransientError(
+                f"{self._label}: answered what is no completion"
+                f" ({self._connection.redact(repr(content[:200]))}; {type(error).__name__})"
+            ) from None
+        if finish == "content_filter" or (not completion.text and message.get("refusal")):
+            raise ContentFilterError(
+                f"{self._label}: the completion was withheld because of its content."
+            )
+        if finish not in _GOOD_FINISHES:
+            raise UnexpectedFinishError(
+                f"{self._label}: got finish_reason {finish!r}, expected one of"
+                f" {list(_GOOD_FINISHES)}."
+            )
+        return completion

@@ -1,0 +1,147 @@
+"""When a call that failed is made again, and after how long."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ratchet.errors import LanguageModelError
+
+_LOGGER = logging.getLogger(__name__)
+_RETRIED_STATUSES = frozenset({408, 409, 429})
+_PERMANENT_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+_Result = TypeVar("_Result")
+_JITTER = random.Random()  # never part of a result, so it needs no seed
+
+
+class TransientError(LanguageModelError):
+    """A call failed in a way that may pass: a time-out, a cut connection, a busy service.
+
+    ``retry_after`` is how many seconds the service asked to wait, if it did.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, and how long in between.
+
+    The wait doubles from ``first_delay_seconds`` to ``max_delay_seconds``, times a random factor
+    in [0.5, 1]. A service's Retry-After is honoured up to ``max_retry_after_seconds``; asked for
+    more, the call fails.
+    """
+
+    max_attempts: int = 10
+    first_delay_seconds: float = 0.5
+    max_delay_seconds: float = 60.0
+    max_retry_after_seconds: float = 600.0
+
+    def delay(self, attempt: int, retry_after: float | None, jitter: float) -> float:
+        """Give the wait in seconds after a failed attempt.
+
+        Parameters
+        ----------
+        attempt
+            0 after the first.
+        retry_after
+            What the service asked for.
+        jitter
+            In [0, 1).
+        """
+        backoff = min(self.max_delay_seconds, self.first_delay_seconds * 2.0**attempt)
+        backoff *= 0.5 + 0.5 * jitter
+        if retry_after is None:
+            return backoff
+        return max(backoff, retry_after + 0.1 * jitter * min(retry_after, 10.0))
+
+
+async def with_retries(
+    make: Callable[[], Awaitable[_Result]], policy: RetryPolicy, what: str
+) -> _Result:
+    """Make a call until it succeeds, fails for good, or has failed too often.
+
+    Parameters
+    ----------
+    make
+        Makes one attempt; raises :class:`TransientError` for what may pass.
+    policy
+        How often and how long in between.
+    what
+        Names the call in messages.
+
+    Raises
+    ------
+    LanguageModelError
+        When the attempts are used up, or the service asks for too long a wait.
+    """
+    attempt = 0
+    while True:
+        try:
+            return await make()
+        except TransientError as error:
+            failure = error
+        attempt += 1
+        wait = failure.retry_after
+        if attempt >= policy.max_attempts:
+            raise LanguageModelError(
+                f"{what}: failed {attempt} times, the last time with: {failure}. Finished calls"
+                " are kept; when the service answers again, run the same command."
+            )
+        if wait is not None and wait > policy.max_retry_after_seconds:
+            raise LanguageModelError(
+                f"{what}: {failure}. The service asks to wait {wait:.0f} s, at most"
+                f" {policy.max_retry_after_seconds:.0f} s are waited. Run the same command later."
+            )
+        delay = policy.delay(attempt - 1, wait, _JITTER.random())
+        _LOGGER.info("%s: %s; attempt %d in %.1f s", what, failure, attempt + 1, delay)
+        await asyncio.sleep(delay)
+
+
+def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> bool:
+    """Say whether an answer with an error status may be different the next time."""
+    wish = headers.get("x-should-retry")
+    if wish in ("true", "false"):
+        return wish == "true"
+    if code in _PERMANENT_CODES:
+        return False
+    return status in _RETRIED_STATUSES or status >= 500
+
+
+def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Read how long a service asks to wait: milliseconds, seconds, or a date.
+
+    Parameters
+    ----------
+    headers
+        An answer's, by lower-case name.
+    now
+        Seconds since 1970; the clock's when not given.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after")
+    seconds = _number(text)
+    if seconds is not None or text is None:
+        return seconds
+    date = email.utils.parsedate_tz(text)
+    if date is None:
+        return None
+    return max(0.0, email.utils.mktime_tz(date) - (time.time() if now is None else now))
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if value is not None and 0 <= value < float("inf") else None
