@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
+from ratchet.protocols.text_specs import TextAgentSpec
 
 
 @register_protocol_handler("adp")
@@ -16,3 +17,9 @@ class AdpProtocolHandler(DeterministicSingleVerifierProtocolHandler):
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
         """Say whose turn it is."""
         return (agent_name == "verifier") == (round == 1)
+
+    def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
+        """Say what the agent is called and how its replies begin; the verifier only decides."""
+        if agent_name == "verifier":
+            return TextAgentSpec("Verifier")
+        return TextAgentSpec("Expert", {"main": "Argument:"})

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.protocols import ProtocolCommonParameters
+    from ratchet.protocols.text_specs import TextAgentSpec
 
 Integers: TypeAlias = "Tensor | npt.NDArray[np.integer[Any]] | int"
 
@@ -257,6 +258,21 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         if agent_name in self.prover_names:
             return self.common.prover_reward / 2
         return 0.0
+
+    def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
+        """Say how an agent takes part in text scenarios.
+
+        Raises
+        ------
+        ProtocolSpecificationError
+            If the protocol doesn't say, as by default.
+        """
+        name = type(self).__name__
+        raise ProtocolSpecificationError(
+            f"{name} doesn't say how its agent {agent_name!r} takes part in a text scenario. Give"
+            " it a method text_agent_spec(agent_name) -> ratchet.protocols.text_specs"
+            ".TextAgentSpec, or choose another protocol or scenario."
+        )
 
     def check(self) -> None:
         """Check the protocol against itself; called when it is built.

@@ -10,6 +10,7 @@ from torch import Tensor
 from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.protocols.handler import Integers, rounds_and_seeds, with_silent_end
 from ratchet.protocols.registry import register_protocol_handler
+from ratchet.protocols.text_specs import TextAgentSpec
 
 
 @register_protocol_handler("merlin_arthur")
@@ -30,6 +31,13 @@ class MerlinArthurProtocolHandler(SingleVerifierProtocolHandler):
         rounds, seeds = rounds_and_seeds(round, seed)
         table = self.on_device("_order_of_play", rounds.device)
         return table[seeds % 2, rounds.clamp(max=self.max_message_rounds)]
+
+    def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
+        """Give the provers names the verifier never sees: it can't know which of them spoke."""
+        if agent_name == "verifier":
+            return TextAgentSpec("Verifier")
+        human_name = {"prover0": "Expert_1", "prover1": "Expert_2"}[agent_name]
+        return TextAgentSpec(human_name, {"main": "Argument:"}, anonymous=True)
 
     @cached_property
     def _order_of_play(self) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ratchet.parameters.protocols import NipProtocolParameters
 from ratchet.protocols.long_protocol import LongProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
+from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 
 
 @register_protocol_handler("nip")
@@ -23,3 +24,11 @@ class NipProtocolHandler(LongProtocolHandler):
         """Say whose turn it is."""
         verifiers_turn = (round % 2 == 0) == self.common.verifier_first
         return verifiers_turn == (agent_name == "verifier")
+
+    def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
+        """Say what the agent is called and how its replies begin."""
+        if agent_name == "verifier":
+            return TextAgentSpec(
+                "Verifier", {"main": "Question:"}, last_round_system_message=DECIDE_NOW
+            )
+        return TextAgentSpec("Expert", {"main": "Answer:"})

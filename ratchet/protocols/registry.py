@@ -31,6 +31,7 @@ _NOT_PROTOCOLS = frozenset(
         "handler",
         "long_protocol",
         "registry",
+        "text_specs",
         "two_provers",
         "zero_knowledge",
     }

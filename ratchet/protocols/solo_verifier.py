@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ratchet.protocols.base import DeterministicSingleVerifierProtocolHandler
 from ratchet.protocols.registry import register_protocol_handler
+from ratchet.protocols.text_specs import TextAgentSpec
 
 
 @register_protocol_handler("solo_verifier")
@@ -16,3 +17,7 @@ class SoloVerifierProtocolHandler(DeterministicSingleVerifierProtocolHandler):
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
         """Say that it is the verifier's turn."""
         return True
+
+    def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
+        """Say that the verifier only decides."""
+        return TextAgentSpec("Verifier")

@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 from ratchet.parameters.protocols import TwoProverProtocolParameters
 from ratchet.protocols.long_protocol import LongProtocolHandler
+from ratchet.protocols.text_specs import DECIDE_NOW, TextAgentSpec
 
 OWN_CHANNEL = {"prover0": "prover0_channel", "prover1": "prover1_channel"}
 
@@ -47,3 +48,11 @@ class TwoProverProtocolHandler(LongProtocolHandler):
             provers = [("prover1",), ("prover0",)]
         verifier = [("verifier",)]
         return [*verifier, *provers] if self.common.verifier_first else [*provers, *verifier]
+
+    def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
+        """Say what the agent is called and how its replies begin."""
+        if agent_name == "verifier":
+            headers = {"prover0_channel": "To Expert 1:", "prover1_channel": "To Expert 2:"}
+            return TextAgentSpec("Verifier", headers, last_round_system_message=DECIDE_NOW)
+        human_name = {"prover0": "Expert_1", "prover1": "Expert_2"}[agent_name]
+        return TextAgentSpec(human_name, {OWN_CHANNEL[agent_name]: "Argument:"})

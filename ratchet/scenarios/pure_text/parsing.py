@@ -1,0 +1,101 @@
+"""Reading a chat model's reply: a decision, or a text for each channel it writes in.
+
+Pure functions; agents call ``parse_completion`` on every reply and ask again when it is invalid.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+NO_DECISION = 2
+
+_EMPHASIS = str.maketrans("", "", "*_`")
+_DECISION = re.compile(r"decision\s*:\s*(accept|reject)\s*\.?", re.IGNORECASE)
+_DECISIONS = {"reject": 0, "accept": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCompletion:
+    """What a reply came to: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none)."""
+
+    valid: bool
+    messages: Mapping[str, str] = field(default_factory=dict)
+    decision: int = NO_DECISION
+
+
+def parse_completion(
+    text: str, headers: Mapping[str, str], may_decide: bool
+) -> ParsedCompletion:
+    """Read a reply.
+
+    Parameters
+    ----------
+    text
+        The reply as the model wrote it.
+    headers
+        Channel → the header that its text begins with, for every channel it must write in.
+    may_decide
+        Whether ``Decision: accept`` or ``Decision: reject`` is an answer.
+
+    Returns
+    -------
+    ParsedCompletion
+        A decision alone; or, after a header at the beginning of a line, a text for each channel
+        (what stands before the first header goes nowhere); else invalid. Case, spaces, a full
+        stop after a decision and Markdown emphasis don't matter. A decision beside other text is
+        invalid where one may be made, since both can't be meant.
+    """
+    if may_decide:
+        decision = read_decision(text)
+        if decision != NO_DECISION:
+            return ParsedCompletion(valid=True, decision=decision)
+        if any(read_decision(line) != NO_DECISION for line in text.splitlines()):
+            return ParsedCompletion(valid=False)
+    messages = _split(text, headers) if headers else {}
+    if not headers or len(messages) != len(headers) or not all(messages.values()):
+        return ParsedCompletion(valid=False)
+    return ParsedCompletion(valid=True, messages={c: messages[c] for c in headers})
+
+
+def read_decision(text: str) -> int:
+    """Give 0 for ``Decision: reject``, 1 for ``Decision: accept``, 2 for anything else."""
+    match = _DECISION.fullmatch(text.translate(_EMPHASIS).strip())
+    return _DECISIONS[match[1].lower()] if match else NO_DECISION
+
+
+def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Give the text after each header that is there, by channel; a repeated one goes on."""
+    channels = list(headers)
+    found = list(_pattern(tuple(headers.values())).finditer(text))
+    ends = [match.start() for match in found[1:]] + [len(text)]
+    parts: dict[str, list[str]] = {}
+    for match, end in zip(found, ends, strict=True):
+        channel = channels[_place(match)]
+        parts.setdefault(channel, []).append(text[match.end() : end].strip())
+    return {channel: "\n".join(filter(None, said)) for channel, said in parts.items()}
+
+
+def _place(match: re.Match[str]) -> int:
+    """Say which header it is: the group of its marks is named by its place."""
+    assert match.lastgroup is not None  # each choice has one group, which always matches
+    return int(match.lastgroup.removeprefix("marks"))
+
+
+@lru_cache(maxsize=256)
+def _pattern(headers: tuple[str, ...]) -> re.Pattern[str]:
+    """Make the pattern of headers at the beginning of a line, longer ones first."""
+    order = sorted(range(len(headers)), key=lambda place: -len(headers[place]))
+    choices = [_header_pattern(headers[place], f"marks{place}") for place in order]
+    return re.compile(r"^[ \t>#]*(?:" + "|".join(choices) + ")", re.IGNORECASE | re.MULTILINE)
+
+
+def _header_pattern(header: str, group: str) -> str:
+    """Let a header stand in Markdown emphasis, with or without its colon."""
+    words, has_colon = header.strip().removesuffix(":").strip(), header.strip().endswith(":")
+    text = "[ _]+".join(re.escape(word) for word in re.split(r"[\s_]+", words))
+    marks, closing = f"(?P<{group}>[*_`]{{0,3}})", f"(?:(?P={group}))?"
+    colon = f"[ \\t]*:{closing}" if has_colon else ""
+    return f"{marks}{text}{closing}{colon}"
