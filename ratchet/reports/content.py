@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.reports.transcripts import PackedTranscripts, read_transcripts
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
@@ -56,6 +57,7 @@ class Content:
     manifests: Sequence[RunManifest]
     arms: Sequence[Arm]
     events: Sequence[Mapping[str, Any]]
+    transcripts: Sequence[PackedTranscripts] = ()
 
     @property
     def is_comparison(self) -> bool:
@@ -88,7 +90,7 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
                 )
             )
     title = manifests[0].name if len(folders) == 1 else f"{len(folders)} runs compared"
-    return Content(title, manifests, arms, events)
+    return Content(title, manifests, arms, events, read_transcripts(folders))
 
 
 def _arm_names(

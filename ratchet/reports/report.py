@@ -123,6 +123,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "training_other": [figure for figure in training if figure.family == OTHER],
         "pretraining": pretraining,
         "test_metrics": test_metric_rows(arms),
+        "transcripts": content.transcripts,
         "stages": stage_summaries(arms),
         "changed_parameters": [row for row in parameters if row.differs],
         "default_parameters": [row for row in parameters if not row.differs],

@@ -2,6 +2,7 @@
 
 import math
 import random
+import shutil
 
 import pytest
 
@@ -15,6 +16,34 @@ from ratchet.tracking import (
     capture_versions,
 )
 from ratchet.tracking.environment import CodeState
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1280,2000",
+]
+
+
+@pytest.fixture
+def browser(tmp_path):
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
 
 
 def result_columns(rng, chances, *, rounds=True, hard=False):

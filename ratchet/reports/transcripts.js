@@ -1,0 +1,198 @@
+"use strict";
+// The browser of transcripts. Text enters the page as text only, never as markup.
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const files = [...document.querySelectorAll(".t-data")];
+  const [runs, arms, shown, search, list, reading, note] =
+    ["t-run", "t-arm", "t-file", "t-search", "t-list", "t-reading", "t-note"].map(byId);
+  const buttons = [...document.querySelectorAll(".t-filters button")];
+  const VERDICTS = { right: "✓", wrong: "✗", undecided: "–" };
+  const DECISIONS = ["Reject", "Accept", "No decision"];
+  const unpacked = new Map();
+  let rollouts = [], filter = "all", selected = null, request = 0;
+
+  function element(tag, properties = {}, ...children) {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children.filter((child) => child !== null));
+    return made;
+  }
+
+  async function unpack(file) {
+    if (!unpacked.has(file.id)) {
+      const bytes = Uint8Array.from(atob(file.textContent), (letter) => letter.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+      unpacked.set(file.id, JSON.parse(await new Response(stream).text()));
+    }
+    return unpacked.get(file.id);
+  }
+
+  const verdict = (rollout) => rollout.decision === 2 ? "undecided" : rollout.correct ? "right" : "wrong";
+  const passes = (rollout, name) =>
+    name === "all" || (name === "failed" ? rollout.always_failed : verdict(rollout) === name);
+  function searched(rollout) {
+    const said = rollout.rounds.flatMap((round) =>
+      [...round.messages.map((message) => message.text), ...Object.values(round.raw)]);
+    return [rollout.question, rollout.solution, ...said].filter(Boolean).join("\n").toLowerCase();
+  }
+  const wanted = () => search.value.trim().toLowerCase();
+  const found = (rollout) => !wanted() || searched(rollout).includes(wanted());
+
+  function options(select, values, titles = values) {
+    const kept = select.value;
+    select.replaceChildren(...values.map((value, i) => new Option(titles[i], value)));
+    if (values.includes(kept)) select.value = kept;
+  }
+  const of = (file) => file.dataset;
+  const unique = (values) => [...new Set(values)];
+  function offer() {
+    options(runs, unique(files.map((file) => of(file).run)));
+    const inRun = files.filter((file) => of(file).run === runs.value);
+    options(arms, unique(inRun.map((file) => of(file).arm)));
+    const inArm = inRun.filter((file) => of(file).arm === arms.value);
+    const titles = inArm.map((file) =>
+      `${of(file).title} · ${of(file).right} of ${of(file).number} right`);
+    options(shown, inArm.map((file) => of(file).name), titles);
+  }
+
+  async function open() {
+    const turn = ++request;
+    const file = files.find((one) =>
+      of(one).run === runs.value && of(one).arm === arms.value && of(one).name === shown.value);
+    const isThere = file.textContent.length > 0;
+    note.hidden = isThere;
+    note.textContent = isThere ? "" :
+      `Left out of this page for its size; see transcripts/${of(file).arm}/${of(file).name}.jsonl in the run's folder.`;
+    const content = isThere ? await unpack(file) : [];
+    if (turn !== request) return; // another file was chosen meanwhile
+    rollouts = content;
+    selected = null;
+    refresh();
+  }
+
+  function refresh() {
+    const matching = rollouts.filter(found);
+    for (const button of buttons) {
+      const name = button.dataset.filter;
+      button.setAttribute("aria-pressed", String(name === filter));
+      button.querySelector("i").textContent = matching.filter((one) => passes(one, name)).length;
+    }
+    const visible = matching.filter((rollout) => passes(rollout, filter))
+      .sort((a, b) => a.datapoint_id - b.datapoint_id || a.rollout - b.rollout);
+    const repeated = new Map();
+    rollouts.forEach((one) => repeated.set(one.datapoint_id, (repeated.get(one.datapoint_id) || 0) + 1));
+    const rows = [];
+    let datapoint = null;
+    for (const rollout of visible) {
+      if (repeated.get(rollout.datapoint_id) > 1 && rollout.datapoint_id !== datapoint) {
+        rows.push(element("li", { className: "t-group", textContent: `Datapoint ${rollout.datapoint_id}, ${repeated.get(rollout.datapoint_id)} rollouts` }));
+      }
+      datapoint = rollout.datapoint_id;
+      rows.push(row(rollout));
+    }
+    if (!visible.length) rows.push(element("li", { className: "t-group", textContent: "No rollout matches." }));
+    list.replaceChildren(...rows);
+    const still = visible.includes(selected) ? selected : visible[0] || null;
+    choose(still, false);
+  }
+
+  function row(rollout) {
+    const state = verdict(rollout);
+    const made = element("li", {},
+      element("span", { className: `t-mark ${state}`, textContent: VERDICTS[state], title: state }),
+      element("span", { className: "t-what", textContent: rollout.question.split("\n")[0] }),
+      element("span", { className: "t-id", textContent: `#${rollout.datapoint_id}` }));
+    made.setAttribute("role", "option");
+    made.rollout = rollout;
+    made.addEventListener("click", () => choose(rollout, true));
+    return made;
+  }
+
+  function choose(rollout, scroll) {
+    selected = rollout;
+    for (const one of list.children) {
+      if (one.rollout) one.setAttribute("aria-selected", String(one.rollout === rollout));
+      if (one.rollout === rollout && rollout && scroll) one.scrollIntoView({ block: "nearest" });
+    }
+    reading.replaceChildren(...(rollout ? page(rollout) : [element("p", { className: "t-empty", textContent: "Nothing to read." })]));
+    reading.scrollTop = 0;
+    if (rollout) markFound(reading);
+  }
+
+  function page(rollout) {
+    const state = verdict(rollout);
+    const truth = rollout.y === 1 ? "right" : "buggy";
+    const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${Number(value.toFixed(3))}`).join(", ");
+    const stance = rollout.prover_stance === null || rollout.prover_stance === undefined ? null
+      : ` · prover argues to ${rollout.prover_stance === 1 ? "accept" : "reject"}`;
+    return [
+      element("h3", {},
+        element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
+        `${DECISIONS[rollout.decision]} – the solution is ${truth}`),
+      element("p", { className: "meta" }, `Datapoint ${rollout.datapoint_id} · rollout ${rollout.rollout} · rewards: ${rewards}`, stance),
+      element("div", { className: "t-task" },
+        element("div", {}, element("h4", { textContent: "Question" }), element("p", { className: "t-text", textContent: rollout.question })),
+        element("div", {}, element("h4", { textContent: "Solution" }), element("pre", { textContent: rollout.solution }))),
+      ...rollout.rounds.map(roundOf),
+    ];
+  }
+
+  function roundOf(round) {
+    const agents = unique([...round.messages.map((message) => message.agent), ...Object.keys(round.raw)]);
+    return element("section", { className: "t-round" }, element("h4", { textContent: `Round ${round.round}` }),
+      ...agents.map((agent) => said(round, agent)));
+  }
+
+  function said(round, agent) {
+    const own = round.messages.filter((message) => message.agent === agent);
+    const decision = round.decision[agent];
+    const made = element("div", { className: "t-message" });
+    made.style.setProperty("--dot", agent.includes("verifier") ? "var(--c0)" : agent.endsWith("1") ? "var(--c3)" : "var(--c1)");
+    for (const message of own) {
+      made.append(
+        element("div", { className: "t-who" }, agent, element("span", { textContent: message.channel === "main" ? "" : ` in ${message.channel}` })),
+        element("p", { className: "t-said", textContent: message.text }));
+    }
+    if (!own.length) made.append(element("div", { className: "t-who", textContent: agent }));
+    if (decision === 0 || decision === 1) made.append(element("div", { className: "t-decision", textContent: DECISIONS[decision] }));
+    if (round.raw[agent]) {
+      made.append(element("details", {}, element("summary", { textContent: "As the model wrote it" }), element("pre", { textContent: round.raw[agent] })));
+    }
+    return made;
+  }
+
+  function markFound(root) {
+    const words = wanted();
+    if (!words) return;
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    const nodes = [];
+    while (walker.nextNode()) nodes.push(walker.currentNode);
+    for (const node of nodes) {
+      const text = node.data, lower = text.toLowerCase(), pieces = [];
+      let from = 0;
+      for (let at = lower.indexOf(words); at >= 0; at = lower.indexOf(words, from)) {
+        pieces.push(text.slice(from, at), element("mark", { textContent: text.slice(at, at + words.length) }));
+        from = at + words.length;
+      }
+      if (pieces.length) node.replaceWith(...pieces, text.slice(from));
+    }
+  }
+
+  function step(by) {
+    const rows = [...list.children].filter((one) => one.rollout);
+    const at = rows.findIndex((one) => one.rollout === selected);
+    const next = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
+    if (next) choose(next.rollout, true);
+  }
+
+  list.addEventListener("keydown", (event) => {
+    const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
+    if (by) { event.preventDefault(); step(by); }
+  });
+  buttons.forEach((button) => button.addEventListener("click", () => { filter = button.dataset.filter; refresh(); }));
+  search.addEventListener("input", refresh);
+  [runs, arms].forEach((select) => select.addEventListener("change", () => { offer(); open(); }));
+  shown.addEventListener("change", open);
+  offer();
+  shown.selectedIndex = shown.options.length - 1; // the latest says most
+  open();
+})();

@@ -1,0 +1,147 @@
+"""Transcripts for the report: read from the run folder, packed to stand inside the page.
+
+Each file of ``transcripts/ARM/`` is one test or one iteration's rollouts; the page unpacks one
+when it is chosen, so that a long run opens as fast as a short one.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ratchet.errors import DataError
+from ratchet.tracking.run_folder import RunFolder
+
+FOLDER = "transcripts"
+MAX_PACKED_BYTES = 40_000_000
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class PackedTranscripts:
+    """One file of transcripts.
+
+    Attributes
+    ----------
+    run, arm, name
+        Where they come from; ``name`` is the file's, such as "3" or "test".
+    title
+        What people read: "Iteration 3", "Test after iteration 3", "Final test".
+    number
+        How many rollouts it has.
+    right
+        How many of them were decided rightly.
+    packed
+        The rollouts as JSON, compressed (gzip), in base 64; empty where the page would become too
+        large.
+    """
+
+    run: str
+    arm: str
+    name: str
+    title: str
+    number: int
+    right: int
+    packed: str
+
+    @property
+    def identifier(self) -> str:
+        """Names the element that holds it."""
+        return f"transcripts-{self.run}-{self.arm}-{self.name}"
+
+
+def read_transcripts(
+    folders: Sequence[RunFolder], limit: int = MAX_PACKED_BYTES
+) -> list[PackedTranscripts]:
+    """Read all transcripts of some runs.
+
+    Parameters
+    ----------
+    folders
+        The runs.
+    limit
+        Bytes of packed text that the page may hold. Files beyond it are listed without their
+        content: the first and the last of an arm are kept before those between.
+
+    Returns
+    -------
+    list of PackedTranscripts
+        By run, by arm, then in the order of the iterations, tests after the rollouts they follow.
+
+    Raises
+    ------
+    DataError
+        If a file is damaged; the message has its name and the line.
+    """
+    files = [
+        (folder, arm, path)
+        for folder in folders
+        for arm in _arms(folder)
+        for path in sorted((folder.path / FOLDER / arm).glob("*.jsonl"), key=_place)
+    ]
+    ends = _ends(files)
+    read: dict[int, PackedTranscripts] = {}
+    room = limit
+    for index in sorted(range(len(files)), key=lambda index: index not in ends):
+        folder, arm, path = files[index]
+        transcripts = _read(folder.run_id, arm, path)
+        if len(transcripts.packed) > room:
+            transcripts = _emptied(transcripts)
+        room -= len(transcripts.packed)
+        read[index] = transcripts
+    return [read[index] for index in sorted(read)]
+
+
+def _arms(folder: RunFolder) -> list[str]:
+    """List the arms that have transcripts, in the run's order."""
+    there = {path.name for path in (folder.path / FOLDER).glob("*") if path.is_dir()}
+    known = [arm for arm in folder.manifest.arms if arm in there]
+    return known + sorted(there - set(known))
+
+
+def _ends(files: Sequence[tuple[RunFolder, str, Path]]) -> set[int]:
+    """Give the indices of each arm's first and last file."""
+    first: dict[tuple[str, str], int] = {}
+    last: dict[tuple[str, str], int] = {}
+    for index, (folder, arm, _) in enumerate(files):
+        first.setdefault((folder.run_id, arm), index)
+        last[folder.run_id, arm] = index
+    return {*first.values(), *last.values()}
+
+
+def _place(path: Path) -> tuple[float, bool, str]:
+    """Sort by iteration, rollouts before tests; what has no number comes last."""
+    number = _NUMBER.search(path.stem)
+    return (int(number.group()) if number else float("inf"), "test" in path.stem, path.stem)
+
+
+def _title(name: str) -> str:
+    number = _NUMBER.search(name)
+    if "test" in name:
+        return f"Test at iteration {int(number.group())}" if number else "Final test"
+    return f"Iteration {int(number.group())}" if number else name
+
+
+def _read(run: str, arm: str, path: Path) -> PackedTranscripts:
+    rollouts = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rollouts.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{path}, line {number}: {error}; expected one transcript as JSON."
+                " Delete the file; `ratchet resume` writes it again."
+            ) from error
+    text = json.dumps(rollouts, ensure_ascii=False, separators=(",", ":"))
+    packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    right = sum(bool(rollout["correct"]) for rollout in rollouts)
+    return PackedTranscripts(run, arm, path.stem, _title(path.stem), len(rollouts), right, packed)
+
+
+def _emptied(full: PackedTranscripts) -> PackedTranscripts:
+    return replace(full, packed="")

@@ -1,0 +1,181 @@
+"""Transcripts in the report: what is read, and the browser of them in a real one."""
+
+import base64
+import gzip
+import json
+import random
+import shutil
+import time
+
+import pytest
+
+from ratchet.errors import DataError
+from ratchet.reports import build_report
+from ratchet.reports.transcripts import read_transcripts
+
+needs_browser = pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="needs chromium and chromedriver",
+)
+
+
+def rollout(rng, number, datapoint, *, correct, decision=None):
+    y = rng.randrange(2)
+    given = (y if correct else 1 - y) if decision is None else decision
+    answer = f"Step {number}: add 4 | + 4 | same. <b>not bold</b> & so on"
+    return {
+        "rollout": number,
+        "datapoint_id": datapoint,
+        "seed": number,
+        "y": y,
+        "prover_stance": 1,
+        "level": 0,
+        "question": f"Start with x = {datapoint}. Add 4. Give x.",
+        "solution": f"x = {datapoint}\nx = x + 4\nprint(x)\n# </script><script>alert(1)</script>",
+        "decision": given,
+        "correct": correct and given != 2,
+        "rewards": {"prover": 1.0, "verifier": 1.0 if correct else -1.0},
+        "always_failed": datapoint == 3,
+        "rounds": [
+            {
+                "round": 0,
+                "messages": [{"agent": "verifier", "channel": "main", "text": "Which step?"}],
+                "raw": {"verifier": "Question: Which step?"},
+                "decision": {"verifier": 2},
+            },
+            {
+                "round": 1,
+                "messages": [{"agent": "prover", "channel": "main", "text": answer}],
+                "raw": {"prover": f"Answer: {answer}"},
+                "decision": {},
+            },
+            {
+                "round": 2,
+                "messages": [],
+                "raw": {"verifier": "Decision: accept"},
+                "decision": {"verifier": given},
+            },
+        ],
+    }
+
+
+def write(folder, name, rollouts, arm="main"):
+    path = folder.path / "transcripts" / arm / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in rollouts))
+    return path
+
+
+@pytest.fixture
+def with_transcripts(run):
+    rng = random.Random(1)
+    for name, share in (("0", 3), ("2", 2), ("10", 1)):
+        write(run, name, [rollout(rng, i, i, correct=i % 4 >= share) for i in range(20)])
+    tests = [rollout(rng, i, i // 2, correct=i // 2 != 3 and i % 5 > 0) for i in range(40)]
+    tests.append(rollout(rng, 40, 20, correct=False, decision=2))
+    write(run, "test", tests)
+    write(run, "0", [rollout(rng, 0, 0, correct=True)], arm="alone")
+    return run
+
+
+def unpack(file):
+    return json.loads(gzip.decompress(base64.b64decode(file.packed)))
+
+
+def test_files_come_in_the_order_of_iterations_and_hold_what_was_written(with_transcripts):
+    files = read_transcripts([with_transcripts])
+    main = [file for file in files if file.arm == "main"]
+    assert [file.title for file in main] == [
+        "Iteration 0",
+        "Iteration 2",
+        "Iteration 10",
+        "Final test",
+    ]
+    source = with_transcripts.path / "transcripts" / "main" / "10.jsonl"
+    assert unpack(main[2]) == [json.loads(line) for line in source.read_text().splitlines()]
+    assert main[2].number == 20
+    assert main[2].right == 15
+    assert [file.arm for file in files][-1] == "alone"
+
+
+def test_what_does_not_fit_is_left_out_from_the_middle_and_still_counted(with_transcripts):
+    everything = [f for f in read_transcripts([with_transcripts]) if f.arm == "main"]
+    room = len(everything[0].packed) + len(everything[-1].packed) + 10
+    files = [f for f in read_transcripts([with_transcripts], limit=room) if f.arm == "main"]
+    assert [bool(file.packed) for file in files] == [True, False, False, True]
+    assert [file.number for file in files] == [file.number for file in everything]
+
+
+def test_a_damaged_file_is_named_with_its_line(with_transcripts):
+    path = write(with_transcripts, "4", [])
+    path.write_text('{"rollout": 0, "correct": true}\n{"rollout": 1, "corr')
+    with pytest.raises(DataError, match=r"4\.jsonl, line 2"):
+        read_transcripts([with_transcripts])
+
+
+def test_a_report_without_transcripts_says_nothing_of_them(run):
+    assert 'id="transcripts"' not in build_report(run).read_text()
+
+
+def _rows(browser):
+    return browser.find_elements("css selector", "#t-list li[role=option]")
+
+
+def _reading(browser):
+    return browser.find_element("css selector", "#t-reading").text
+
+
+def _press(browser, name):
+    browser.find_element("css selector", f"[data-filter={name}]").click()
+
+
+def _wait(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "the page did not change"
+        time.sleep(0.05)
+
+
+@pytest.mark.browser
+@needs_browser
+def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import Select
+
+    browser.get(build_report(with_transcripts).as_uri())
+    _wait(lambda: len(_rows(browser)) == 41)  # the latest: the final test
+    groups = browser.find_elements("css selector", "#t-list li.t-group")
+    assert len(groups) == 20  # two rollouts of each datapoint, but of one
+    _press(browser, "failed")
+    assert len(_rows(browser)) == 2
+    assert "Datapoint 3" in _reading(browser)
+    _press(browser, "undecided")
+    assert "No decision" in _reading(browser)
+    _press(browser, "wrong")
+    wrong = len(_rows(browser))
+    _press(browser, "right")
+    assert wrong + len(_rows(browser)) + 1 == 41
+    _press(browser, "all")
+
+    Select(browser.find_element("id", "t-file")).select_by_visible_text(
+        "Iteration 10 · 15 of 20 right"
+    )
+    _wait(lambda: len(_rows(browser)) == 20)
+    search = browser.find_element("id", "t-search")
+    search.send_keys("STEP 7: add")
+    assert len(_rows(browser)) == 1
+    assert browser.find_element("css selector", "#t-reading mark").text == "Step 7: add"
+    search.send_keys(Keys.CONTROL, "a")
+    search.send_keys(Keys.BACKSPACE)
+    _wait(lambda: len(_rows(browser)) == 20)
+
+    _rows(browser)[0].click()
+    listed = browser.find_element("id", "t-list")
+    listed.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    text = _reading(browser)
+    assert "Datapoint 2 · rollout 2" in text
+    assert text.index("Which step?") < text.index("add 4 | + 4") < text.index("Round 2")
+    assert "<b>not bold</b>" in text  # text, not markup
+    Select(browser.find_element("id", "t-arm")).select_by_visible_text("alone")
+    _wait(lambda: len(_rows(browser)) == 1)
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
