@@ -1,0 +1,1 @@
+"""Trainers of chat models: rollouts are sampled and models fine-tuned through an API."""

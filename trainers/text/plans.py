@@ -1,0 +1,81 @@
+"""Which datapoints are played in which iteration, with which seeds: a pure function of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ratchet.rollouts.dataset import DataOrder
+from ratchet.seeding import derive_seed
+
+TRAIN_STAGE = "sample_rollouts"
+TEST_STAGE = "test"
+
+
+@dataclass(frozen=True)
+class PlannedRollout:
+    """What is to be played: which datapoint, with the protocol's seed (31 bits)."""
+
+    rollout_id: int
+    datapoint_id: int
+    seed: int
+
+
+def train_plan(seed: int, iteration: int, size: int, count: int) -> list[PlannedRollout]:
+    """Plan the rollouts of a training iteration.
+
+    Every datapoint comes once before any comes twice, over all iterations.
+
+    Parameters
+    ----------
+    seed
+        The experiment's.
+    iteration
+        Which iteration.
+    size
+        How many datapoints there are.
+    count
+        How many rollouts an iteration has.
+    """
+    order = DataOrder(derive_seed(seed, "data_order", 0, "train"), size)
+    ids = order.take(iteration * count, count)
+    return [
+        PlannedRollout(place, int(datapoint), _seed(seed, TRAIN_STAGE, iteration, place))
+        for place, datapoint in enumerate(ids)
+    ]
+
+
+def test_plan(seed: int, size: int, count: int | None) -> list[PlannedRollout]:
+    """Plan the rollouts of a test: the same in each iteration, so that tests are pairs.
+
+    Parameters
+    ----------
+    seed
+        The experiment's.
+    size
+        How many datapoints there are.
+    count
+        How many of them are played; all, in their order, when None.
+    """
+    if count is None:
+        ids = list(range(size))
+    else:
+        order = DataOrder(derive_seed(seed, "data_order", 0, "test"), size)
+        ids = [int(datapoint) for datapoint in order.take(0, count)]
+    return [
+        PlannedRollout(place, datapoint, _seed(seed, TEST_STAGE, 0, place))
+        for place, datapoint in enumerate(ids)
+    ]
+
+
+test_plan.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
+
+
+def call_seed(seed: int, *, train: bool, iteration: int) -> int:
+    """Give the seed that an iteration's calls derive theirs from; one for all tests."""
+    if train:
+        return derive_seed(seed, TRAIN_STAGE, iteration, "calls")
+    return derive_seed(seed, TEST_STAGE, 0, "calls")
+
+
+def _seed(seed: int, stage: str, iteration: int, place: int) -> int:
+    return derive_seed(seed, stage, iteration, "rollout", str(place)) >> 32

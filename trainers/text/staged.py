@@ -1,0 +1,177 @@
+"""What a text trainer offers so that each step of an iteration can be a stored stage of its own.
+
+Implemented by ``PureTextRlTrainer``; used by its own loop and by the tasks that run it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ratchet.language_models.usage import UsageMeter
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from trainers.text.state import State
+
+Metrics = dict[str, float]
+
+
+class StagedTextTrainer(ABC):
+    """A trainer whose iterations are cut into stages.
+
+    Each stage takes what it needs from :attr:`state` and its arguments; nothing depends on what
+    ran before in the process. Not for use in two threads at once: stages that run at the same
+    time need a trainer each.
+    """
+
+    @classmethod
+    def supports_stages(cls) -> bool:
+        """Say whether stages do what :meth:`Trainer.train` does."""
+        return True
+
+    @classmethod
+    def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
+        """How many training iterations an experiment has, before anything of it is built."""
+        return int(hyper_params.rl.num_iterations)
+
+    @classmethod
+    def tests_during_training(cls, hyper_params: HyperParameters, iteration: int) -> bool:
+        """Say whether the agents are tested in an iteration, by ``text_rl.test_scheme``."""
+        last = iteration == cls.count_train_iterations(hyper_params) - 1
+        match hyper_params.text_rl.test_scheme:
+            case "all":
+                return True
+            case "last":
+                return last
+            case "first_and_last":
+                return last or iteration == 0
+            case _:
+                return False
+
+    @classmethod
+    @abstractmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads, as plain data.
+
+        Parameters
+        ----------
+        hyper_params
+            The experiment's.
+        stage
+            ``"initial_state"``, ``"sample_rollouts"``, ``"log_stats"``,
+            ``"test_during_training"``, ``"create_fine_tune_jobs"``,
+            ``"await_fine_tune_jobs"`` or ``"test"``.
+        iteration
+            Which iteration's.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such stage.
+        """
+
+    @property
+    @abstractmethod
+    def num_train_iterations(self) -> int:
+        """How many training iterations there are."""
+
+    @abstractmethod
+    def initial_state(self) -> State:
+        """Make the state before any training, and continue from it."""
+
+    @property
+    @abstractmethod
+    def state(self) -> State:
+        """Where the training is."""
+
+    @state.setter
+    @abstractmethod
+    def state(self, state: State) -> None:
+        """Continue from a state."""
+
+    @abstractmethod
+    def sample_rollouts(
+        self, iteration: int, journal_path: Path
+    ) -> tuple[NestedArrayDict, UsageMeter]:
+        """Play the iteration's rollouts with the models of the state.
+
+        Parameters
+        ----------
+        iteration
+            The state's.
+        journal_path
+            Where finished calls are kept until the rollouts are stored; those that are there
+            already are not made again.
+
+        Raises
+        ------
+        RolloutError
+            If a rollout failed; all others were played and are in the journal.
+        StateError
+            If the state is of another iteration.
+        """
+
+    @abstractmethod
+    def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
+        """Give the statistics of the iteration's rollouts."""
+
+    @abstractmethod
+    def test(
+        self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
+    ) -> tuple[NestedArrayDict, Metrics, UsageMeter]:
+        """Play and judge test rollouts with the models of the state, without changing it.
+
+        Which datapoints are played with which seeds depends neither on the iteration nor on
+        the models, so that tests can be compared pair by pair.
+
+        Parameters
+        ----------
+        iteration
+            The state's, or ``"test"`` for the test after training.
+        journal_path
+            As in :meth:`sample_rollouts`.
+        dataset
+            Which test set.
+        """
+
+    @abstractmethod
+    def create_fine_tune_jobs(
+        self,
+        iteration: int,
+        rollouts: NestedArrayDict,
+        previous_rollouts: Sequence[NestedArrayDict] = (),
+    ) -> State:
+        """Make the jobs that train the next models; give the state that knows them.
+
+        Called again with the same arguments it finds the jobs it made before.
+
+        Parameters
+        ----------
+        iteration
+            The state's; not the last, which makes no jobs.
+        rollouts
+            The iteration's.
+        previous_rollouts
+            Those of all earlier iterations, in order, where
+            ``text_rl.fine_tune_on_all_previous_rollouts`` wants them.
+        """
+
+    @abstractmethod
+    def await_fine_tune_jobs(self, iteration: int) -> State:
+        """Wait for the state's jobs and switch to the models they made.
+
+        Returns
+        -------
+        State
+            At the beginning of the next iteration.
+
+        Raises
+        ------
+        FineTuneError
+            If a job failed, with the service's reason.
+        """
