@@ -49,6 +49,10 @@ class BatchIndexError(RatchetError, IndexError):
     """An index does not fit the batch dimensions of a nested dictionary of arrays."""
 
 
+class SandboxError(RatchetError, RuntimeError):
+    """Programs that must not run in this process can't be run in another one either."""
+
+
 class StageKeyError(RatchetError, TypeError):
     """The key of a stage cannot be computed, so its result could never be found again."""
 
@@ -95,6 +99,10 @@ class UnexpectedFinishError(LanguageModelError):
 
 class FineTuneError(LanguageModelError):
     """A fine-tune job failed, or cannot be made or found."""
+
+
+class RolloutError(RatchetError, RuntimeError):
+    """Some rollouts could not be played; the calls that were answered are kept."""
 
 
 class MissingKeyError(RatchetError, LookupError):
