@@ -28,6 +28,15 @@ if TYPE_CHECKING:
         IntArraySpec,
         StringArraySpec,
     )
+    from ratchet.rollouts.transcripts import (
+        processed_transcripts,
+        prompt_transcripts,
+        raw_transcripts,
+        read_report_transcripts,
+        report_transcripts,
+        write_report_transcripts,
+        write_transcripts,
+    )
 
 __all__ = [
     "STRING",
@@ -42,9 +51,16 @@ __all__ = [
     "StringArraySpec",
     "concatenate_nested_array_dicts",
     "load_nested_array_dict",
+    "processed_transcripts",
+    "prompt_transcripts",
+    "raw_transcripts",
+    "read_report_transcripts",
+    "report_transcripts",
     "rollout_spec",
     "save_nested_array_dict",
     "stack_nested_array_dicts",
+    "write_report_transcripts",
+    "write_transcripts",
 ]
 
 _HOMES = {
@@ -60,9 +76,16 @@ _HOMES = {
     "StringArraySpec": "ratchet.rollouts.specs",
     "concatenate_nested_array_dicts": "ratchet.rollouts.nested_array_dict",
     "load_nested_array_dict": "ratchet.rollouts.files",
+    "processed_transcripts": "ratchet.rollouts.transcripts",
+    "prompt_transcripts": "ratchet.rollouts.transcripts",
+    "raw_transcripts": "ratchet.rollouts.transcripts",
+    "read_report_transcripts": "ratchet.rollouts.transcripts",
+    "report_transcripts": "ratchet.rollouts.transcripts",
     "rollout_spec": "ratchet.rollouts.spec",
     "save_nested_array_dict": "ratchet.rollouts.files",
     "stack_nested_array_dicts": "ratchet.rollouts.nested_array_dict",
+    "write_report_transcripts": "ratchet.rollouts.transcripts",
+    "write_transcripts": "ratchet.rollouts.transcripts",
 }
 
 

@@ -293,7 +293,7 @@ class NestedArrayDict:
                 f"{self._dotted(())}: got the name {name!r}, expected a text without dots."
             )
         path = (*self._path, name)
-        if isinstance(value, Mapping | NestedArrayDict):
+        if type(value) is not np.ndarray and isinstance(value, Mapping | NestedArrayDict):
             part = NestedArrayDict._make({}, self._batch_size, path)
             for inner, inner_value in value.items():
                 part._set(inner, inner_value)
@@ -469,7 +469,7 @@ def _dimension(dim: int, num_dims: int) -> int:
 
 
 def _is_key_path(key: object) -> TypeGuard[tuple[str, ...]]:
-    return isinstance(key, tuple) and bool(key) and all(isinstance(name, str) for name in key)
+    return isinstance(key, tuple) and bool(key) and isinstance(key[0], str)
 
 
 def _as_tuple(key: str | tuple[str, ...]) -> tuple[str, ...]:

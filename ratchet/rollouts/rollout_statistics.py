@@ -1,0 +1,115 @@
+"""The statistics of a batch of text rollouts, as they are logged for each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.rollouts.outcomes import (
+    check_agents,
+    datapoint_accuracies,
+    episode_lengths,
+    episode_rewards,
+    final_decisions,
+    verifier_index,
+)
+from ratchet.rollouts.spec import NO_DECISION
+
+ACCEPT = 1
+
+
+def rollout_statistics(
+    rollouts: NestedArrayDict, agent_names: Sequence[str], verifier_name: str, *, prefix: str = ""
+) -> dict[str, float]:
+    """Compute the statistics of rollouts.
+
+    Parameters
+    ----------
+    rollouts
+        Batch [N], laid out as :func:`~ratchet.rollouts.spec.rollout_spec` says.
+    agent_names
+        In the order of agent dimensions.
+    verifier_name
+        The agent whose decisions count.
+    prefix
+        What all names begin with, e.g. ``"test_"``.
+
+    Returns
+    -------
+    dict
+        For each agent, behind its name and a dot, ``mean_episode_reward``,
+        ``std_episode_reward`` and, as shares of its turns, ``retry_proportion`` (at least one
+        retry), ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all
+        retries). For all: ``num_rollouts``, ``mean_`` and ``std_episode_length``;
+        ``accuracy`` and ``std_accuracy``, where no decision is a wrong one;
+        ``mean_decision`` and ``std_decision`` of the rollouts that were decided, and
+        ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and ``recall``
+        of accepting; ``worst_datapoint_accuracy``, the lowest share of right rollouts that a
+        datapoint has, and ``always_failed_proportion``, the share of datapoints with none.
+        Standard deviations are of the population. What is 0/0 is NaN.
+
+    Raises
+    ------
+    KeyPathError, ArrayShapeError
+        If the rollouts have another layout.
+    UnknownNameError
+        If ``verifier_name`` is none of the agents.
+    """
+    check_agents(rollouts, agent_names)
+    stats = _agent_statistics(rollouts, agent_names)
+    stats["num_rollouts"] = float(len(rollouts))
+    lengths = episode_lengths(rollouts)
+    stats["mean_episode_length"], stats["std_episode_length"] = _mean(lengths), _std(lengths)
+    stats |= _decision_statistics(rollouts, verifier_index(agent_names, verifier_name))
+    return {prefix + name: value for name, value in stats.items()}
+
+
+def _agent_statistics(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> dict[str, float]:
+    rewards = episode_rewards(rollouts)
+    turns = rollouts.array(("agents", "active")) & ~rollouts.array("padding")[..., None]
+    events = {
+        "retry_proportion": rollouts.array(("agents", "retry_count")) > 0,
+        "token_limit_proportion": rollouts.array(("agents", "token_limit")),
+        "invalid_proportion": ~rollouts.array(("agents", "valid")),
+    }
+    stats = {}
+    for place, name in enumerate(agent_names):
+        stats[f"{name}.mean_episode_reward"] = _mean(rewards[:, place])
+        stats[f"{name}.std_episode_reward"] = _std(rewards[:, place])
+        acted = turns[..., place]
+        for event, happened in events.items():
+            stats[f"{name}.{event}"] = _mean(happened[..., place][acted])
+    return stats
+
+
+def _decision_statistics(rollouts: NestedArrayDict, verifier: int) -> dict[str, float]:
+    y = rollouts.array("y")
+    decision = final_decisions(rollouts, verifier)
+    correct = decision == y
+    decided = decision != NO_DECISION
+    _, by_datapoint = datapoint_accuracies(rollouts, verifier)
+    return {
+        "accuracy": _mean(correct),
+        "std_accuracy": _std(correct),
+        "mean_decision": _mean(decision[decided]),
+        "std_decision": _std(decision[decided]),
+        "no_decision_proportion": _mean(~decided),
+        "accuracy_class_0": _mean(correct[y == 0]),
+        "accuracy_class_1": _mean(correct[y == 1]),
+        "precision": _mean(y[decision == ACCEPT] == 1),
+        "recall": _mean(decision[y == 1] == ACCEPT),
+        "worst_datapoint_accuracy": float(by_datapoint.min()) if len(by_datapoint) else np.nan,
+        "always_failed_proportion": _mean(by_datapoint == 0),
+    }
+
+
+def _mean(values: npt.NDArray[np.generic]) -> float:
+    """Give the mean in float64, NaN of nothing, without NumPy's warning."""
+    return float(values.astype(np.float64).mean()) if values.size else np.nan
+
+
+def _std(values: npt.NDArray[np.generic]) -> float:
+    return float(values.astype(np.float64).std()) if values.size else np.nan

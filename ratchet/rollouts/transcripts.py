@@ -1,0 +1,148 @@
+"""Transcripts as files: YAML or JSON for people, JSON lines for the report and analysers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import yaml
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.rollouts.transcript_content import (
+    Transcript,
+    processed_transcripts,
+    prompt_transcripts,
+    raw_transcripts,
+    report_transcripts,
+)
+
+__all__ = [
+    "Transcript",
+    "TranscriptFormat",
+    "processed_transcripts",
+    "prompt_transcripts",
+    "raw_transcripts",
+    "read_report_transcripts",
+    "report_transcripts",
+    "write_report_transcripts",
+    "write_transcripts",
+]
+
+TranscriptFormat: TypeAlias = Literal["yaml", "json"]
+
+_KINDS = {
+    "raw": raw_transcripts,
+    "processed": processed_transcripts,
+    "prompts": prompt_transcripts,
+}
+_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def write_transcripts(
+    folder: Path | str,
+    rollouts: NestedArrayDict,
+    agent_names: Sequence[str],
+    channel_names: Sequence[str],
+    *,
+    verifier_name: str | None = None,
+    format: TranscriptFormat = "yaml",
+) -> list[Path]:
+    """Write ``raw``, ``processed`` and ``prompts``, a file each with all rollouts.
+
+    Parameters
+    ----------
+    folder
+        Made if need be.
+    rollouts, agent_names, channel_names, verifier_name
+        As for :func:`raw_transcripts`.
+    format
+        ``"yaml"`` or ``"json"``; also the files' suffix.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    ParameterError
+        If there is no such format.
+    """
+    if format not in ("yaml", "json"):
+        raise ParameterError(f"transcript_format: got {format!r}, expected 'yaml' or 'json'.")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for kind, make in _KINDS.items():
+        transcripts = make(rollouts, agent_names, channel_names, verifier_name=verifier_name)
+        file = folder / f"{kind}.{format}"
+        file.write_text(_dump(transcripts, format), encoding="utf-8")
+        files.append(file)
+    return files
+
+
+def write_report_transcripts(
+    file: Path | str,
+    rollouts: NestedArrayDict,
+    agent_names: Sequence[str],
+    channel_names: Sequence[str],
+    *,
+    verifier_name: str | None = None,
+) -> None:
+    """Write ``transcripts.jsonl``: one line a rollout, as the report reads it."""
+    file = Path(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    transcripts = report_transcripts(
+        rollouts, agent_names, channel_names, verifier_name=verifier_name
+    )
+    lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in transcripts)
+    file.write_text("".join(lines), encoding="utf-8")
+
+
+def read_report_transcripts(file: Path | str) -> Iterator[Transcript]:
+    """Read ``transcripts.jsonl`` line by line.
+
+    Raises
+    ------
+    DataError
+        If a line is no JSON object; with its number.
+    """
+    with Path(file).open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                transcript = json.loads(line)
+            except ValueError as error:
+                raise DataError(
+                    f"{file}, line {number}: {error}. Expected a JSON object."
+                ) from error
+            if not isinstance(transcript, dict):
+                raise DataError(f"{file}, line {number}: got {line[:40]!r}, expected an object.")
+            yield transcript
+
+
+class _Dumper(_SafeDumper):  # type: ignore[misc]
+    """Writes text of several lines as such."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:  # noqa: ANN401 -- C or Python dumper
+    style = "|" if "\n" in text else None
+    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return node
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _dump(transcripts: Sequence[Mapping[str, Any]], format: TranscriptFormat) -> str:
+    if format == "json":
+        return json.dumps(transcripts, ensure_ascii=False, indent=2) + "\n"
+    text: str = yaml.dump(
+        list(transcripts), Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=100
+    )
+    return text
