@@ -1,0 +1,320 @@
+"""Run programs that nobody has read, and say which pass their tests.
+
+They run in subprocesses with bounds on CPU time, memory, files, processes and network, never in
+this one. What should come out is compared here: a program never sees it.
+
+What holds where: on Linux (x86-64, AArch64) seccomp and Landlock forbid sockets, new processes,
+signals and every write, whoever the user is; namespaces come on top where the system allows
+them. On other systems only the resource limits hold, and sockets are merely hidden:
+:func:`sandbox_isolation` says which layers this machine has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import ratchet
+from ratchet.errors import SandboxError
+from ratchet.scenarios.code_validation.generator.problem import TestMode, TestSuite, Value
+
+Status = Literal[
+    "passed",
+    "wrong_answer",
+    "error",
+    "exited",
+    "too_many_steps",
+    "timeout",
+    "out_of_memory",
+    "too_much_output",
+    "bad_output",
+    "killed",
+    "no_result",
+]
+
+DEFAULT_TIME_LIMIT = 2.0
+DEFAULT_MEMORY_MB = 256
+
+_CODE = (
+    "import sys; sys.path.append({root!r});"
+    "from ratchet.scenarios.code_validation.sandboxed.worker import main;"
+    "sys.path.remove({root!r}); main()"
+)
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "PATH": ""}
+_PASSING_IN_WORKER = "finished"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and its tests.
+
+    Parameters
+    ----------
+    source
+        Python.
+    tests
+        What it is run on and what should come out.
+    max_steps
+        Lines and calls that it may execute. Unlike time, the same on every machine.
+    """
+
+    source: str
+    tests: TestSuite
+    max_steps: int | None = None
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """What became of a program.
+
+    ``failed_case`` is the index of the first test that failed, None if the program passed or
+    never came so far. ``outputs`` are those of the tests up to the end of the run.
+    """
+
+    status: Status
+    outputs: tuple[Value, ...] = ()
+    failed_case: int | None = None
+    detail: str = ""
+    cpu_seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every test gave what it should."""
+        return self.status == "passed"
+
+
+@dataclass(frozen=True)
+class SandboxIsolation:
+    """Which layers hold on this machine, beside the resource limits."""
+
+    namespaces: tuple[str, ...]
+    landlock: int
+    seccomp: bool
+    unprivileged: bool
+
+    @property
+    def no_network(self) -> bool:
+        """Whether the kernel keeps programs from the network."""
+        return self.seccomp or "network" in self.namespaces
+
+    @property
+    def no_writing(self) -> bool:
+        """Whether the kernel keeps programs from making and changing files."""
+        return self.landlock > 0
+
+    @property
+    def no_processes(self) -> bool:
+        """Whether the kernel keeps programs from starting others."""
+        return self.seccomp or self.unprivileged
+
+
+def run_programs(
+    programs: Sequence[Program],
+    *,
+    time_limit: float = DEFAULT_TIME_LIMIT,
+    memory_mb: int = DEFAULT_MEMORY_MB,
+    workers: int | None = None,
+) -> list[ProgramResult]:
+    """Run programs on their tests, several at once.
+
+    A program that ran out of time, or whose whole subprocess was lost, is run once more, alone
+    and with twice the time, so that neither a slow machine nor another program decides.
+
+    Parameters
+    ----------
+    programs
+        What to run.
+    time_limit
+        CPU seconds of one program for all its tests; waiting for a busy machine costs nothing.
+    memory_mb
+        Its address space in MiB.
+    workers
+        Subprocesses at once; as many as there are processors when not given.
+
+    Returns
+    -------
+    list of ProgramResult
+        In the order of the programs.
+
+    Raises
+    ------
+    SandboxError
+        If no subprocess can be started.
+    """
+    if not programs:
+        return []
+    jobs = [_job(index, program) for index, program in enumerate(programs)]
+    count = min(workers or os.cpu_count() or 1, -(-len(jobs) // 8))
+    found: dict[int, ProgramResult] = {}
+    with ThreadPoolExecutor(count) as pool:
+        batches = [jobs[i::count] for i in range(count)]
+        for results in pool.map(lambda b: _run_batch(b, programs, time_limit, memory_mb), batches):
+            found.update(results)
+        again = [
+            [job] for i, job in enumerate(jobs) if i not in found or found[i].status == "timeout"
+        ]
+        longer = 2 * time_limit
+        for results in pool.map(lambda b: _run_batch(b, programs, longer, memory_mb), again):
+            found.update(results)
+    lost = ProgramResult("killed", detail="the sandboxed process was lost")
+    return [found.get(i, lost) for i in range(len(programs))]
+
+
+@cache
+def sandbox_isolation() -> SandboxIsolation:
+    """Say which layers hold on this machine."""
+    with _Worker(1.0, DEFAULT_MEMORY_MB, []) as worker:
+        return worker.isolation
+
+
+def _job(index: int, program: Program) -> dict[str, Any]:
+    tests = program.tests
+    wanted: list[str] = []
+    if tests.mode == "variables":
+        wanted = sorted({name for case in tests.cases for name in _names(case.expected)})
+    return {
+        "index": index,
+        "source": program.source,
+        "mode": tests.mode,
+        "entry": tests.entry,
+        "givens": [case.given for case in tests.cases],
+        "wanted": wanted,
+        "max_steps": program.max_steps,
+    }
+
+
+def _names(expected: Value) -> Iterable[str]:
+    return expected if isinstance(expected, Mapping) else ()
+
+
+def _run_batch(
+    jobs: list[dict[str, Any]], programs: Sequence[Program], time_limit: float, memory_mb: int
+) -> dict[int, ProgramResult]:
+    """Run jobs in one subprocess; those it was lost with are missing in what is given back."""
+    found: dict[int, ProgramResult] = {}
+    with _Worker(time_limit, memory_mb, jobs) as worker:
+        for line in worker.lines():
+            index, status, seconds, payload = line.split(b" ", 3)
+            job = int(index)
+            found[job] = _result(programs[job].tests, status.decode(), float(seconds), payload)
+    return found
+
+
+class _Worker:
+    """One sandboxed subprocess with its jobs and its own empty folder; a context."""
+
+    def __init__(self, time_limit: float, memory_mb: int, jobs: list[dict[str, Any]]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ratchet-sandbox-")
+        root = str(Path(ratchet.__file__).parents[1])
+        options = json.dumps({"time_limit": time_limit, "memory_mb": memory_mb})
+        command = [sys.executable, "-s", "-P", "-S", "-B", "-c", _CODE.format(root=root), options]
+        with tempfile.TemporaryFile() as file:
+            file.write(b"".join(json.dumps(job).encode() + b"\n" for job in jobs))
+            file.seek(0)
+            self._process = subprocess.Popen(
+                command,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=self._folder.name,
+                env=_ENVIRONMENT,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None  # a pipe was asked for
+        self._out = self._process.stdout
+
+    def __enter__(self) -> _Worker:
+        first = self._out.readline()
+        try:
+            report = json.loads(first)
+        except ValueError:
+            raise self._not_started() from None
+        self.isolation = SandboxIsolation(
+            namespaces=tuple(report["namespaces"]),
+            landlock=report["landlock"],
+            seccomp=report["seccomp"],
+            unprivileged=report["unprivileged"],
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def lines(self) -> Iterable[bytes]:
+        """Give the lines of results that are whole."""
+        for line in self._out:
+            if line.endswith(b"\n"):
+                yield line
+
+    def close(self) -> None:
+        """Kill all that is left of it, and remove its folder."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.communicate()
+        self._folder.cleanup()
+
+    def _not_started(self) -> SandboxError:
+        _, stderr = self._process.communicate()
+        self.close()
+        tail = stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["nothing"]
+        return SandboxError(
+            f"sandbox: the subprocess that runs programs ended with {self._process.returncode}"
+            f" before it began; it said: {tail[0]}. Expected {sys.executable} to start in an"
+            " empty folder with an empty environment."
+        )
+
+
+def _result(tests: TestSuite, status: str, seconds: float, payload: bytes) -> ProgramResult:
+    """Compare what a program gave back with what it should."""
+    if status != _PASSING_IN_WORKER:
+        return ProgramResult(_as_status(status), cpu_seconds=seconds)
+    try:
+        data = json.loads(payload)
+        status, outputs, detail = data["status"], data["outputs"], str(data["detail"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ProgramResult("bad_output", detail="not a result", cpu_seconds=seconds)
+    if not isinstance(outputs, list) or len(outputs) > len(tests.cases):
+        return ProgramResult("bad_output", detail="not a result", cpu_seconds=seconds)
+    for index, (case, output) in enumerate(zip(tests.cases, outputs, strict=False)):
+        if not _agree(case.expected, output, tests.mode):
+            return ProgramResult("wrong_answer", tuple(outputs), index, "", seconds)
+    if status == "finished" and len(outputs) == len(tests.cases):
+        return ProgramResult("passed", tuple(outputs), None, "", seconds)
+    failed = len(outputs) if outputs else None
+    return ProgramResult(_as_status(status), tuple(outputs), failed, detail, seconds)
+
+
+def _as_status(text: object) -> Status:
+    """Take a status that a program may have made up; it can't make up that it passed."""
+    for known in ("error", "exited", "too_many_steps", "timeout", "out_of_memory"):
+        if text == known:
+            return known
+    for known in ("too_much_output", "killed", "no_result"):
+        if text == known:
+            return known
+    return "bad_output"
+
+
+def _agree(expected: Value, output: Value, mode: TestMode) -> bool:
+    """Compare as Python does (1 == 1.0 == True), printed text line by line."""
+    if mode == "stdio" and isinstance(expected, str) and isinstance(output, str):
+        return _lines(expected) == _lines(output)
+    if mode == "variables" and isinstance(expected, dict) and isinstance(output, dict):
+        return all(name in output and output[name] == expected[name] for name in expected)
+    return expected == output
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]

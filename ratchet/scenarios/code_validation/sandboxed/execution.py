@@ -1,0 +1,142 @@
+"""Run one program on its inputs, in the process that is thrown away afterwards.
+
+It is told what to run on, never what should come out: whatever a program prints or writes, it
+can only pass by knowing the answers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+MAX_OUTPUT = 1_000_000
+"""Characters that a program may print in one test, or bytes of all its results."""
+
+_MAX_DETAIL = 300
+
+
+class _TooManySteps(BaseException):
+    """The program has taken more steps than it may."""
+
+
+class _TooMuchOutput(BaseException):
+    """The program has printed more than it may."""
+
+
+class _BoundedText(io.StringIO):
+    """Standard output that is looked at, up to a size."""
+
+    def write(self, text: str, /) -> int:
+        if self.tell() + len(text) > MAX_OUTPUT:
+            raise _TooMuchOutput
+        return super().write(text)
+
+
+class _NoText(io.TextIOBase):
+    """Standard output that nobody looks at."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
+def run_program(job: dict[str, Any]) -> bytes:
+    """Run a program on all its inputs.
+
+    Parameters
+    ----------
+    job
+        ``source``, ``mode``, ``entry``, ``givens``, ``max_steps``, and in the mode ``variables``
+        the names that are looked at (``wanted``).
+
+    Returns
+    -------
+    bytes
+        One line of JSON: ``status``, ``outputs`` of the tests that were finished, ``detail``.
+    """
+    outputs: list[str] = []
+    sys.stdout = sys.stderr = _NoText()
+    status, detail = "finished", ""
+    try:
+        _run_all(job, outputs)
+    except _TooManySteps:
+        status = "too_many_steps"
+    except _TooMuchOutput:
+        status = "too_much_output"
+    except SystemExit:
+        status = "exited"
+    except MemoryError:
+        status = "out_of_memory"
+    except BaseException as error:  # noqa: BLE001 -- a program may raise anything
+        status, detail = "error", _describe(error)
+    sys.settrace(None)
+    if sum(map(len, outputs)) > MAX_OUTPUT:
+        status, outputs = "too_much_output", []
+    head = json.dumps({"status": status, "detail": detail})[:-1]
+    return f'{head}, "outputs": [{", ".join(outputs)}]}}'.encode()
+
+
+def _run_all(job: dict[str, Any], outputs: list[str]) -> None:
+    code = compile(job["source"], "<solution>", "exec", dont_inherit=True)
+    if job["max_steps"] is not None:
+        _count_steps(job["max_steps"])
+    if job["mode"] == "call":
+        namespace = _fresh_namespace("solution")
+        exec(code, namespace)
+        entry = namespace[job["entry"]]
+        for given in job["givens"]:
+            outputs.append(json.dumps(entry(*given)))
+        return
+    for given in job["givens"]:
+        run = _run_variables if job["mode"] == "variables" else _run_stdio
+        outputs.append(json.dumps(run(code, given, job["wanted"])))
+
+
+def _run_variables(code: CodeType, given: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
+    namespace = _fresh_namespace("__main__")
+    namespace.update(given)
+    exec(code, namespace)
+    return {name: namespace[name] for name in wanted if name in namespace}
+
+
+def _run_stdio(code: CodeType, given: str, wanted: list[str]) -> str:
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()), encoding="utf-8")
+    text = _BoundedText()
+    sys.stdout = text
+    try:
+        exec(code, _fresh_namespace("__main__"))
+    except SystemExit:
+        pass  # how many such programs end
+    finally:
+        sys.stdout = _NoText()
+    return text.getvalue()
+
+
+def _fresh_namespace(name: str) -> dict[str, Any]:
+    return {"__name__": name, "__builtins__": builtins}
+
+
+def _count_steps(max_steps: int) -> None:
+    """Stop after so many calls and lines: the same on every machine, however slow."""
+    left = max_steps
+
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise _TooManySteps
+        return trace
+
+    sys.settrace(trace)
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001 -- the error's class may be the program's own
+        text = "?"
+    return f"{type(error).__name__}: {text}"[:_MAX_DETAIL]

@@ -1,0 +1,206 @@
+"""The sandboxed subprocess: forks a process for every program, bounds it and reads its result.
+
+Reads jobs, one line of JSON each, and writes one line for each: index, status, CPU seconds and
+what the program's process has written. The first line written says which layers hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Any, Final
+
+from ratchet.scenarios.code_validation.sandboxed import isolation
+from ratchet.scenarios.code_validation.sandboxed.execution import MAX_OUTPUT, run_program
+
+_RESULT: Final = 3
+_RULES: Final = 4
+_NULL: Final = 5
+_MAX_FILES = 32
+_MAX_RESULT = 2 * MAX_OUTPUT
+
+
+class Worker:
+    """Runs programs one after the other, each in a process of its own.
+
+    Parameters
+    ----------
+    time_limit
+        CPU seconds of a program.
+    memory_mb
+        Its address space, in MiB.
+    is_first
+        Whether this process is the first of its own PID namespace.
+    """
+
+    def __init__(self, time_limit: float, memory_mb: int, *, is_first: bool) -> None:
+        self.time_limit = time_limit
+        self.memory = memory_mb * 2**20
+        self.is_first = is_first
+        rules, self.landlock = isolation.make_landlock_rules()
+        self.filter = isolation.make_seccomp_filter()
+        null = os.open(os.devnull, os.O_RDWR)
+        rules, null = (fcntl.fcntl(max(n, 0), fcntl.F_DUPFD, _MAX_FILES) for n in (rules, null))
+        for number, descriptor in ((_RESULT, null), (_RULES, rules), (_NULL, null)):
+            os.dup2(descriptor, number)  # so that no pipe gets these numbers
+
+    def run(self, job: dict[str, Any]) -> tuple[str, float, bytes]:
+        """Run one program; give the status, its CPU seconds and what it has written."""
+        reading, writing = os.pipe()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        pid = os.fork()
+        if pid == 0:
+            self._be_program(job, writing)
+        os.close(writing)
+        try:
+            payload, status = self._read(pid, reading)
+        finally:
+            os.close(reading)
+            _kill(pid)
+        _, wait_status = os.waitpid(pid, 0)
+        self._kill_the_rest()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if not status:
+            status = self._status(payload, wait_status, seconds)
+        return status, seconds, payload if status == "finished" else b""
+
+    def _status(self, payload: bytes, wait_status: int, seconds: float) -> str:
+        if os.WIFSIGNALED(wait_status):
+            number = os.WTERMSIG(wait_status)
+            if number == signal.SIGPROF or seconds >= self.time_limit:
+                return "timeout"
+            if not (number == signal.SIGKILL and payload):  # ours, after it had finished
+                return "killed"
+        return "finished" if payload else "no_result"
+
+    def _read(self, pid: int, reading: int) -> tuple[bytes, str]:
+        """Read a result to its end, or until the program does nothing any more.
+
+        A program that waits for a slow machine goes on: only its own CPU time counts, and
+        whether it uses any.
+        """
+        chunks: list[bytes] = []
+        size = 0
+        patience = max(1.0, self.time_limit)
+        last_cpu, last_wall, start = 0.0, time.monotonic(), time.monotonic()
+        poller = select.poll()
+        poller.register(reading, select.POLLIN)
+        while True:
+            if poller.poll(250):
+                chunk = os.read(reading, 65536)
+                chunks.append(chunk)
+                size += len(chunk)
+                if not chunk:
+                    return b"".join(chunks), ""
+                if size > _MAX_RESULT:
+                    return b"", "too_much_output"
+                continue
+            cpu, now = _cpu_seconds(pid), time.monotonic()
+            if cpu - last_cpu > 0.001:
+                last_cpu, last_wall = cpu, now
+            if now - last_wall > patience or now - start > 100 * patience:
+                return b"", "timeout"
+
+    def _kill_the_rest(self) -> None:
+        if self.is_first:
+            _kill(-1)  # all others in the namespace
+            while True:
+                try:
+                    os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    return
+
+    def _be_program(self, job: dict[str, Any], writing: int) -> None:
+        """Bind the forked process, run the program in it, and end."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            os.dup2(writing, _RESULT)
+            for standard in (0, 1, 2):
+                os.dup2(_NULL, standard)
+            os.closerange(_NULL, 2 * _MAX_FILES)
+            self._limit()
+            if self.landlock:
+                isolation.apply_landlock_rules(_RULES)
+            os.close(_RULES)
+            if not isolation.apply_seccomp_filter(self.filter):
+                resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+                _hide_network()
+            random.seed(0)
+            os.write(_RESULT, run_program(job))
+            code = 0
+        finally:
+            os._exit(code)
+
+    def _limit(self) -> None:
+        seconds = int(self.time_limit) + 1
+        for limit, value in (
+            (resource.RLIMIT_AS, self.memory),
+            (resource.RLIMIT_CPU, seconds),
+            (resource.RLIMIT_FSIZE, 0),
+            (resource.RLIMIT_NOFILE, _MAX_FILES),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            resource.setrlimit(limit, (value, value))
+        signal.setitimer(signal.ITIMER_PROF, self.time_limit)
+
+
+def _hide_network() -> None:
+    """Make sockets hard to come by where the kernel can't forbid them; not a wall."""
+    for name in ("socket", "_socket"):
+        sys.modules[name] = None  # type: ignore[assignment]
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Give a process's CPU time; its clock is found by number, so that no /proc is needed."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+def main() -> None:
+    """Run all jobs of the standard input."""
+    options = json.loads(sys.argv[1])
+    isolation.die_with_parent()
+    namespaces = isolation.enter_namespaces()
+    is_first = "pid" in namespaces
+    if is_first:
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+            os._exit(0)
+    unprivileged = isolation.drop_privileges()
+    isolation.die_with_parent()
+    worker = Worker(options["time_limit"], options["memory_mb"], is_first=is_first)
+    report = {
+        "namespaces": namespaces,
+        "landlock": worker.landlock,
+        "seccomp": worker.filter is not None,
+        "unprivileged": unprivileged,
+    }
+    sys.stdout.write(json.dumps(report) + "\n")
+    gc.freeze()
+    jobs = sys.stdin.buffer
+    for line in jobs:
+        job = json.loads(line)
+        status, seconds, payload = worker.run(job)
+        single_line = payload.replace(b"\n", b" ")
+        head = f"{job['index']} {status} {seconds:.6f} "
+        sys.stdout.write(head + single_line.decode("utf-8", "replace") + "\n")
+        sys.stdout.flush()
