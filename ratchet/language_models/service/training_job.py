@@ -1,7 +1,9 @@
 """The folder through which the service and the process that trains speak.
 
-The service writes ``job.json`` and starts ``python -m ratchet.language_models.service.training
-FOLDER``. That process writes, all inside the folder:
+The service writes ``job.json`` and a process of its own calls
+``ratchet.language_models.service.training.train(folder: Path) -> None`` (what that module imports
+is imported beforehand, so that a trainer is warm when its job comes). It writes, all inside the
+folder:
 
 ``events.jsonl``
     a line per optimizer step (:class:`TrainingEvent`), appended and flushed as it goes;
@@ -12,9 +14,9 @@ FOLDER``. That process writes, all inside the folder:
 ``result.json``
     last, renamed into place (:class:`TrainingResult`): it is there only if all is there.
 
-and leaves with code 0. With any other code, or no result, the job has failed and the last lines
-of its stderr are the reason. A process that starts in a folder of an interrupted one begins
-again: it drops what lies there and comes to the same weights.
+and returns. If it raises or is killed, or there is no result, the job has failed and the last
+lines of its stderr are the reason. An interrupted job begins again in a new folder and must come
+to the same weights. ``python -m ratchet.language_models.service.training FOLDER`` does the same.
 """
 
 from __future__ import annotations

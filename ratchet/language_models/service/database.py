@@ -1,0 +1,113 @@
+"""The service's database: models, files, jobs, their events and checkpoints, in one SQLite file.
+
+One process uses it (a lock on the service's folder sees to that), from several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ratchet.errors import StateError
+
+VERSION = 1
+_TABLES = """
+CREATE TABLE models (
+    id TEXT PRIMARY KEY, folder TEXT NOT NULL, created INTEGER NOT NULL,
+    root TEXT NOT NULL, job_id TEXT
+) STRICT;
+CREATE TABLE files (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+    filename TEXT NOT NULL, purpose TEXT NOT NULL, bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, sha256 TEXT NOT NULL, kind TEXT, examples INTEGER NOT NULL
+) STRICT;
+CREATE TABLE jobs (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL, finished_at INTEGER,
+    model TEXT NOT NULL, method TEXT NOT NULL, hyperparameters TEXT NOT NULL,
+    seed INTEGER NOT NULL, suffix TEXT, metadata TEXT,
+    training_file TEXT NOT NULL, validation_file TEXT,
+    identity TEXT NOT NULL, idempotency_key TEXT UNIQUE,
+    status TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, fine_tuned_model TEXT,
+    trained_tokens INTEGER, error TEXT, result_file TEXT
+) STRICT;
+CREATE INDEX jobs_by_status ON jobs (status, sequence);
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, job_id TEXT NOT NULL,
+    created_at INTEGER NOT NULL, level TEXT NOT NULL, message TEXT NOT NULL,
+    type TEXT NOT NULL, data TEXT NOT NULL
+) STRICT;
+CREATE INDEX events_by_job ON events (job_id, sequence);
+CREATE TABLE checkpoints (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, job_id TEXT NOT NULL,
+    created_at INTEGER NOT NULL, model_id TEXT NOT NULL, step INTEGER NOT NULL,
+    train_loss REAL NOT NULL
+) STRICT;
+"""
+
+Value = str | int | float | None
+
+
+class Database:
+    """The connection, shared by threads that take turns.
+
+    Parameters
+    ----------
+    path
+        The file; made when missing.
+
+    Raises
+    ------
+    StateError
+        If another version of Ratchet made the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.RLock()
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            with self.transaction() as connection:
+                for statement in _TABLES.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+        elif version != VERSION:
+            self._connection.close()
+            raise StateError(
+                f"{path} has version {version}, this Ratchet reads {VERSION}. Move the folder"
+                f" {path.parent} aside and start the service again."
+            )
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Do several statements as one; what is raised inside undoes them."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def rows(self, statement: str, values: Sequence[Value] = ()) -> list[sqlite3.Row]:
+        """Read all rows of a query."""
+        with self._lock:
+            return self._connection.execute(statement, values).fetchall()
+
+    def row(self, statement: str, values: Sequence[Value] = ()) -> sqlite3.Row | None:
+        """Read the first row of a query, or None."""
+        with self._lock:
+            found: sqlite3.Row | None = self._connection.execute(statement, values).fetchone()
+            return found
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()

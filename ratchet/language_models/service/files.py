@@ -1,0 +1,171 @@
+"""Uploaded files and files that jobs have written: rows in the database, bytes on the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.database import Database, Value
+from ratchet.language_models.service.errors import ApiError, not_found
+from ratchet.language_models.service.examples import check_training_file
+from ratchet.language_models.service.schemas import FileObject, Page
+from ratchet.language_models.service.settings import Limits
+
+Purpose = Literal["fine-tune", "fine-tune-results"]
+_INSERT = (
+    "INSERT INTO files (id, filename, purpose, bytes, created_at, sha256, kind, examples)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as a job needs it."""
+
+    id: str
+    path: Path
+    sha256: str
+    purpose: str
+    kind: str | None
+    examples: int
+
+
+class FileStore:
+    """All files of a service.
+
+    Parameters
+    ----------
+    database
+        Where their rows are.
+    folder
+        Where their bytes are; made when missing. What has no row is removed from it.
+    limits
+        How many examples a training file may have.
+    """
+
+    def __init__(self, database: Database, folder: Path, limits: Limits) -> None:
+        self._database = database
+        self._folder = folder
+        self._limits = limits
+        folder.mkdir(parents=True, exist_ok=True)
+        known = {row["id"] for row in database.rows("SELECT id FROM files")}
+        for path in folder.iterdir():
+            if path.name not in known:  # an upload that a kill cut off
+                path.unlink()
+
+    def add_training_file(self, filename: str, content: BinaryIO) -> FileObject:
+        """Check and keep an uploaded training file.
+
+        Raises
+        ------
+        ApiError
+            400 with the line and the field, if it is not in one of the two formats.
+        """
+        content.seek(0)
+        try:
+            checked = check_training_file(content, examples_max=self._limits.examples_max)
+        except DataError as error:
+            message = f"The file {filename!r} cannot be used for fine-tuning: {error}"
+            raise ApiError(400, message, code="invalid_training_file", param="file") from error
+        content.seek(0)
+        return self._keep(filename, "fine-tune", content, checked.method, checked.examples)
+
+    def add_result_file(self, filename: str, content: BinaryIO) -> FileObject:
+        """Keep what a job has written."""
+        return self._keep(filename, "fine-tune-results", content, None, 0)
+
+    def get(self, file_id: str, *, param: str = "file_id") -> StoredFile:
+        """Find a file; raises a 404 if there is none of that id."""
+        row = self._row(file_id, param)
+        return StoredFile(
+            id=row["id"],
+            path=self._folder / row["id"],
+            sha256=row["sha256"],
+            purpose=row["purpose"],
+            kind=row["kind"],
+            examples=row["examples"],
+        )
+
+    def describe(self, file_id: str) -> FileObject:
+        """Give a file as the API shows it."""
+        return _to_object(self._row(file_id, "file_id"))
+
+    def page(
+        self, *, after: str | None, limit: int, ascending: bool, purpose: str | None
+    ) -> Page[FileObject]:
+        """List files by the time they came."""
+        where, values = ["1"], list[Value]()
+        if purpose is not None:
+            where.append("purpose = ?")
+            values.append(purpose)
+        if after is not None:
+            where.append("sequence > ?" if ascending else "sequence < ?")
+            values.append(self._row(after, "after")["sequence"])
+        order = "ASC" if ascending else "DESC"
+        rows = self._database.rows(
+            f"SELECT * FROM files WHERE {' AND '.join(where)} ORDER BY sequence {order} LIMIT ?",
+            [*values, limit + 1],
+        )
+        items = [_to_object(row) for row in rows[:limit]]
+        return Page(
+            data=items,
+            has_more=len(rows) > limit,
+            first_id=items[0].id if items else None,
+            last_id=items[-1].id if items else None,
+        )
+
+    def delete(self, file_id: str) -> None:
+        """Remove a file, unless a job still needs it (409)."""
+        with self._database.transaction() as connection:
+            self._row(file_id, "file_id")
+            job = connection.execute(
+                "SELECT id FROM jobs WHERE status IN ('queued', 'running')"
+                " AND (training_file = ? OR validation_file = ?)",
+                (file_id, file_id),
+            ).fetchone()
+            if job is not None:
+                message = f"The job {job['id']} needs the file {file_id}; cancel that job first."
+                raise ApiError(409, message, code="file_in_use", param="file_id")
+            connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+        (self._folder / file_id).unlink(missing_ok=True)
+
+    def _keep(
+        self, filename: str, purpose: Purpose, content: BinaryIO, kind: str | None, examples: int
+    ) -> FileObject:
+        file_id = f"file-{secrets.token_hex(12)}"
+        path = self._folder / file_id
+        with path.open("wb") as file:
+            shutil.copyfileobj(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size, now = path.stat().st_size, int(time.time())
+        with self._database.transaction() as connection:
+            values = (file_id, filename, purpose, size, now, digest, kind, examples)
+            connection.execute(_INSERT, values)
+        return self.describe(file_id)
+
+    def _row(self, file_id: str, param: str) -> sqlite3.Row:
+        row = self._database.row("SELECT * FROM files WHERE id = ?", (file_id,))
+        if row is None:
+            raise not_found("file", file_id, param=param)
+        return row
+
+
+def _to_object(row: sqlite3.Row) -> FileObject:
+    return FileObject(
+        id=row["id"],
+        bytes=row["bytes"],
+        created_at=row["created_at"],
+        filename=row["filename"],
+        purpose=row["purpose"],
+    )

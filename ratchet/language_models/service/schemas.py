@@ -1,0 +1,57 @@
+"""Files, models and lists as OpenAI's API describes them."""
+
+from __future__ import annotations
+
+from typing import Generic, Literal, TypeVar
+
+from pydantic import BaseModel
+
+Item = TypeVar("Item", bound=BaseModel)
+
+
+class ModelObject(BaseModel):
+    """A model that can be asked or trained on."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """All models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class Deleted(BaseModel):
+    """Something is gone."""
+
+    id: str
+    object: Literal["model", "file"]
+    deleted: Literal[True] = True
+
+
+class FileObject(BaseModel):
+    """A file that was uploaded, or that a job has written."""
+
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: Literal["fine-tune", "fine-tune-results"]
+    status: Literal["processed"] = "processed"
+    expires_at: None = None
+    status_details: None = None
+
+
+class Page(BaseModel, Generic[Item]):
+    """A part of a list; the next one comes ``after`` the last id."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    has_more: bool
+    first_id: str | None = None
+    last_id: str | None = None

@@ -1,0 +1,102 @@
+"""How a service is started, and how much it takes on."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ratchet.errors import ParameterError
+
+EngineName = Literal["torch", "vllm"]
+API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
+BASE_MODEL = "ratchet-tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client cannot make the service exceed.
+
+    Parameters
+    ----------
+    request_bytes
+        Size of a JSON request.
+    upload_bytes
+        Size of an uploaded file, with what the form adds to it.
+    examples_min, examples_max
+        Examples in a training file.
+    queued_jobs
+        Fine-tuning jobs that wait or run.
+    waiting_completions
+        Completions that wait for the engine.
+    loaded_models
+        Models the engine holds at once; the one unused for longest makes room.
+    """
+
+    request_bytes: int = 8 * 2**20
+    upload_bytes: int = 256 * 2**20
+    examples_min: int = 10
+    examples_max: int = 200_000
+    queued_jobs: int = 256
+    waiting_completions: int = 8192
+    loaded_models: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """Where a service keeps its things, where it listens, what it serves.
+
+    Parameters
+    ----------
+    home
+        Ratchet's home; the service's own folder is ``home / "llm"``.
+    host, port
+        Where to listen; port 0 takes a free one.
+    model
+        A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet makes.
+    engine
+        What runs the models.
+    api_key
+        What clients must send as bearer token; None for no key, on loopback only.
+    embedded
+        Whether to leave when the last process that uses it has gone.
+
+    Raises
+    ------
+    ParameterError
+        If it would listen beyond this machine without a key.
+    """
+
+    home: Path
+    host: str = "127.0.0.1"
+    port: int = 0
+    model: str | None = None
+    engine: EngineName = "torch"
+    api_key: str | None = field(default=None, repr=False)
+    embedded: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.api_key == "":
+            raise ParameterError(f"The service's key is empty. Set {API_KEY_VARIABLE} or unset it.")
+        if not self.is_loopback and self.api_key is None:
+            raise ParameterError(
+                f"The model service was told to listen on {self.host!r} without a key; beyond"
+                f" 127.0.0.1 it needs one. Set {API_KEY_VARIABLE} and start it again."
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def folder(self) -> Path:
+        """Where database, files, jobs and models lie."""
+        return self.home / "llm"
