@@ -26,6 +26,8 @@ class TensorDictTrainer(Trainer):
     :meth:`_build_train_context` or :meth:`_build_test_context` has filled.
     """
 
+    plays_text = False
+
     @property
     def device(self) -> torch.device:
         """Where the agents and environments live."""

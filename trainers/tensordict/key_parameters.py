@@ -10,51 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT
-from ratchet.parameters.base import SECTIONS
-from trainers.registry import registered_names
+from trainers.relevant_parameters import is_built_in, relevant_parameters
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from trainers.base import Trainer
 
-_NEVER_READ = ("base_run",)
-_BUILT_IN = "trainers."
 _ROLLOUT = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
 _INITIAL_RL = ("normalize_observations", "num_normalization_steps", "use_shared_body", *_ROLLOUT)
 _TEST_RL = ("num_test_iterations", "use_shared_body", *_ROLLOUT)
 _PRETRAIN_RL = ("body_lr_factor", "max_grad_norm", "use_shared_body")
-
-
-def relevant_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
-    """Give all parameters but the sections that trainer, protocol and scenario don't concern.
-
-    Sections of other trainers are left out only for built-in trainers, since nobody knows what
-    a user's own one reads.
-    """
-    data = hyper_params.to_dict()
-    data["trainer"] = hyper_params.trainer_name
-    own = _is_built_in(trainer)
-    names = {hyper_params.trainer_name, *registered_names(trainer)}
-    if hyper_params.pretrain_agents:
-        names.add("solo_agent")
-    for name, section in SECTIONS.items():
-        concerned = any(
-            section.concerns(
-                trainer=trainer_name,
-                protocol=hyper_params.interaction_protocol,
-                scenario=hyper_params.scenario,
-            )
-            for trainer_name in (names if own else {*names, *section.trainers})
-        )
-        if not concerned or name in _NEVER_READ:
-            del data[name]
-    if "message_regression" in data and not data["message_regression"]["enabled"]:
-        del data["message_regression"]
-    return data
-
-
-def _is_built_in(trainer: type[Trainer]) -> bool:
-    return trainer.__module__.startswith(_BUILT_IN)
 
 
 def _keep(data: dict[str, Any], section: str, names: tuple[str, ...]) -> None:
@@ -66,7 +31,7 @@ def initial_state_parameters(
 ) -> dict[str, Any]:
     """Give what fresh weights and the fit of the normalisation depend on."""
     data = relevant_parameters(hyper_params, trainer)
-    if _is_built_in(trainer):
+    if is_built_in(trainer):
         _keep(data, "rl", _INITIAL_RL)
         for name in ("ppo", "solo_agent"):
             data.pop(name, None)
@@ -90,12 +55,12 @@ def train_parameters(
     """Give what a training iteration depends on beside the state before and the data."""
     data = relevant_parameters(hyper_params, trainer)
     left_out = {"num_test_iterations"}
-    if _is_built_in(trainer):  # what the initial state has read already
+    if is_built_in(trainer):  # what the initial state has read already
         left_out |= {"normalize_observations", "num_normalization_steps"}
     if not reads_num_iterations:
         left_out.add("num_iterations")
     data["rl"] = {name: value for name, value in data["rl"].items() if name not in left_out}
-    if trainer.trainer_type != "solo_agent" and _is_built_in(trainer):
+    if trainer.trainer_type != "solo_agent" and is_built_in(trainer):
         data.pop("solo_agent", None)
     data.pop("test_size", None)
     return data
@@ -104,7 +69,7 @@ def train_parameters(
 def check_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
     """Give what a test depends on beside the state and the data: no learning rates, no epochs."""
     data = relevant_parameters(hyper_params, trainer)
-    if _is_built_in(trainer):
+    if is_built_in(trainer):
         _keep(data, "rl", _TEST_RL)
         for name in ("ppo", "solo_agent"):
             data.pop(name, None)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from trainers.tensordict.fused_adam import FusedAdam
 from trainers.tensordict.state import TensorTree, check_same_tensors, clone_tensors
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def build_adam(
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
     for group in param_groups:
         group["lr"] = lr * group["lr_factor"]  # type: ignore[operator] # a float
-    return torch.optim.Adam(param_groups, lr=lr, fused=True)
+    return FusedAdam(param_groups, lr=lr)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, lr: float) -> dict[str, float]:

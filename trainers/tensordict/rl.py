@@ -22,6 +22,7 @@ from trainers.staged import Metrics, PretrainResult, TestResult
 from trainers.tensordict import pretraining, snapshots
 from trainers.tensordict.collectors import RolloutCollector
 from trainers.tensordict.components import Components
+from trainers.tensordict.fused_adam import clip_gradients
 from trainers.tensordict.key_parameters import stage_parameters
 from trainers.tensordict.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.normalization import fit_normalization
@@ -286,9 +287,10 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         if not loss.requires_grad:  # nobody who learns acts in this minibatch
             return torch.zeros((), device=loss.device)
         optimizer = self.components.optimizer
-        optimizer.zero_grad(set_to_none=True)
+        for param in params:
+            param.grad = None
         loss.backward()  # type: ignore[no-untyped-call] # of torch
-        norm = nn.utils.clip_grad_norm_(params, self.hyper_params.rl.max_grad_norm)
+        norm = clip_gradients(params, self.hyper_params.rl.max_grad_norm)
         optimizer.step()
         return norm
 

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table
+from trainers.tensordict.fused_adam import clip_gradients
 from trainers.tensordict.optimizer import build_adam
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class SoloLearner:
             self.optimizer.zero_grad(set_to_none=True)
             loss.sum().backward()  # type: ignore[no-untyped-call] # of torch
             for params in self.clipped:
-                nn.utils.clip_grad_norm_(params, self.max_grad_norm)
+                clip_gradients(params, self.max_grad_norm)
             self.optimizer.step()
             sums += torch.stack([loss.detach() * len(ids), right]).double()
             seen += len(ids)

@@ -1,0 +1,59 @@
+"""Our Adam and clipping take the very steps that torch's take."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from trainers.tensordict.fused_adam import FusedAdam, clip_gradients
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3), nn.Linear(3, 3))
+
+
+def groups(model):
+    return [
+        {"params": list(model[0].parameters()), "lr": 0.1},
+        {"params": [*model[2].parameters(), *model[3].parameters()], "lr": 0.003},
+    ]
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("max_norm", [0.01, 1.0, 1e6])
+def test_fifty_steps_are_torchs_bit_for_bit(max_norm):
+    ours, theirs = network(), copy.deepcopy(network())
+    adam = FusedAdam(groups(ours), lr=0.5)
+    reference = torch.optim.Adam(groups(theirs), lr=0.5, fused=True)
+    for step in range(50):
+        x = torch.randn(4, 5, generator=torch.Generator().manual_seed(step))
+        norms = []
+        for model, optimizer in ((ours, adam), (theirs, reference)):
+            model[3].requires_grad_(step % 3 > 0)  # some are frozen now and then
+            optimizer.zero_grad(set_to_none=True)
+            model(x).square().sum().backward()
+            params = list(model.parameters())
+            clip = clip_gradients if model is ours else nn.utils.clip_grad_norm_
+            norms.append(clip(params, max_norm))
+            optimizer.step()
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        assert torch.equal(*norms)
+        assert same(ours.parameters(), theirs.parameters())
+    kept = [adam.state[param] for param in ours.parameters()]
+    expected = [reference.state[param] for param in theirs.parameters()]
+    for mine, other in zip(kept, expected, strict=True):
+        assert mine.keys() == other.keys()
+        assert same(mine.values(), other.values())
+
+
+def test_without_gradients_nothing_is_clipped_and_nothing_moves():
+    model = network()
+    before = [param.clone() for param in model.parameters()]
+    assert clip_gradients(model.parameters(), 1.0) == 0
+    FusedAdam(groups(model), lr=0.5).step()
+    assert same(before, model.parameters())
