@@ -26,9 +26,7 @@ class ParsedCompletion:
     decision: int = NO_DECISION
 
 
-def parse_completion(
-    text: str, headers: Mapping[str, str], may_decide: bool
-) -> ParsedCompletion:
+def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) -> ParsedCompletion:
     """Read a reply.
 
     Parameters

@@ -1,0 +1,242 @@
+"""Environments in which chat models exchange text about datapoints.
+
+``reset`` and ``step`` take any batch. Rollouts are sampled one by one, with the same result and
+in less time, by ``ratchet.scenarios.pure_text.playing``. Shape letters: B episodes, R rounds,
+A agents, C channels.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ratchet.errors import DataError
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.pure_text.game import Game, crowded_channel, game_of
+from ratchet.scenarios.pure_text.specs import TextEnvironmentSpecs
+from ratchet.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.rollouts.dataset import NestedArrayDictDataset
+    from ratchet.rollouts.specs import CompositeSpec
+
+DATA_KEYS = ("question", "solution", "y", "datapoint_id")
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+Booleans: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+_JUDGED = ("round", "seed", "y", "done", "terminated", ("agents", "done"))
+
+
+class PureTextEnvironment:
+    """Plays episodes of a protocol in text, each about one datapoint.
+
+    The state is a NestedArrayDict [B]: ``question``, ``solution`` text; ``y``, ``datapoint_id``,
+    ``seed``, ``prover_stance``, ``round`` int64; ``message_history`` text [B, R, C] and
+    ``message_agent_id`` int64 [B, R, C] (-1 nobody); ``raw_message_history`` text [B, R, A];
+    ``done`` (over, decided or cut off), ``terminated`` (cut off) bool; ``("agents", "done")``
+    bool [B, A].
+
+    Parameters
+    ----------
+    hyper_params
+        Of these: ``seed`` and ``rl.rollouts_per_iteration``.
+    dataset
+        With ``question``, ``solution``, ``y`` and ``datapoint_id``.
+    protocol_handler
+        The game.
+    train
+        Whether this is the training environment.
+
+    Raises
+    ------
+    DataError
+        If the dataset lacks a field.
+    ProtocolSpecificationError, ParameterError
+        If the protocol or its parameters don't fit text, see :class:`Game`.
+    """
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        dataset: NestedArrayDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+    ) -> None:
+        missing = [key for key in DATA_KEYS if key not in dataset.fields]
+        if missing:
+            raise DataError(
+                f"{type(self).__name__}: the dataset has no {missing}, expected"
+                f" {list(DATA_KEYS)}; got {dataset.fields}."
+            )
+        self.hyper_params = hyper_params
+        self.dataset = dataset
+        self.protocol_handler = protocol_handler
+        self.train = train
+        self.game: Game = game_of(protocol_handler)
+
+    @property
+    def max_rounds(self) -> int:
+        """R, the protocol's maximum."""
+        return self.protocol_handler.max_message_rounds
+
+    @property
+    def num_rollouts_per_iteration(self) -> int:
+        """Episodes in one iteration: as many as asked for in training, else one a datapoint."""
+        asked: int | None = self.hyper_params.rl.rollouts_per_iteration
+        return asked if asked is not None and self.train else len(self.dataset)
+
+    @property
+    def num_envs(self) -> int:
+        """The same: every episode of an iteration is an environment of its own."""
+        return self.num_rollouts_per_iteration
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Steps in one iteration, those after an episode's end included."""
+        return self.num_rollouts_per_iteration * self.max_rounds
+
+    @property
+    def batch_size(self) -> tuple[int, ...]:
+        """[B] of one iteration."""
+        return (self.num_rollouts_per_iteration,)
+
+    def prover_stances(self, seeds: Integers) -> Integers:
+        """Say what a single prover argues for, int64 [B] of 0 and 1.
+
+        1 unless ``protocol_common.randomize_prover_stance``; then drawn by each episode's seed.
+        """
+        return np.array([self.prover_stance(seed) for seed in seeds.tolist()], dtype=np.int64)
+
+    def prover_stance(self, seed: int) -> int:
+        """Say what a single prover argues for in the episode of a seed."""
+        if not self.protocol_handler.common.randomize_prover_stance:
+            return 1
+        return derive_seed(seed, "prover_stance") & 1
+
+    @cached_property
+    def specs(self) -> TextEnvironmentSpecs:
+        """What all values look like."""
+        handler = self.protocol_handler
+        return TextEnvironmentSpecs(self.max_rounds, handler.num_agents, handler.num_channels)
+
+    @property
+    def observation_spec(self) -> CompositeSpec:
+        """What agents see, each its own part of it."""
+        return self.specs.observation
+
+    @property
+    def action_spec(self) -> CompositeSpec:
+        """What agents do."""
+        return self.specs.action
+
+    @property
+    def state_spec(self) -> CompositeSpec:
+        """What belongs to the state and no agent sees."""
+        return self.specs.state
+
+    @property
+    def reward_spec(self) -> CompositeSpec:
+        """What agents are paid."""
+        return self.specs.reward
+
+    @property
+    def done_spec(self) -> CompositeSpec:
+        """Whether the episode, and each agent in it, has come to an end."""
+        return self.specs.done
+
+    def reset(
+        self, datapoint_ids: Sequence[int] | Integers, seeds: Sequence[int] | Integers
+    ) -> NestedArrayDict:
+        """Begin episodes.
+
+        Parameters
+        ----------
+        datapoint_ids
+            Places in the dataset, int64 [B].
+        seeds
+            The episodes' seeds, int64 [B].
+
+        Returns
+        -------
+        NestedArrayDict
+            First states [B].
+        """
+        ids, seeds = np.asarray(datapoint_ids, np.int64), np.asarray(seeds, np.int64)
+        state = self.specs.blank_state(len(ids))
+        state.update({key: self.dataset[key][ids] for key in DATA_KEYS})
+        state["seed"], state["prover_stance"] = seeds, self.prover_stances(seeds)
+        return state
+
+    def active_agents(self, state: NestedArrayDict) -> Booleans:
+        """Say who acts where, bool [B, A, C]; nobody after an episode's end."""
+        handler = self.protocol_handler
+        active = handler.get_active_agents_mask_from_rounds_and_seed(state["round"], state["seed"])
+        playing = ~(state["done"][:, None] | state["agents", "done"])
+        acts: Booleans = active.numpy() & playing[..., None]
+        return acts
+
+    def step(
+        self, state: NestedArrayDict, outputs: NestedArrayDict
+    ) -> tuple[NestedArrayDict, Floats]:
+        """Play what the agents do.
+
+        Parameters
+        ----------
+        state
+            States [B], left as they are.
+        outputs
+            ``("agents", "message")`` text [B, A, C], ``("agents", "raw_message")`` text [B, A]
+            and ``("agents", "decision")`` int64 [B, A].
+
+        Returns
+        -------
+        next_state
+            States [B]. What agents do out of turn changes nothing. An ended episode stays as it
+            is.
+        reward
+            float32 [B, A].
+
+        Raises
+        ------
+        ProtocolSpecificationError
+            If two agents write in one channel at once.
+        """
+        active = self.active_agents(state)
+        asked = state.select(*_JUDGED)
+        asked["agents", "decision"] = outputs["agents", "decision"]
+        outcome = self.game.judge(asked, torch.from_numpy(state["prover_stance"]))
+        over = (outcome.shared_done | outcome.terminated).numpy()
+        following = state.clone()
+        self._write_messages(following, active, outputs)
+        following["round"] = np.where(over, state["round"], state["round"] + 1)
+        following["done"], following["terminated"] = over, outcome.terminated.numpy()
+        following["agents", "done"] = outcome.agent_done.numpy() | over[:, None]
+        return following, outcome.reward.numpy()
+
+    def _write_messages(
+        self, state: NestedArrayDict, active: Booleans, outputs: NestedArrayDict
+    ) -> None:
+        """Write what active agents said into the histories, in place."""
+        crowded = np.argwhere(active.sum(1) > 1)
+        if len(crowded):
+            row, channel = crowded[0]
+            round = int(state["round"][row])
+            raise crowded_channel(self.game, round, channel, active[row, :, channel].tolist())
+        message, raw = outputs["agents", "message"], outputs["agents", "raw_message"]
+        rows, agents, channels = np.nonzero(active & (message != None))  # noqa: E711
+        rounds = state["round"][rows]
+        state["message_history"][rows, rounds, channels] = message[rows, agents, channels]
+        state["message_agent_id"][rows, rounds, channels] = agents
+        rows, agents = np.nonzero(active.any(-1))
+        state["raw_message_history"][rows, state["round"][rows], agents] = raw[rows, agents]

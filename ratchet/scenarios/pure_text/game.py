@@ -1,0 +1,282 @@
+"""A protocol in plain Python: who acts, who may decide and what a decision comes to, by table.
+
+Asked of the protocol's handler once for a game and not at every step, since a text episode is
+played alone and a step on tensors of one element would cost more than all else. What isn't the
+usual judgement by one verifier has no table; then ``outcome`` gives None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ratchet.errors import ParameterError, ProtocolSpecificationError
+from ratchet.protocols.base import (
+    DeterministicSingleVerifierProtocolHandler,
+    SingleVerifierProtocolHandler,
+)
+from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolStep
+from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
+
+_SEEDS_TRIED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one agent may do in one round; no ``channels`` if it isn't its turn.
+
+    ``headers`` are those its reply must have, by channel; ``is_last``: it never acts later.
+    """
+
+    channels: tuple[int, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    may_decide: bool = False
+    is_last: bool = False
+
+
+class Outcome(NamedTuple):
+    """What a round came to: ``rewards`` by agent."""
+
+    decided: bool
+    terminated: bool
+    rewards: tuple[float, ...]
+
+
+class Game:
+    """One protocol, read for text.
+
+    Parameters
+    ----------
+    handler
+        The protocol; each of its agents must have a text spec.
+
+    Raises
+    ------
+    ProtocolSpecificationError
+        If it doesn't take part in text scenarios, or lets two agents write in one channel at once.
+    ParameterError
+        If it is played in zero knowledge, or stances are drawn where not a single prover is paid.
+    """
+
+    def __init__(self, handler: ProtocolHandler) -> None:
+        _check_common(handler)
+        self.handler = handler
+        self.agent_names = tuple(handler.agent_names)
+        self.channel_names = tuple(handler.message_channel_names)
+        self.places = {name: place for place, name in enumerate(self.agent_names)}
+        self.num_rounds = handler.max_message_rounds
+        self.specs: dict[str, TextAgentSpec] = check_text_specs(handler)
+        self.shown_names = {
+            name: None if spec.anonymous else spec.human_name for name, spec in self.specs.items()
+        }
+        sees = handler.agent_channel_visibility
+        self.visible_channels = {
+            agent: tuple(c for c in self.channel_names if (agent, c) in sees)
+            for agent in self.agent_names
+        }
+        shuffled = handler.verifier_names if handler.randomize_channel_order else ()
+        self.shuffled_agents = frozenset(shuffled)
+        self._turns = lru_cache(maxsize=1024)(self._ask_turns)
+        self._outcomes = lru_cache(maxsize=1024)(self._ask_outcomes)
+        self._check_speakers()
+
+    def turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
+        """Say who may do what, by round and agent, for an episode's seed."""
+        return self._turns(seed if self._depends_on_seed else 0)
+
+    def turn(self, round: int, seed: int, agent: str) -> Turn:
+        """Say what an agent may do in a round; nothing after the last."""
+        if round >= self.num_rounds:
+            return Turn()
+        return self.turns(seed)[round][self.places[agent]]
+
+    def outcome(
+        self, round: int, seed: int, y: int, stance: int, decisions: tuple[int, ...]
+    ) -> Outcome | None:
+        """Judge a round of an episode that goes on; None if the protocol judges in its own way.
+
+        Parameters
+        ----------
+        round, seed, y, stance
+            The episode's; ``stance`` is what a single prover argues for.
+        decisions
+            0, 1 or 2 by agent.
+        """
+        if self._verifier is None:
+            return None
+        table = self._outcomes(seed if self._depends_on_seed else 0, y, stance)
+        return table[round][decisions[self._verifier]]
+
+    def stance_of(self, agent: str, prover_stance: int) -> int | None:
+        """Give what a prover argues for, 0 reject or 1 accept; None for who isn't one.
+
+        It is the decision that pays the prover; the episode's stance for a single one.
+        """
+        provers = self.handler.prover_names
+        if agent not in provers:
+            return None
+        if len(provers) == 1 and self.handler.common.randomize_prover_stance:
+            return prover_stance
+        return self._paid_decisions.get(agent, 1)
+
+    def judge(self, env_td: KeyPathMapping, prover_stance: Tensor) -> ProtocolStep:
+        """Judge a step by the protocol, and pay a single prover for its stance if so asked.
+
+        Parameters
+        ----------
+        env_td
+            As for ``step_interaction_protocol``, batch [*B].
+        prover_stance
+            int[*B]; read only with ``protocol_common.randomize_prover_stance``.
+        """
+        handler = self.handler
+        step = handler.step_interaction_protocol(env_td)
+        common = handler.common
+        if not common.randomize_prover_stance or common.shared_reward:
+            return step
+        assert isinstance(handler, SingleVerifierProtocolHandler)  # checked when built
+        said = torch.as_tensor(env_td["agents", "decision"])
+        verifier = handler.agent_index(handler.verifier_name)
+        counted = handler.apply_force_guess(said[..., verifier], torch.as_tensor(env_td["y"]))
+        decided = step.shared_done & ~torch.as_tensor(env_td["done"])
+        paid = decided & (counted == prover_stance)
+        reward = step.reward.clone()
+        reward[..., handler.agent_index(handler.prover_names[0])] = paid * common.prover_reward
+        return step._replace(reward=reward)
+
+    @cached_property
+    def _paid_decisions(self) -> Mapping[str, int]:
+        handler = self.handler
+        if isinstance(handler, SingleVerifierProtocolHandler):
+            return handler.prover_paid_decisions
+        return {}
+
+    @cached_property
+    def _verifier(self) -> int | None:
+        """The verifier's place, if its decision is all that the usual judgement reads."""
+        usual = SingleVerifierProtocolHandler.step_interaction_protocol
+        handler = self.handler
+        if not isinstance(handler, SingleVerifierProtocolHandler):
+            return None
+        if type(handler).step_interaction_protocol is not usual:
+            return None
+        return handler.agent_index(handler.verifier_name)
+
+    @cached_property
+    def _depends_on_seed(self) -> bool:
+        """Whether a seed could change who acts, or what comes of it."""
+        own, usual = type(self.handler), DeterministicSingleVerifierProtocolHandler
+        names = (
+            "get_active_agents_mask_from_rounds_and_seed",
+            "get_can_decide_mask_from_rounds_and_seed",
+            "get_verifier_guess_mask_from_rounds_and_seed",
+            "judge",
+            "rewards",
+            "step_interaction_protocol",
+        )
+        return not issubclass(own, usual) or any(
+            getattr(own, name) is not getattr(usual, name) for name in names
+        )
+
+    def _ask_turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
+        rounds = torch.arange(self.num_rounds)
+        active = self.handler.get_active_agents_mask_from_rounds_and_seed(rounds, seed).tolist()
+        decides = self.handler.get_can_decide_mask_from_rounds_and_seed(rounds, seed).tolist()
+        last = [
+            max((r for r in range(self.num_rounds) if any(active[r][a])), default=-1)
+            for a in range(len(self.agent_names))
+        ]
+        return tuple(
+            tuple(
+                self._turn(a, active[r][a], decides[r][a] and self._counts(r), last[a] == r)
+                for a in range(len(self.agent_names))
+            )
+            for r in range(self.num_rounds)
+        )
+
+    def _turn(self, agent: int, active: list[bool], may_decide: bool, is_last: bool) -> Turn:
+        channels = tuple(place for place, acts in enumerate(active) if acts)
+        if not channels:
+            return Turn()
+        given = self.specs[self.agent_names[agent]].headers
+        names = [self.channel_names[c] for c in channels]
+        headers = {name: given[name] for name in names if name in given}
+        return Turn(channels, headers, may_decide, is_last)
+
+    def _counts(self, round: int) -> bool:
+        return round >= self.handler.min_message_rounds - 1
+
+    def _ask_outcomes(self, seed: int, y: int, stance: int) -> tuple[tuple[Outcome, ...], ...]:
+        """Judge every round and decision at once: outcomes by round and decision."""
+        assert self._verifier is not None  # asked by ``outcome`` only
+        shape, num_agents = (self.num_rounds, 3), len(self.agent_names)
+        decision = torch.full((*shape, num_agents), 2)
+        decision[..., self._verifier] = torch.arange(3)
+        nobody = torch.zeros(shape, dtype=torch.bool)
+        asked: dict[str | tuple[str, str], Tensor] = {
+            "round": torch.arange(self.num_rounds).unsqueeze(-1).expand(shape),
+            "seed": torch.full(shape, seed),
+            "y": torch.full(shape, y),
+            "done": nobody,
+            "terminated": nobody,
+            ("agents", "done"): nobody.unsqueeze(-1).expand(*shape, num_agents),
+            ("agents", "decision"): decision,
+        }
+        step = self.judge(asked, torch.full(shape, stance))
+        decided, terminated = step.shared_done.tolist(), step.terminated.tolist()
+        rewards = step.reward.tolist()
+        return tuple(
+            tuple(Outcome(decided[r][d], terminated[r][d], tuple(rewards[r][d])) for d in range(3))
+            for r in range(self.num_rounds)
+        )
+
+    def _check_speakers(self) -> None:
+        """Check for the first seeds that a channel never has two speakers at once."""
+        rounds = torch.arange(self.num_rounds).unsqueeze(-1)
+        seeds = torch.arange(_SEEDS_TRIED if self._depends_on_seed else 1)
+        active = self.handler.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
+        crowded = (active.sum(-2) > 1).nonzero().tolist()
+        if crowded:
+            round, seed, channel = crowded[0]
+            raise crowded_channel(self, round, channel, active[round, seed, :, channel].tolist())
+
+
+def crowded_channel(
+    game: Game, round: int, channel: int, speaks: list[bool]
+) -> ProtocolSpecificationError:
+    """Make the error for two agents that write in one channel in one round."""
+    speakers = [name for name, acts in zip(game.agent_names, speaks, strict=True) if acts]
+    return ProtocolSpecificationError(
+        f"{type(game.handler).__name__}: in round {round} channel"
+        f" {game.channel_names[channel]!r} has the speakers {speakers}; in a text scenario"
+        " expected at most one. Give each a channel of its own, or a round."
+    )
+
+
+@lru_cache(maxsize=8)
+def game_of(handler: ProtocolHandler) -> Game:
+    """Give the game of a protocol, made on first use."""
+    return Game(handler)
+
+
+def _check_common(handler: ProtocolHandler) -> None:
+    common = handler.common
+    if common.zero_knowledge:
+        raise ParameterError(
+            "protocol_common.zero_knowledge: got True with a text scenario; expected a tensor"
+            " scenario, since it compares logits. Set it to false."
+        )
+    if not common.randomize_prover_stance:
+        return
+    name = type(handler).__name__
+    if len(handler.prover_names) != 1 or not isinstance(handler, SingleVerifierProtocolHandler):
+        raise ParameterError(
+            f"protocol_common.randomize_prover_stance: got True with {name}, whose provers are"
+            f" {list(handler.prover_names)}; expected a protocol with a single prover and a single"
+            " verifier. Set it to false, or change the protocol."
+        )

@@ -1,0 +1,80 @@
+"""Write a finished episode down as a rollout, in the layout of ``ratchet.rollouts.spec``."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.rollouts.spec import rollout_spec
+from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.pure_text.episode import Episode, PlayedStep
+from ratchet.scenarios.pure_text.game import Game
+
+
+def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> NestedArrayDict:
+    """Write an episode down.
+
+    Steps that were not played are padding: nobody acts, nothing is paid, and ``done`` and
+    ``terminated`` stay what they were at the end.
+
+    Returns
+    -------
+    NestedArrayDict
+        Batch [1].
+    """
+    game, position = environment.game, episode.position
+    rollout = _blank(game)
+    for key, value in (
+        ("rollout_id", episode.rollout_id),
+        ("datapoint_id", position.datapoint_id),
+        ("seed", position.seed),
+        ("y", episode.y),
+        ("prover_stance", position.prover_stance),
+        ("question", position.question),
+        ("solution", position.solution),
+    ):
+        rollout[key][0] = value
+    num_played = len(episode.steps)
+    rollout["round"][0] = np.arange(game.num_rounds)
+    rollout["padding"][0, :num_played] = False
+    rollout["done"][0, num_played:] = episode.done
+    rollout["terminated"][0, num_played:] = episode.terminated
+    for message in position.messages:
+        place = (0, message.round, game.channel_names.index(message.channel))
+        rollout["message_history"][place] = message.text
+        rollout["message_agent_id"][place] = game.places[message.speaker]
+    for raw in position.raw_messages:
+        rollout["raw_message_history"][0, raw.round, game.places[raw.speaker]] = raw.text
+    for step in episode.steps:
+        _write_step(rollout, game, step)
+    return rollout
+
+
+def _blank(game: Game) -> NestedArrayDict:
+    spec = rollout_spec(game.num_rounds, len(game.agent_names), len(game.channel_names))
+    return spec.blank(1)
+
+
+def _write_step(rollout: NestedArrayDict, game: Game, step: PlayedStep) -> None:
+    t = step.round
+    rollout["done"][0, t], rollout["terminated"][0, t] = step.done, step.terminated
+    rollout["node_id"][0, t] = step.node_id
+    agents = rollout.nested("agents")
+    agents["decision"][0, t] = step.decisions
+    agents["reward"][0, t] = step.rewards
+    for name, action in step.actions.items():
+        place = (0, t, game.places[name])
+        for channel in step.channels[game.places[name]]:
+            text = action.messages.get(game.channel_names[channel])
+            agents["message"][(*place, channel)] = text
+        prompt = [message.to_dict() for message in action.prompt]
+        agents["prompt"][place] = json.dumps(prompt, ensure_ascii=False)
+        agents["active"][place] = True
+        agents["raw_message"][place] = action.raw_message
+        agents["retry_count"][place] = action.retry_count
+        agents["token_limit"][place] = action.token_limit
+        agents["valid"][place] = action.valid
+        agents["prompt_tokens"][place] = action.prompt_tokens
+        agents["completion_tokens"][place] = action.completion_tokens

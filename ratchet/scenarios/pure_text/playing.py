@@ -1,0 +1,211 @@
+"""Play a single episode in plain values: as the environment's ``reset`` and ``step`` of one.
+
+A step costs microseconds, since the protocol is asked once for a game and not at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from ratchet.errors import RolloutError
+from ratchet.rollouts.spec import NO_DECISION
+from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.pure_text.episode import (
+    AgentAction,
+    Episode,
+    PlayedStep,
+    Position,
+    RawMessage,
+    SentMessage,
+)
+from ratchet.scenarios.pure_text.game import Game, Turn, crowded_channel
+
+_SILENT = Turn()
+
+
+def begin_episode(
+    environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
+) -> Episode:
+    """Begin an episode.
+
+    Parameters
+    ----------
+    environment
+        Whose dataset and protocol it is played with.
+    datapoint_id
+        A place in the dataset.
+    seed
+        The episode's.
+    rollout_id
+        Which rollout of a plan it is.
+    """
+    data = environment.dataset
+    position = Position(
+        datapoint_id=int(data["datapoint_id"][datapoint_id]),
+        seed=seed,
+        prover_stance=environment.prover_stance(seed),
+        question=data["question"][datapoint_id],
+        solution=data["solution"][datapoint_id],
+    )
+    nobody = (False,) * len(environment.game.agent_names)
+    return Episode(rollout_id, int(data["y"][datapoint_id]), position, nobody)
+
+
+def whose_turn(game: Game, episode: Episode) -> tuple[Turn, ...]:
+    """Say what each agent may do now; nothing once it is done."""
+    if episode.done:
+        return (_SILENT,) * len(game.agent_names)
+    turns = game.turns(episode.position.seed)[episode.position.round]
+    if not any(episode.agents_done):
+        return turns
+    return tuple(
+        _SILENT if over else turn for turn, over in zip(turns, episode.agents_done, strict=True)
+    )
+
+
+def advance_episode(
+    environment: PureTextEnvironment,
+    episode: Episode,
+    actions: Mapping[str, AgentAction],
+    *,
+    node_id: int = -1,
+) -> Episode:
+    """Play what the agents do.
+
+    Parameters
+    ----------
+    environment
+        Where the episode was begun.
+    episode
+        One that goes on; left as it is.
+    actions
+        What was done by each agent whose turn it is.
+    node_id
+        The node of a tree that the step leads to.
+
+    Raises
+    ------
+    RolloutError
+        If the episode is over, or an agent whose turn it is did nothing.
+    """
+    game, position = environment.game, episode.position
+    turns = whose_turn(game, episode)
+    _check_actions(game, episode, turns, actions)
+    named = list(zip(game.agent_names, turns, strict=True))
+    said = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
+    after = _judge(environment, episode, tuple(said))
+    step = PlayedStep(
+        round=position.round,
+        channels=tuple([turn.channels for turn in turns]),
+        actions={name: actions[name] for name in _acting(game, turns)},
+        decisions=tuple(
+            decision if turn.may_decide else NO_DECISION
+            for decision, turn in zip(said, turns, strict=True)
+        ),
+        rewards=after.rewards,
+        done=after.done,
+        terminated=after.terminated,
+        node_id=node_id,
+    )
+    return Episode(
+        rollout_id=episode.rollout_id,
+        y=episode.y,
+        position=_written(game, position, turns, actions, over=after.done),
+        agents_done=after.agents_done,
+        steps=(*episode.steps, step),
+        done=after.done,
+        terminated=after.terminated,
+    )
+
+
+class _After(NamedTuple):
+    """What a step came to."""
+
+    rewards: tuple[float, ...]
+    agents_done: tuple[bool, ...]
+    done: bool
+    terminated: bool
+
+
+def _judge(environment: PureTextEnvironment, episode: Episode, said: tuple[int, ...]) -> _After:
+    position = episode.position
+    outcome = environment.game.outcome(
+        position.round, position.seed, episode.y, position.prover_stance, said
+    )
+    if outcome is None:
+        return _ask_handler(environment.game, episode, said)
+    over = outcome.decided or outcome.terminated
+    agents_done = (True,) * len(said) if over else episode.agents_done
+    return _After(outcome.rewards, agents_done, over, outcome.terminated)
+
+
+def _ask_handler(game: Game, episode: Episode, said: tuple[int, ...]) -> _After:
+    """Judge a step of a protocol that has its own way, in a batch of one."""
+    position = episode.position
+    asked: dict[str | tuple[str, str], torch.Tensor] = {
+        "round": torch.tensor([position.round]),
+        "seed": torch.tensor([position.seed]),
+        "y": torch.tensor([episode.y]),
+        "done": torch.tensor([episode.done]),
+        "terminated": torch.tensor([episode.terminated]),
+        ("agents", "done"): torch.tensor([episode.agents_done]),
+        ("agents", "decision"): torch.tensor([said]),
+    }
+    step = game.judge(asked, torch.tensor([position.prover_stance]))
+    over = bool(step.shared_done | step.terminated)
+    agents_done = tuple(done or over for done in step.agent_done[0].tolist())
+    return _After(tuple(step.reward[0].tolist()), agents_done, over, bool(step.terminated))
+
+
+def _acting(game: Game, turns: tuple[Turn, ...]) -> list[str]:
+    return [name for name, turn in zip(game.agent_names, turns, strict=True) if turn.channels]
+
+
+def _check_actions(
+    game: Game, episode: Episode, turns: tuple[Turn, ...], actions: Mapping[str, AgentAction]
+) -> None:
+    where = f"datapoint {episode.position.datapoint_id}, round {episode.position.round}"
+    if episode.done:
+        raise RolloutError(f"{where}: the episode is over, expected one that goes on.")
+    missing = [name for name in _acting(game, turns) if name not in actions]
+    if missing:
+        raise RolloutError(
+            f"{where}: got actions of {sorted(actions)}, expected those of {missing} too, since it"
+            " is their turn."
+        )
+
+
+def _written(
+    game: Game,
+    position: Position,
+    turns: tuple[Turn, ...],
+    actions: Mapping[str, AgentAction],
+    *,
+    over: bool,
+) -> Position:
+    """Add what was said in a round; what agents say out of turn is dropped."""
+    said: dict[int, SentMessage] = {}
+    raw: list[RawMessage] = []
+    for name, turn in zip(game.agent_names, turns, strict=True):
+        if not turn.channels:
+            continue
+        action = actions[name]
+        raw.append(RawMessage(position.round, name, action.raw_message))
+        for place in turn.channels:
+            channel = game.channel_names[place]
+            if channel not in action.messages:
+                continue
+            if place in said:
+                speaks = [place in other.channels for other in turns]
+                raise crowded_channel(game, position.round, place, speaks)
+            said[place] = SentMessage(position.round, channel, name, action.messages[channel])
+    return replace(
+        position,
+        round=position.round if over else position.round + 1,
+        messages=(*position.messages, *(said[place] for place in sorted(said))),
+        raw_messages=(*position.raw_messages, *raw),
+    )
