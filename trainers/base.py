@@ -48,6 +48,9 @@ class Trainer(ABC):
     trainer_type: ClassVar[str] = "rl"
     """Which parts the agents are built with: ``"rl"``, ``"solo_agent"`` or one's own."""
 
+    plays_text: ClassVar[bool | None] = None
+    """Whether its agents must be chat models (True), or must not (False); None: either."""
+
     State: ClassVar[type[Any]]
     """The class of :attr:`state`, for trainers that have one."""
 

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.parameters.base import AGENT_MODELS
 from trainers.base import Trainer
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.parameters.trainers import TrainerReference
     from ratchet.scenarios.instance import ScenarioInstance
 
 ENTRY_POINT_GROUP = "ratchet.trainers"
@@ -84,9 +86,14 @@ def trainer_class(
     UnknownNameError
         If no trainer has the name.
     ParameterError
-        If what was found is no trainer.
+        If what was found is no trainer, or can't train the scenario's kind of agents.
     """
-    reference = hyper_params.trainer
+    found = _find(hyper_params.trainer, base_dir)
+    _check_agents(found, hyper_params)
+    return found
+
+
+def _find(reference: str | TrainerReference, base_dir: str | Path | None) -> type[Trainer]:
     if not isinstance(reference, str):
         return _load_from_file(f"{reference.module_path}:{reference.class_name}", base_dir)
     if reference.partition(":")[0].endswith(".py"):
@@ -109,6 +116,21 @@ def build_trainer(
 ) -> Trainer:
     """Make the trainer of an experiment (errors as in :func:`trainer_class`)."""
     return trainer_class(hyper_params, base_dir)(hyper_params, scenario_instance, settings)
+
+
+def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None:
+    """Refuse a trainer of chat models for agents that are networks, and the other way round."""
+    is_text = getattr(AGENT_MODELS[hyper_params.scenario], "is_text", None)
+    if None in (is_text, trainer.plays_text) or is_text == trainer.plays_text:
+        return
+    kinds = {True: "chat models behind an API", False: "local networks"}
+    fitting = "pure_text_ei or pure_text_malt" if is_text else "vanilla_ppo or solo_agent"
+    raise ParameterError(
+        f"trainer: got {hyper_params.trainer_name!r} for the scenario {hyper_params.scenario!r}:"
+        f" the agents of the scenario are {kinds[bool(is_text)]}, but the trainer trains"
+        f" {kinds[bool(trainer.plays_text)]}. Take another trainer, e.g. {fitting}, or another"
+        " scenario."
+    )
 
 
 def _identity(trainer: type[Trainer]) -> str:
