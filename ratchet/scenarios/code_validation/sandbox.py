@@ -11,6 +11,7 @@ them. On other systems only the resource limits hold, and sockets are merely hid
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,14 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import ratchet
 from ratchet.errors import SandboxError
 from ratchet.scenarios.code_validation.generator.problem import TestMode, TestSuite, Value
 
-Status = Literal[
-    "passed",
+Failure = Literal[
     "wrong_answer",
     "error",
     "exited",
@@ -41,6 +41,10 @@ Status = Literal[
     "killed",
     "no_result",
 ]
+Status = Literal["passed"] | Failure
+_FAILURES: tuple[Failure, ...] = get_args(Failure)
+
+_Job: TypeAlias = "dict[str, Any]"
 
 DEFAULT_TIME_LIMIT = 2.0
 DEFAULT_MEMORY_MB = 256
@@ -65,7 +69,7 @@ class Program:
     tests
         What it is run on and what should come out.
     max_steps
-        Lines and calls that it may execute. Unlike time, the same on every machine.
+        Instructions that it may execute. Unlike time, they are the same on every machine.
     """
 
     source: str
@@ -124,6 +128,7 @@ def run_programs(
     time_limit: float = DEFAULT_TIME_LIMIT,
     memory_mb: int = DEFAULT_MEMORY_MB,
     workers: int | None = None,
+    group_size: int = 1,
 ) -> list[ProgramResult]:
     """Run programs on their tests, several at once.
 
@@ -140,6 +145,9 @@ def run_programs(
         Its address space in MiB.
     workers
         Subprocesses at once; as many as there are processors when not given.
+    group_size
+        Programs in one process, for speed: more than one only where all of them mean no harm,
+        since they might change what the next one works with.
 
     Returns
     -------
@@ -154,14 +162,15 @@ def run_programs(
     if not programs:
         return []
     jobs = [_job(index, program) for index, program in enumerate(programs)]
-    count = min(workers or os.cpu_count() or 1, -(-len(jobs) // 8))
+    groups = [jobs[i : i + group_size] for i in range(0, len(jobs), group_size)]
+    count = min(workers or os.cpu_count() or 1, -(-len(groups) // 4))
     found: dict[int, ProgramResult] = {}
     with ThreadPoolExecutor(count) as pool:
-        batches = [jobs[i::count] for i in range(count)]
+        batches = [groups[i::count] for i in range(count)]
         for results in pool.map(lambda b: _run_batch(b, programs, time_limit, memory_mb), batches):
             found.update(results)
         again = [
-            [job] for i, job in enumerate(jobs) if i not in found or found[i].status == "timeout"
+            [[job]] for i, job in enumerate(jobs) if i not in found or found[i].status == "timeout"
         ]
         longer = 2 * time_limit
         for results in pool.map(lambda b: _run_batch(b, programs, longer, memory_mb), again):
@@ -177,7 +186,7 @@ def sandbox_isolation() -> SandboxIsolation:
         return worker.isolation
 
 
-def _job(index: int, program: Program) -> dict[str, Any]:
+def _job(index: int, program: Program) -> _Job:
     tests = program.tests
     wanted: list[str] = []
     if tests.mode == "variables":
@@ -198,11 +207,11 @@ def _names(expected: Value) -> Iterable[str]:
 
 
 def _run_batch(
-    jobs: list[dict[str, Any]], programs: Sequence[Program], time_limit: float, memory_mb: int
+    groups: list[list[_Job]], programs: Sequence[Program], time_limit: float, memory_mb: int
 ) -> dict[int, ProgramResult]:
-    """Run jobs in one subprocess; those it was lost with are missing in what is given back."""
+    """Run groups of jobs in one subprocess; those that it was lost with are left out."""
     found: dict[int, ProgramResult] = {}
-    with _Worker(time_limit, memory_mb, jobs) as worker:
+    with _Worker(time_limit, memory_mb, groups) as worker:
         for line in worker.lines():
             index, status, seconds, payload = line.split(b" ", 3)
             job = int(index)
@@ -213,13 +222,13 @@ def _run_batch(
 class _Worker:
     """One sandboxed subprocess with its jobs and its own empty folder; a context."""
 
-    def __init__(self, time_limit: float, memory_mb: int, jobs: list[dict[str, Any]]) -> None:
+    def __init__(self, time_limit: float, memory_mb: int, groups: list[list[_Job]]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ratchet-sandbox-")
         root = str(Path(ratchet.__file__).parents[1])
         options = json.dumps({"time_limit": time_limit, "memory_mb": memory_mb})
         command = [sys.executable, "-s", "-P", "-S", "-B", "-c", _CODE.format(root=root), options]
         with tempfile.TemporaryFile() as file:
-            file.write(b"".join(json.dumps(job).encode() + b"\n" for job in jobs))
+            file.write(b"".join(json.dumps(group).encode() + b"\n" for group in groups))
             file.seek(0)
             self._process = subprocess.Popen(
                 command,
@@ -258,10 +267,8 @@ class _Worker:
 
     def close(self) -> None:
         """Kill all that is left of it, and remove its folder."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.communicate()
         self._folder.cleanup()
 
@@ -298,13 +305,7 @@ def _result(tests: TestSuite, status: str, seconds: float, payload: bytes) -> Pr
 
 def _as_status(text: object) -> Status:
     """Take a status that a program may have made up; it can't make up that it passed."""
-    for known in ("error", "exited", "too_many_steps", "timeout", "out_of_memory"):
-        if text == known:
-            return known
-    for known in ("too_much_output", "killed", "no_result"):
-        if text == known:
-            return known
-    return "bad_output"
+    return next((known for known in _FAILURES if known == text), "bad_output")
 
 
 def _agree(expected: Value, output: Value, mode: TestMode) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import io
 import json
+import random
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
@@ -18,6 +19,7 @@ MAX_OUTPUT = 1_000_000
 """Characters that a program may print in one test, or bytes of all its results."""
 
 _MAX_DETAIL = 300
+_FILE = "<solution>"
 
 
 class _TooManySteps(BaseException):
@@ -26,6 +28,10 @@ class _TooManySteps(BaseException):
 
 class _TooMuchOutput(BaseException):
     """The program has printed more than it may."""
+
+
+class _BadOutput(BaseException):
+    """What the program has returned is no plain data."""
 
 
 class _BoundedText(io.StringIO):
@@ -59,6 +65,7 @@ def run_program(job: dict[str, Any]) -> bytes:
         One line of JSON: ``status``, ``outputs`` of the tests that were finished, ``detail``.
     """
     outputs: list[str] = []
+    random.seed(0)
     sys.stdout = sys.stderr = _NoText()
     status, detail = "finished", ""
     try:
@@ -71,6 +78,8 @@ def run_program(job: dict[str, Any]) -> bytes:
         status = "exited"
     except MemoryError:
         status = "out_of_memory"
+    except _BadOutput as error:
+        status, detail = "bad_output", str(error)
     except BaseException as error:  # noqa: BLE001 -- a program may raise anything
         status, detail = "error", _describe(error)
     sys.settrace(None)
@@ -81,7 +90,7 @@ def run_program(job: dict[str, Any]) -> bytes:
 
 
 def _run_all(job: dict[str, Any], outputs: list[str]) -> None:
-    code = compile(job["source"], "<solution>", "exec", dont_inherit=True)
+    code = compile(job["source"], _FILE, "exec", dont_inherit=True)
     if job["max_steps"] is not None:
         _count_steps(job["max_steps"])
     if job["mode"] == "call":
@@ -89,11 +98,11 @@ def _run_all(job: dict[str, Any], outputs: list[str]) -> None:
         exec(code, namespace)
         entry = namespace[job["entry"]]
         for given in job["givens"]:
-            outputs.append(json.dumps(entry(*given)))
+            outputs.append(_dump(entry(*given)))
         return
     for given in job["givens"]:
         run = _run_variables if job["mode"] == "variables" else _run_stdio
-        outputs.append(json.dumps(run(code, given, job["wanted"])))
+        outputs.append(_dump(run(code, given, job["wanted"])))
 
 
 def _run_variables(code: CodeType, given: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
@@ -120,12 +129,24 @@ def _fresh_namespace(name: str) -> dict[str, Any]:
     return {"__name__": name, "__builtins__": builtins}
 
 
+def _dump(value: object) -> str:
+    """Write an output down at once, since the program may change it later."""
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _BadOutput(_describe(error)) from None
+
+
 def _count_steps(max_steps: int) -> None:
-    """Stop after so many calls and lines: the same on every machine, however slow."""
+    """Stop after so many of its own instructions: the same on every machine, however slow."""
     left = max_steps
 
-    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any]:
+    def trace(frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
         nonlocal left
+        if event == "call":
+            if frame.f_code.co_filename != _FILE:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
         left -= 1
         if left < 0:
             raise _TooManySteps

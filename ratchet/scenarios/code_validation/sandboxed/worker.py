@@ -1,7 +1,7 @@
 """The sandboxed subprocess: forks a process for every program, bounds it and reads its result.
 
-Reads jobs, one line of JSON each, and writes one line for each: index, status, CPU seconds and
-what the program's process has written. The first line written says which layers hold.
+Reads lists of jobs, one line of JSON each, and writes one line for each job: index, status, CPU
+seconds and what the program has written. The first line written says which layers hold.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import fcntl
 import gc
 import json
 import os
-import random
 import resource
 import select
 import signal
 import sys
 import time
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, TypeAlias
 
 from ratchet.scenarios.code_validation.sandboxed import isolation
 from ratchet.scenarios.code_validation.sandboxed.execution import MAX_OUTPUT, run_program
@@ -28,9 +28,11 @@ _NULL: Final = 5
 _MAX_FILES = 32
 _MAX_RESULT = 2 * MAX_OUTPUT
 
+Job: TypeAlias = "dict[str, Any]"
+
 
 class Worker:
-    """Runs programs one after the other, each in a process of its own.
+    """Runs programs one after the other, in processes that are thrown away.
 
     Parameters
     ----------
@@ -53,13 +55,30 @@ class Worker:
         for number, descriptor in ((_RESULT, null), (_RULES, rules), (_NULL, null)):
             os.dup2(descriptor, number)  # so that no pipe gets these numbers
 
-    def run(self, job: dict[str, Any]) -> tuple[str, float, bytes]:
-        """Run one program; give the status, its CPU seconds and what it has written."""
+    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, str, float, bytes]]:
+        """Run programs in one process; those it didn't come to the end of, in one each.
+
+        Yields
+        ------
+        tuple
+            Job, status, CPU seconds and what the program has written.
+        """
+        lines, status, seconds = self._run_in_one_process(jobs)
+        for job, line in zip(jobs, lines, strict=False):
+            yield job, "finished", seconds / len(jobs), line
+        if len(jobs) == 1 and not lines:
+            yield jobs[0], status, seconds, b""
+            return
+        for job in jobs[len(lines) :]:
+            yield from self.run([job])
+
+    def _run_in_one_process(self, jobs: list[Job]) -> tuple[list[bytes], str, float]:
+        """Give the lines that were finished, why there are no more, and the CPU seconds."""
         reading, writing = os.pipe()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         pid = os.fork()
         if pid == 0:
-            self._be_program(job, writing)
+            self._be_programs(jobs, writing)
         os.close(writing)
         try:
             payload, status = self._read(pid, reading)
@@ -70,18 +89,17 @@ class Worker:
         self._kill_the_rest()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        *lines, _ = payload.split(b"\n")
         if not status:
-            status = self._status(payload, wait_status, seconds)
-        return status, seconds, payload if status == "finished" else b""
+            status = self._status(wait_status, seconds)
+        return lines[: len(jobs)], status, seconds
 
-    def _status(self, payload: bytes, wait_status: int, seconds: float) -> str:
-        if os.WIFSIGNALED(wait_status):
-            number = os.WTERMSIG(wait_status)
-            if number == signal.SIGPROF or seconds >= self.time_limit:
-                return "timeout"
-            if not (number == signal.SIGKILL and payload):  # ours, after it had finished
-                return "killed"
-        return "finished" if payload else "no_result"
+    def _status(self, wait_status: int, seconds: float) -> str:
+        if not os.WIFSIGNALED(wait_status):
+            return "no_result"
+        if os.WTERMSIG(wait_status) == signal.SIGPROF or seconds >= self.time_limit:
+            return "timeout"
+        return "killed"
 
     def _read(self, pid: int, reading: int) -> tuple[bytes, str]:
         """Read a result to its end, or until the program does nothing any more.
@@ -120,8 +138,8 @@ class Worker:
                 except ChildProcessError:
                     return
 
-    def _be_program(self, job: dict[str, Any], writing: int) -> None:
-        """Bind the forked process, run the program in it, and end."""
+    def _be_programs(self, jobs: list[Job], writing: int) -> None:
+        """Bind the forked process, run the programs in it, and end."""
         code = 1
         try:
             os.setpgid(0, 0)
@@ -136,8 +154,8 @@ class Worker:
             if not isolation.apply_seccomp_filter(self.filter):
                 resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
                 _hide_network()
-            random.seed(0)
-            os.write(_RESULT, run_program(job))
+            for job in jobs:
+                _write(run_program(job) + b"\n")
             code = 0
         finally:
             os._exit(code)
@@ -159,6 +177,11 @@ def _hide_network() -> None:
     """Make sockets hard to come by where the kernel can't forbid them; not a wall."""
     for name in ("socket", "_socket"):
         sys.modules[name] = None  # type: ignore[assignment]
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(_RESULT, data) :]
 
 
 def _kill(pid: int) -> None:
@@ -198,9 +221,7 @@ def main() -> None:
     gc.freeze()
     jobs = sys.stdin.buffer
     for line in jobs:
-        job = json.loads(line)
-        status, seconds, payload = worker.run(job)
-        single_line = payload.replace(b"\n", b" ")
-        head = f"{job['index']} {status} {seconds:.6f} "
-        sys.stdout.write(head + single_line.decode("utf-8", "replace") + "\n")
+        for job, status, seconds, result in worker.run(json.loads(line)):
+            text = result.decode("utf-8", "replace")
+            sys.stdout.write(f"{job['index']} {status} {seconds:.6f} {text}\n")
         sys.stdout.flush()
