@@ -82,6 +82,8 @@ def same_array(first: Array, second: Array) -> bool:
     """Say whether type, shape and values are the same; NaN is the same as NaN."""
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
+    if first.dtype == STRING:  # NumPy holds None and "" for equal
+        return bool(first.tolist() == second.tolist())
     return bool(np.array_equal(first, second, equal_nan=first.dtype.kind == "f"))
 
 
