@@ -81,6 +81,10 @@ class TrackingError(RatchetError, RuntimeError):
     """The tracking server refused or could not be reached."""
 
 
+class LanguageServiceError(RatchetError, RuntimeError):
+    """The model service could not be started, or is not the one that was meant."""
+
+
 class StageFailedError(RatchetError, RuntimeError):
     """A stage of an experiment failed; the message names the command that resumes."""
 
