@@ -1,0 +1,167 @@
+"""Transcripts tell what was said, by whom and when, and read back as they were written."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratchet.errors import ArrayShapeError, DataError, ParameterError, UnknownNameError
+from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.transcripts import (
+    processed_transcripts,
+    prompt_transcripts,
+    raw_transcripts,
+    read_report_transcripts,
+    report_transcripts,
+    write_report_transcripts,
+    write_transcripts,
+)
+
+AGENTS, CHANNELS = ("prover", "verifier"), ("main",)
+
+
+@pytest.fixture
+def one_game():
+    """Two rounds: the prover argues, the verifier accepts wrongly."""
+    rollouts = rollout_spec(3, 2, 1).blank(1)
+    rollouts["rollout_id"][0], rollouts["datapoint_id"][0], rollouts["seed"][0] = 7, 3, 11
+    rollouts["question"][0], rollouts["solution"][0] = "Q", "S"
+    rollouts["round"][0] = [0, 1, 2]
+    rollouts["padding"][0, :2] = False
+    agents = rollouts["agents"]
+    agents["active"][0, 0, 0] = agents["active"][0, 1, 1] = True
+    agents["raw_message"][0, 0, 0], agents["raw_message"][0, 1, 1] = (
+        "Answer: yes",
+        "Decision: accept",
+    )
+    agents["message"][0, 0, 0, 0] = "yes"
+    agents["prompt"][0, 0, 0] = json.dumps([{"role": "system", "content": "Argue."}])
+    agents["decision"][0, 1, 1] = 1
+    agents["reward"][0, 1] = [1, -1]
+    # What stands in steps that were not played or by agents who did not act is not told.
+    agents["raw_message"][0, 2, 0] = agents["raw_message"][0, 1, 0] = "never said"
+    agents["active"][0, 2, 0] = True
+    return rollouts
+
+
+FACTS = {
+    "rollout": 7,
+    "datapoint_id": 3,
+    "seed": 11,
+    "y": 0,
+    "prover_stance": 1,
+    "question": "Q",
+    "solution": "S",
+    "decision": 1,
+    "correct": False,
+    "rewards": {"prover": 1.0, "verifier": -1.0},
+}
+
+
+def test_each_kind_tells_its_part(one_game):
+    assert raw_transcripts(one_game, AGENTS, CHANNELS) == [
+        FACTS
+        | {
+            "messages": [
+                {"round": 0, "agent": "prover", "text": "Answer: yes"},
+                {"round": 1, "agent": "verifier", "text": "Decision: accept"},
+            ]
+        }
+    ]
+    assert processed_transcripts(one_game, AGENTS, CHANNELS) == [
+        FACTS
+        | {
+            "messages": [{"round": 0, "agent": "prover", "channel": "main", "text": "yes"}],
+            "decisions": [{"round": 1, "agent": "verifier", "decision": 1}],
+        }
+    ]
+    messages = [{"role": "system", "content": "Argue."}]
+    assert prompt_transcripts(one_game, AGENTS, CHANNELS) == [
+        FACTS | {"prompts": [{"round": 0, "agent": "prover", "messages": messages}]}
+    ]
+
+
+def test_the_reports_lines_tell_it_by_round(one_game, tmp_path):
+    one_game["level"] = [2]
+    expected = FACTS | {
+        "level": 2,
+        "always_failed": True,
+        "rounds": [
+            {
+                "round": 0,
+                "messages": [{"agent": "prover", "channel": "main", "text": "yes"}],
+                "raw": {"prover": "Answer: yes"},
+                "decision": {},
+            },
+            {
+                "round": 1,
+                "messages": [],
+                "raw": {"verifier": "Decision: accept"},
+                "decision": {"verifier": 1},
+            },
+        ],
+    }
+    assert report_transcripts(one_game, AGENTS, CHANNELS) == [expected]
+    write_report_transcripts(tmp_path / "a" / "t.jsonl", one_game, AGENTS, CHANNELS)
+    assert list(read_report_transcripts(tmp_path / "a" / "t.jsonl")) == [expected]
+
+
+def test_a_verifier_who_keeps_open_is_told_as_such(one_game):
+    one_game["agents", "decision"][0, 1, 1] = 2
+    (transcript,) = report_transcripts(one_game, AGENTS, CHANNELS)
+    assert transcript["rounds"][1]["decision"] == {"verifier": 2}
+    assert transcript["decision"] == 2
+
+
+@pytest.mark.parametrize("format", ["yaml", "json"])
+def test_files_read_back_as_what_was_written(make_rollouts, tmp_path, format):
+    rollouts = make_rollouts(0, 6)
+    files = write_transcripts(tmp_path / "t", rollouts, AGENTS, CHANNELS, format=format)
+    assert [file.name for file in files] == [
+        f"{k}.{format}" for k in ("raw", "processed", "prompts")
+    ]
+    load = yaml.safe_load if format == "yaml" else json.loads
+    made = (raw_transcripts, processed_transcripts, prompt_transcripts)
+    for file, make in zip(files, made, strict=True):
+        assert load(file.read_text(encoding="utf-8")) == make(rollouts, AGENTS, CHANNELS)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_survives_both_kinds_of_file(tmp_path_factory, text):
+    folder = tmp_path_factory.getbasetemp() / "texts"
+    rollouts = rollout_spec(1, 1, 1).blank(1)
+    rollouts["question"][0] = text
+    names = (("verifier",), CHANNELS)
+    (file, *_) = write_transcripts(folder, rollouts, *names)
+    assert yaml.safe_load(file.read_bytes().decode())[0]["question"] == text
+    write_report_transcripts(folder / "t.jsonl", rollouts, *names)
+    assert next(read_report_transcripts(folder / "t.jsonl"))["question"] == text
+
+
+def test_yaml_shows_lines_as_lines(one_game, tmp_path):
+    one_game["question"][0] = "first line\nsecond line"
+    write_transcripts(tmp_path, one_game, AGENTS, CHANNELS)
+    assert (
+        "  question: |-\n    first line\n    second line\n" in (tmp_path / "raw.yaml").read_text()
+    )
+
+
+def test_wrong_arguments_are_named(one_game, tmp_path):
+    with pytest.raises(ParameterError, match="transcript_format: got 'xml'"):
+        write_transcripts(tmp_path, one_game, AGENTS, CHANNELS, format="xml")
+    with pytest.raises(ArrayShapeError, match=r"agents\.message: got shape \(1, 3, 2, 1\)"):
+        raw_transcripts(one_game, AGENTS, ("main", "side"))
+    with pytest.raises(UnknownNameError, match="say which with verifier_name"):
+        raw_transcripts(one_game, ("a", "b"), CHANNELS)
+    assert raw_transcripts(one_game, ("a", "b"), CHANNELS, verifier_name="a")[0]["decision"] == 2
+
+
+def test_a_torn_line_is_named(tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"rollout": 0}\n{"rollo')
+    with pytest.raises(DataError, match=r"t\.jsonl, line 2"):
+        list(read_report_transcripts(tmp_path / "t.jsonl"))
