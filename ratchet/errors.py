@@ -113,6 +113,10 @@ class MissingKeyError(RatchetError, LookupError):
     """An environment variable that should hold an API key or a service's URL isn't set."""
 
 
+class PromptTemplateError(RatchetError, ValueError):
+    """A system prompt's template is missing, or its variables are not those it should have."""
+
+
 class BudgetExceededError(RatchetError, RuntimeError):
     """The experiment has spent, or would spend, more than it may."""
 
