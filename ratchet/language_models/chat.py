@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import httpx2
@@ -11,11 +12,14 @@ import openai
 from ratchet.errors import ContentFilterError, UnexpectedFinishError
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.rate_limits import RateLimiter
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
 from ratchet.language_models.types import ChatRequest, Completion
 
 _PATH = "/chat/completions"
 _GOOD_FINISHES = ("stop", "length")
+_LETTERS_PER_TOKEN = 4
+_DEFAULT_COMPLETION_TOKENS = 256
 
 
 class ChatClient:
@@ -27,10 +31,18 @@ class ChatClient:
         The service.
     policy
         How failed attempts are repeated.
+    limiter
+        Holds each attempt back until the limits allow it.
     """
 
-    def __init__(self, endpoint: Endpoint, policy: RetryPolicy | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        policy: RetryPolicy | None = None,
+        limiter: RateLimiter | None = None,
+    ) -> None:
         self.endpoint = endpoint
+        self._limiter = limiter or RateLimiter()
         self._policy = policy or RetryPolicy()
         self._connection = Connection(endpoint)
 
@@ -52,9 +64,14 @@ class ChatClient:
             If there is no key for it in the environment.
         """
         body = self._body(request)
+        tokens = _estimate_tokens(request) if self._limiter.counts_tokens else 0
 
         async def attempt() -> Completion:
-            return await self._attempt(body)
+            grant = await self._limiter.acquire(tokens)
+            completion = await self._attempt(body)
+            used = completion.prompt_tokens + completion.completion_tokens
+            self._limiter.settle(grant, used or tokens)
+            return completion
 
         return await with_retries(attempt, self._policy, f"{request.model} at {self._label}")
 
@@ -107,3 +124,25 @@ class ChatClient:
                 f" {list(_GOOD_FINISHES)}."
             )
         return completion
+
+
+_CLIENTS: dict[tuple[Endpoint, int | None, int | None], ChatClient] = {}
+_CLIENTS_LOCK = threading.Lock()
+
+
+def shared_chat_client(
+    endpoint: Endpoint, requests_per_minute: int | None = None, tokens_per_minute: int | None = None
+) -> ChatClient:
+    """Give this process's one client of an endpoint, so that all its users share the limits."""
+    key = (endpoint, requests_per_minute, tokens_per_minute)
+    with _CLIENTS_LOCK:
+        if key not in _CLIENTS:
+            limiter = RateLimiter(requests_per_minute, tokens_per_minute)
+            _CLIENTS[key] = ChatClient(endpoint, limiter=limiter)
+        return _CLIENTS[key]
+
+
+def _estimate_tokens(request: ChatRequest) -> int:
+    """Guess what a request will count for, before the service says so."""
+    letters = sum(len(message.content) for message in request.messages)
+    return letters // _LETTERS_PER_TOKEN + (request.max_tokens or _DEFAULT_COMPLETION_TOKENS)

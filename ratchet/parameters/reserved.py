@@ -17,9 +17,7 @@ _SETTINGS = (
     "budget",
     "pin_memory",
     "profiler",
-    "requests_per_minute",
     "rollout_sample_period",
-    "tokens_per_minute",
 )
 
 

@@ -17,7 +17,8 @@ class ExperimentSettings(SubParameters):
     ``home`` is the folder for everything Ratchet keeps for itself (store, databases, Prefect);
     ``runs`` the folder of readable run folders. ``store`` is a folder or any fsspec URL,
     ``<home>/store`` when not given. Relative paths of plug-in files start from ``base_dir``,
-    the experiment file's folder.
+    the experiment file's folder. ``budget`` is in the currency of the table of ``prices``, a file
+    whose models come on top of the built-in ones.
     """
 
     home: str = ".ratchet"
@@ -43,6 +44,7 @@ class ExperimentSettings(SubParameters):
     poll_seconds: PositiveFloat = 5.0
     poll_seconds_max: PositiveFloat = 60.0
     budget: PositiveFloat | None = None
+    prices: str | None = None
     retries: NonNegativeInt = 3
     retry_delay_seconds: float = Field(default=1.0, ge=0)
     profiler: bool = False

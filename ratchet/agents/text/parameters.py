@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from ratchet.parameters.agents import AgentParameters, ConstantSchedule
+from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import SubParameters
 
 _WORDS_TO_TOKENS = 1.5
@@ -77,9 +77,4 @@ class TextAgentParameters(AgentParameters):
             raise ValueError("is_random=True, but a chat model has none; use_dummy_api is near")
         if self.use_manual_architecture:
             raise ValueError("use_manual_architecture=True, but a chat model has none")
-        if not isinstance(self.update_schedule, ConstantSchedule):
-            raise ValueError(
-                f"update_schedule={self.update_schedule.kind}, but a chat model trains in each"
-                " iteration, or never with freeze_agent"
-            )
         return self

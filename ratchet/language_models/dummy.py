@@ -1,0 +1,38 @@
+"""Answers without a model: random but seeded, in the right form. For tests of plumbing only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from ratchet.language_models.types import ChatRequest, Completion
+
+_WORDS = ("the", "value", "loop", "is", "returned", "first", "branch", "sum", "wrong", "right")
+_DECISION_SHARE = 0.4
+
+
+def dummy_completion(
+    request: ChatRequest, headers: Mapping[str, str], *, may_decide: bool, must_decide: bool
+) -> Completion:
+    """Answer a request.
+
+    Parameters
+    ----------
+    request
+        Its seed decides the answer, with nothing else of it.
+    headers
+        Channel → header, for every channel to write in.
+    may_decide, must_decide
+        Whether a decision is an answer, and the only one.
+    """
+    random = Random(request.seed)
+    decides = may_decide and (must_decide or not headers or random.random() < _DECISION_SHARE)
+    if decides:
+        text = f"Decision: {random.choice(('accept', 'reject'))}"
+    else:
+        text = "\n\n".join(
+            f"{header} {' '.join(random.choices(_WORDS, k=random.randint(3, 12)))}"
+            for header in headers.values()
+        )
+    prompt_words = sum(len(message.content.split()) for message in request.messages)
+    return Completion(text, "stop", prompt_words, len(text.split()), request.model)

@@ -1,0 +1,169 @@
+"""What calls and training cost, from a table of prices per million tokens.
+
+The table beside this file is the default; ``settings.prices`` or the environment variable
+``RATCHET_PRICES`` names another, whose models come on top of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import BudgetExceededError, ParameterError, PricingError
+from ratchet.parameters.files import read_mapping
+
+PRICES_VARIABLE = "RATCHET_PRICES"
+
+_DEFAULT_FILE = Path(__file__).with_name("prices.yaml")
+_MILLION = 1_000_000
+_FIELDS = ("input", "output", "training", "fine_tuned_input", "fine_tuned_output")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """Prices of a model, in the table's currency per million tokens."""
+
+    input: float
+    output: float
+    training: float = 0.0
+
+    def of_call(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Give the price of calls."""
+        return (self.input * prompt_tokens + self.output * completion_tokens) / _MILLION
+
+    def of_training(self, tokens: int) -> float:
+        """Give the price of training on so many tokens (examples times epochs)."""
+        return self.training * tokens / _MILLION
+
+
+FREE = ModelPrice(0.0, 0.0, 0.0)
+
+
+class PriceTable:
+    """Prices by model name.
+
+    Parameters
+    ----------
+    base
+        Base models' prices.
+    fine_tuned
+        Prices of models fine-tuned from them.
+    """
+
+    def __init__(
+        self, base: Mapping[str, ModelPrice], fine_tuned: Mapping[str, ModelPrice]
+    ) -> None:
+        self._base = dict(base)
+        self._fine_tuned = dict(fine_tuned)
+
+    @classmethod
+    def load(cls, path: str | Path | None = None) -> PriceTable:
+        """Read the default table, with another on top.
+
+        Parameters
+        ----------
+        path
+            The other; ``RATCHET_PRICES`` in the environment when not given.
+
+        Raises
+        ------
+        PricingError
+            If a file is missing or has another form.
+        """
+        table = _read(_DEFAULT_FILE)
+        other = path or os.environ.get(PRICES_VARIABLE)
+        if other:
+            more = _read(Path(other).expanduser())
+            table._base.update(more._base)
+            table._fine_tuned.update(more._fine_tuned)
+        return table
+
+    def find(self, model: str, *, embedded: bool = False) -> ModelPrice | None:
+        """Give a model's price, None if the table has none.
+
+        Parameters
+        ----------
+        model
+            Its name. A dated name has the price of the name without the date; a fine-tuned one
+            (``ft:BASE:…``) the fine-tuned price of its base.
+        embedded
+            Whether Ratchet's own service answers: that costs nothing.
+        """
+        if embedded:
+            return FREE
+        prices = self._base
+        name = model
+        if model.startswith("ft:"):
+            prices = self._fine_tuned
+            name = model.split(":")[1]
+        known = [k for k in prices if name == k or name.startswith(f"{k}-20")]
+        return prices[max(known, key=len)] if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What an experiment may cost, in the price table's currency; ``None``: anything.
+
+    A stop at the budget loses nothing: finished stages and calls are kept, and the same command
+    with a higher budget goes on.
+    """
+
+    limit: float | None
+
+    def check(self, spent: float, planned: float = 0.0) -> None:
+        """Raise if too much is spent.
+
+        Parameters
+        ----------
+        spent
+            What was spent so far.
+        planned
+            What the next step will cost, if it is known.
+
+        Raises
+        ------
+        BudgetExceededError
+            With both amounts and what to do.
+        """
+        if self.limit is None or spent + planned <= self.limit:
+            return
+        next_step = f" and {planned:.4f} would come next" if planned else ""
+        raise BudgetExceededError(
+            f"budget: {spent:.4f} spent{next_step}, expected at most {self.limit:.4f}. Finished"
+            " work is kept: run the same command with a higher settings.budget to go on."
+        )
+
+
+def _read(path: Path) -> PriceTable:
+    try:
+        models = read_mapping(path).get("models")
+    except (OSError, ParameterError) as error:
+        raise PricingError(f"prices: {path} can't be read: {error}") from error
+    if not isinstance(models, dict):
+        raise PricingError(f"prices: {path} has no mapping `models`, expected one by model name.")
+    base: dict[str, ModelPrice] = {}
+    fine_tuned: dict[str, ModelPrice] = {}
+    for name, row in models.items():
+        price = _row(path, str(name), row)
+        training = price.get("training", 0.0)
+        base[str(name)] = ModelPrice(price["input"], price["output"], training)
+        fine_tuned[str(name)] = ModelPrice(
+            price.get("fine_tuned_input", price["input"]),
+            price.get("fine_tuned_output", price["output"]),
+            training,
+        )
+    return PriceTable(base, fine_tuned)
+
+
+def _row(path: Path, name: str, row: object) -> dict[str, float]:
+    if not isinstance(row, dict) or not {"input", "output"} <= row.keys() <= set(_FIELDS):
+        raise PricingError(
+            f"prices: {path}: {name}: got {row!r}, expected `input` and `output`, and maybe"
+            f" {', '.join(_FIELDS[2:])}."
+        )
+    bad = {k: v for k, v in row.items() if isinstance(v, bool) or not isinstance(v, int | float)}
+    if bad or any(value < 0 for value in row.values()):
+        raise PricingError(f"prices: {path}: {name}: got {row!r}, expected numbers >= 0.")
+    return {key: float(value) for key, value in row.items()}

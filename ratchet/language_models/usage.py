@@ -1,0 +1,126 @@
+"""What was used and what it cost, by agent, model and stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ratchet.language_models.pricing import ModelPrice
+from ratchet.language_models.types import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What one agent used of one model in one stage.
+
+    ``calls`` are answered ones; ``cost`` is None where the model has no price. A fine-tune job's
+    tokens stand in a row whose agent is its shared model group.
+    """
+
+    stage: str
+    agent: str
+    model: str
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    training_tokens: int = 0
+    cost: float | None = 0.0
+
+    def plus(self, other: UsageRow) -> UsageRow:
+        """Add what was used under the same names."""
+        known = self.cost is not None and other.cost is not None
+        return replace(
+            self,
+            calls=self.calls + other.calls,
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            training_tokens=self.training_tokens + other.training_tokens,
+            cost=(self.cost or 0.0) + (other.cost or 0.0) if known else None,
+        )
+
+
+class UsageMeter:
+    """Counts what is used.
+
+    Parameters
+    ----------
+    stage
+        The stage that uses it, e.g. ``"sample_rollouts"``.
+    """
+
+    def __init__(self, stage: str = "") -> None:
+        self.stage = stage
+        self._rows: dict[tuple[str, str, str], UsageRow] = {}
+
+    def record_call(
+        self, agent: str, model: str, completion: Completion, price: ModelPrice | None
+    ) -> None:
+        """Count an answered call.
+
+        Parameters
+        ----------
+        agent
+            Who asked.
+        model
+            The model that was asked for.
+        completion
+            What came back.
+        price
+            The model's; None if it has none.
+        """
+        tokens = completion.prompt_tokens, completion.completion_tokens
+        cost = price.of_call(*tokens) if price else None
+        self.add(UsageRow(self.stage, agent, model, 1, *tokens, 0, cost))
+
+    def record_training(
+        self, group: str, model: str, tokens: int, price: ModelPrice | None
+    ) -> None:
+        """Count a job's trained tokens (examples times epochs)."""
+        cost = price.of_training(tokens) if price else None
+        self.add(UsageRow(self.stage, group, model, training_tokens=tokens, cost=cost))
+
+    def add(self, row: UsageRow) -> None:
+        """Add a row to the one of the same names."""
+        key = (row.stage, row.agent, row.model)
+        known = self._rows.get(key)
+        self._rows[key] = known.plus(row) if known else row
+
+    def merge(self, other: UsageMeter) -> None:
+        """Add all that another meter counted."""
+        for row in other.rows():
+            self.add(row)
+
+    def rows(self) -> list[UsageRow]:
+        """Give all rows, sorted by stage, agent and model."""
+        return [row for _, row in sorted(self._rows.items())]
+
+    @property
+    def total(self) -> UsageRow:
+        """The sum of all rows; its cost leaves out what has no price."""
+        total = UsageRow("total", "", "")
+        for row in self._rows.values():
+            total = total.plus(replace(row, cost=row.cost or 0.0))
+        return total
+
+    @property
+    def cost(self) -> float:
+        """What all that has a price cost, in the price table's currency."""
+        return self.total.cost or 0.0
+
+    @property
+    def unpriced_models(self) -> list[str]:
+        """The models without a price."""
+        return sorted({row.model for row in self._rows.values() if row.cost is None})
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """Give the rows as plain data."""
+        return [asdict(row) for row in self.rows()]
+
+    @classmethod
+    def from_table(cls, table: Iterable[Mapping[str, Any]], *, stage: str = "") -> UsageMeter:
+        """Make a meter of plain data; the inverse of :meth:`to_table`."""
+        meter = cls(stage)
+        for row in table:
+            meter.add(UsageRow(**row))
+        return meter
