@@ -11,6 +11,16 @@ from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import SubParameters
 
 _WORDS_TO_TOKENS = 1.5
+_TENSOR_PARAMETERS = (
+    "is_random",
+    "agent_lr_factor",
+    "body_lr_factor",
+    "use_manual_architecture",
+    "checkpoint_run_id",
+    "checkpoint_version",
+    "use_orthogonal_initialisation",
+    "orthogonal_initialisation_gain",
+)
 
 
 class FineTuningParameters(SubParameters):
@@ -73,8 +83,10 @@ class TextAgentParameters(AgentParameters):
     @model_validator(mode="after")
     def _refuse_tensor_parameters(self) -> Self:
         """Refuse what only agents on tensors read: ignored, it would be a silent lie."""
-        if self.is_random:
-            raise ValueError("is_random=True, but a chat model has none; use_dummy_api is near")
-        if self.use_manual_architecture:
-            raise ValueError("use_manual_architecture=True, but a chat model has none")
+        for name in _TENSOR_PARAMETERS:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}={value!r}, but a chat model doesn't read it; leave it out"
+                )
         return self

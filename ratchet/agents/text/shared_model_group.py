@@ -68,7 +68,7 @@ class PureTextSharedModelGroup:
     name
         The group's, see ``shared_model_group`` of the agents' parameters.
     agents
-        Its agents by name, in the protocol's order. From now on they play with its model.
+        Its agents, in the protocol's order. From now on they play with its model.
 
     Raises
     ------
@@ -86,20 +86,19 @@ class PureTextSharedModelGroup:
         hyper_params: HyperParameters,
         settings: ExperimentSettings,
         name: str,
-        agents: Mapping[str, PureTextWholeAgent],
+        agents: Sequence[PureTextWholeAgent],
     ) -> None:
         _check_agreement(name, agents)
         self.name = name
-        self.agents = dict(agents)
-        self.parameters = next(iter(agents.values())).parameters
-        self.endpoint = next(iter(agents.values())).endpoint
-        self._indices = {agent: whole.agent_index for agent, whole in agents.items()}
+        self.agents = {agent.agent_name: agent for agent in agents}
+        self.parameters = agents[0].parameters
+        self.endpoint = agents[0].endpoint
         self._seed = hyper_params.seed
         self._settings = settings
         self._job: FineTuneJob | None = None
         model = self.parameters.model_name
         self._state = PureTextSharedModelGroupState(model, (model,))
-        for agent in agents.values():
+        for agent in agents:
             agent.shared_model_group = self
 
     def __repr__(self) -> str:
@@ -147,11 +146,11 @@ class PureTextSharedModelGroup:
         replaced = guess_replaced_rollouts or {}
         self._check_names({*rollouts_per_agent, *replaced})
         examples: list[Example] = []
-        for agent, index in self._indices.items():
-            if agent in rollouts_per_agent:
-                examples += supervised_examples(rollouts_per_agent[agent], index)
-            if agent in replaced:
-                examples += guess_replaced_examples(replaced[agent], index)
+        for name, agent in self.agents.items():
+            if name in rollouts_per_agent:
+                examples += supervised_examples(rollouts_per_agent[name], agent.agent_index)
+            if name in replaced:
+                examples += guess_replaced_examples(replaced[name], agent.agent_index)
         self._create_job("supervised", examples)
 
     def create_dpo_fine_tune_job(
@@ -166,8 +165,8 @@ class PureTextSharedModelGroup:
         """
         self._check_names(set(pairs_per_agent))
         examples: list[Example] = []
-        for agent in self._indices:
-            examples += preference_examples(pairs_per_agent.get(agent, ()))
+        for name in self.agents:
+            examples += preference_examples(pairs_per_agent.get(name, ()))
         self._create_job("dpo", examples)
 
     def get_fine_tune_job_status(self) -> GroupStatus:
@@ -304,27 +303,35 @@ class PureTextSharedModelGroup:
             )
 
 
-def build_shared_model_groups(
-    hyper_params: HyperParameters,
-    settings: ExperimentSettings,
-    agents: Mapping[str, PureTextWholeAgent],
-) -> dict[str, PureTextSharedModelGroup]:
-    """Put agents into the groups that their parameters name.
+def _check_agreement(group: str, agents: Sequence[PureTextWholeAgent]) -> None:
+    if not agents:
+        raise ParameterError(f"group {group!r}: got no agents, expected at least one.")
+    first, *others = agents
+    for parameter in _SHARED_PARAMETERS:
+        wanted = getattr(first.parameters, parameter)
+        for other in others:
+            got = getattr(other.parameters, parameter)
+            if got != wanted:
+                raise ParameterError(
+                    f"agents.{other.agent_name}.{parameter}: got {got!r}, but"
+                    f" agents.{first.agent_name} of the same shared_model_group {group!r} has"
+                    f" {wanted!r}. Give them the same value, or groups of their own."
+                )
 
-    Parameters
-    ----------
-    hyper_params, settings
-        The experiment's.
-    agents
-        All agents by name, in the protocol's order.
-    """
-    members: dict[str, dict[str, PureTextWholeAgent]] = {}
-    for name, agent in agents.items():
-        members.setdefault(agent.group_name, {})[name] = agent
-    return {
-        name: PureTextSharedModelGroup(hyper_params, settings, name, group)
-        for name, group in members.items()
-    }
+
+def _dummy_job(self) -> FineTuneJob:
+        assert self._state.fine_tune_intent is not None  # there is one with every job
+        return _dummy_job(self._state.fine_tune_intent)
+
+    @cached_property
+    def _client(self) -> FineTuneClient:
+        return FineTuneClient(self.endpoint, Path(self._settings.home) / "fine_tune_locks")
+
+    def _check_names(self, names: set[str]) -> None:
+        for name in names - set(self.agents):
+            raise UnknownNameError(
+                f"group {self.name!r}: unknown agent {name!r}.{nearest(name, self.agents)}"
+            )
 
 
 def _check_agreement(group: str, agents: Mapping[str, PureTextWholeAgent]) -> None:
