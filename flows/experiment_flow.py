@@ -1,7 +1,8 @@
 """The ``experiment`` flow: build the scenario → initial state → training → tests → save.
 
-Reads from top to bottom. Which stages are done is the store's to say; a flow run that is retried,
-resumed or started again goes on where the last one stopped.
+Reads from top to bottom; arms of chat models are played by :mod:`flows.text_arm`. Which stages are
+done is the store's to say; a flow run that is retried, resumed or started again goes on where the
+last one stopped.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from prefect.runtime import flow_run
 
 from flows.result import ExperimentResult
 from flows.setup import ExperimentRun, open_run
+from flows.text_arm import play_text_arm
 from tasks.build_scenario import build_scenario
 from tasks.calls import StageCall
 from tasks.chain import find_chain, next_stop
@@ -26,6 +28,7 @@ from tasks.save import save_mirror, save_report
 from tasks.session import ArmSession
 from tasks.stage import Stage, StageOutcome
 from tasks.test import test
+from tasks.text_session import TextArmSession
 from tasks.train import train
 from tasks.whole import whole
 
@@ -62,7 +65,10 @@ async def experiment(
     )
     async with _recorded(run):
         for session in run.sessions:
-            await _play_arm(run, session, force=force)
+            if isinstance(session, TextArmSession):
+                await play_text_arm(run, session, force=force)
+            else:
+                await _play_tensor_arm(run, session, force=force)
         run.folder.set_status("completed")  # the report says so too
         await save_report(run.folder, run.settings)
     return ExperimentResult(
@@ -76,10 +82,10 @@ async def experiment(
     ).to_dict()
 
 
-async def _play_arm(run: ExperimentRun, session: ArmSession, *, force: bool) -> None:
-    """Do all stages of one arm."""
+async def _play_tensor_arm(run: ExperimentRun, session: ArmSession, *, force: bool) -> None:
+    """Do all stages of one arm of networks, or of one whose trainer only runs as a whole."""
 
-    async def do(stage: Stage, call: StageCall) -> StageOutcome:
+    async def do(stage: Stage[Any], call: StageCall) -> StageOutcome:
         outcome = await stage(call, session, force=force)
         run.recorder.stage_finished(outcome)
         return outcome
@@ -125,8 +131,6 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
         run.folder.log_event("failed", message)
         raise
     finally:
-        for session in run.sessions:
-            session.close()
-        run.recorder.close()
+        run.close()
         if run.tracking_uri is not None:
             await save_mirror(run.folder, run.settings, run.tracking_uri)

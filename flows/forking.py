@@ -7,18 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.identity import absolute_settings, read_arms, stable_run_id
+from flows.identity import Arms, absolute_settings, read_arms, stable_run_id
 from flows.pinning import Fork
 from flows.result import ExperimentResult
 from flows.run import run_arms
+from flows.text_pinning import ForkPoint
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.loading import expand_paths, merge_changes
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.run_folder import find_run
+from tasks.calls import ITERATION_STAGES
+from tasks.families import make_keys
+from tasks.text_keys import TextArmKeys
 
-_STAGE = re.compile(r"(\d+)(?::train)?")
+_FIRST = ("train", ITERATION_STAGES[0])
+_POINT = re.compile(r"(\d+)(?::([a-z_]+))?")
 
 
 def fork_experiment(
@@ -37,7 +42,8 @@ def fork_experiment(
         The parent's id, its beginning, or its folder.
     from_stage
         "K" or "K:train": the first training iteration that the fork does itself; the state after
-        K iterations is the parent's. 0 shares no training.
+        K iterations is the parent's. 0 shares no training. Of chat models also "K:STAGE", such as
+        "3:create_fine_tune_jobs": the first stage that it does itself.
     changes
         Dotted path → new value, for every arm.
     settings
@@ -54,20 +60,22 @@ def fork_experiment(
     parent = find_run(base.runs, run)
     manifest = parent.manifest
     chosen = settings or ExperimentSettings.from_dict(manifest.settings)
-    iteration = parse_stage(from_stage)
-    _check_state(manifest, iteration)
+    iteration, stage = parse_point(from_stage)
     arms = {
         arm: HyperParameters.from_dict(merge_changes(data, expand_paths(changes or {}, "changes")))
         for arm, data in manifest.arms.items()
     }
     others = {arm: params for arm, params in arms.items() if arm != MAIN_ARM}
     arms = read_arms(arms[MAIN_ARM], others)
+    _check_state(manifest, arms, iteration, stage, chosen.base_dir)
     name = f"{manifest.name}-fork"
-    run_id = stable_run_id(name, arms, parent.run_id, str(iteration))
+    place = f"{iteration}:{stage}" if stage not in ("", *_FIRST) else str(iteration)
+    run_id = stable_run_id(name, arms, parent.run_id, place)
     chosen = absolute_settings(
         chosen.model_copy(update={"run_id": run_id, "runs": str(parent.path.resolve().parent)})
     )
-    fork = Fork(parent=parent.run_id, iteration=iteration, stages=manifest.stages)
+    own = "" if stage in _FIRST else stage
+    fork = Fork(parent=parent.run_id, iteration=iteration, stage=own, stages=manifest.stages)
     if Fork.read(Path(chosen.runs) / run_id) is None:
         fork.write(Path(chosen.runs) / run_id)
     return run_arms(arms, chosen, name=name)
@@ -81,17 +89,54 @@ def parse_stage(from_stage: str | int) -> int:
     ParameterError
         For anything else.
     """
-    match = _STAGE.fullmatch(str(from_stage))
-    if match is None:
+    iteration, stage = parse_point(from_stage)
+    if stage not in ("", "train"):
         raise ParameterError(
             f"fork: got the stage {from_stage!r}, expected K or K:train, the first iteration that"
             " the fork does itself."
         )
-    return int(match.group(1))
+    return iteration
 
 
-def _check_state(manifest: RunManifest, iteration: int) -> None:
-    """Make sure that the parent has the state to begin with."""
+def parse_point(from_stage: str | int) -> tuple[int, str]:
+    """Read "3:create_fine_tune_jobs" as its two parts, the second empty if it is not there.
+
+    Raises
+    ------
+    ParameterError
+        For anything else.
+    """
+    match = _POINT.fullmatch(str(from_stage))
+    if match is None:
+        raise ParameterError(
+            f"fork: got the stage {from_stage!r}, expected K, K:train, or K:STAGE of chat models."
+        )
+    return int(match.group(1)), match.group(2) or ""
+
+
+def _check_state(
+    manifest: RunManifest, arms: Arms, iteration: int, stage: str, base_dir: str | None
+) -> None:
+    """Make sure that the parent has what the fork begins with."""
+    for arm, hyper_params in arms.items():
+        if isinstance(make_keys(arm, hyper_params, base_dir=base_dir), TextArmKeys):
+            _check_text_state(manifest, arm, ForkPoint.at(iteration, stage or ITERATION_STAGES[0]))
+        else:
+            _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
+
+
+def _check_text_state(manifest: RunManifest, arm: str, point: ForkPoint) -> None:
+    known = {(record.stage, record.iteration) for record in manifest.stages if record.arm == arm}
+    for name, iteration in point.needed:
+        if (name, iteration) not in known:
+            raise ParameterError(
+                f"fork: run {manifest.run_id} has not finished {name} {iteration} of arm {arm!r},"
+                " which the fork would continue. Choose an earlier point, or go on with"
+                f" `ratchet resume {manifest.run_id}` first."
+            )
+
+
+def _check_tensor_state(manifest: RunManifest, iteration: int) -> None:
     known = sorted({r.iteration for r in manifest.stages if r.stage == "train"})
     if iteration and iteration not in known:
         states = ", ".join(map(str, known)) or "none"

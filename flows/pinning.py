@@ -12,14 +12,17 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flows.identity import Arms
+from flows.text_pinning import ForkPoint, keep_base_run, keep_before, keep_finished
 from ratchet.errors import DataError, ParameterError, RunNotFoundError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.run_folder import RunFolder
+from tasks.families import AnyKeys, make_keys
 from tasks.keys import ArmKeys
 from tasks.pins import Pins
+from tasks.text_keys import TextArmKeys
 
 FORK_FILE = "fork.json"
 
@@ -31,6 +34,7 @@ class Fork(BaseModel):
 
     parent: str
     iteration: int
+    stage: str = ""
     stages: list[StageRecord]
 
     def write(self, folder: Path) -> None:
@@ -62,7 +66,7 @@ def arm_keys(
     store: StageStore,
     fork: Fork | None,
     records: Sequence[StageRecord] | None,
-) -> list[ArmKeys]:
+) -> list[AnyKeys]:
     """Make the keys of every arm, with what is kept of earlier stages.
 
     Parameters
@@ -78,17 +82,44 @@ def arm_keys(
     records
         The run's own stages, if they are to be kept; else None.
     """
-    found = []
-    for arm, hyper_params in arms.items():
-        keys = ArmKeys(arm, hyper_params, base_dir=settings.base_dir)
-        pins = Pins()
-        if fork is not None:
-            pins = make_pins(store, keys, fork.stages, last=fork.iteration)
-        if records is not None:
-            own = make_pins(store, keys, records)
-            pins = own if own.last >= pins.last else pins
-        found.append(ArmKeys(arm, hyper_params, base_dir=settings.base_dir, pins=pins))
-    return found
+    return [
+        _text_keys(keys, settings, store, fork, records)
+        if isinstance(keys := make_keys(arm, hyper_params, base_dir=settings.base_dir), TextArmKeys)
+        else _tensor_keys(keys, store, fork, records)
+        for arm, hyper_params in arms.items()
+    ]
+
+
+def _tensor_keys(
+    keys: ArmKeys,
+    store: StageStore,
+    fork: Fork | None,
+    records: Sequence[StageRecord] | None,
+) -> ArmKeys:
+    pins = Pins()
+    if fork is not None:
+        pins = make_pins(store, keys, fork.stages, last=fork.iteration)
+    if records is not None:
+        own = make_pins(store, keys, records)
+        pins = own if own.last >= pins.last else pins
+    return ArmKeys(keys.arm, keys.hyper_params, base_dir=keys.base_dir, pins=pins)
+
+
+def _text_keys(
+    keys: TextArmKeys,
+    settings: ExperimentSettings,
+    store: StageStore,
+    fork: Fork | None,
+    records: Sequence[StageRecord] | None,
+) -> TextArmKeys:
+    if keys.only_tests:
+        keep_base_run(store, keys, Path(settings.runs))
+    if fork is not None:
+        point = ForkPoint.at(fork.iteration, *([fork.stage] if fork.stage else []))
+        keep_before(store, keys, fork.stages, point)
+    if records is not None:
+        keep_finished(store, keys, records)
+    return keys
 
 
 def recorded_stages(settings: ExperimentSettings) -> list[StageRecord]:

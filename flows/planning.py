@@ -13,10 +13,12 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.misses import explain_miss
 from ratchet.store.store import StageStore
+from tasks.base_keys import BaseKeys
 from tasks.calls import TEST_DATASET, StageCall
 from tasks.chain import find_chain, next_stop
 from tasks.datasets import tested_datasets
 from tasks.keys import ArmKeys
+from tasks.text_keys import TextArmKeys
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,21 @@ def plan_experiment(
     records = recorded_stages(chosen) if keep else None
     plan: list[PlannedStage] = []
     for keys in arm_keys(read_arms(hyper_params, arms), chosen, store, fork, records):
-        plan.extend(_plan_arm(store, keys, chosen.iterations_per_task))
+        if isinstance(keys, TextArmKeys):
+            plan.extend(_plan_text_arm(store, keys))
+        else:
+            plan.extend(_plan_tensor_arm(store, keys, chosen.iterations_per_task))
     return plan
 
 
-def _plan_arm(store: StageStore, keys: ArmKeys, iterations_per_task: int) -> Iterator[PlannedStage]:
+def _plan_text_arm(store: StageStore, keys: TextArmKeys) -> Iterator[PlannedStage]:
+    for call in keys.stages(_tested(store, keys)):
+        yield _planned(store, call)
+
+
+def _plan_tensor_arm(
+    store: StageStore, keys: ArmKeys, iterations_per_task: int
+) -> Iterator[PlannedStage]:
     yield _planned(store, keys.build_scenario())
     if not keys.is_staged:
         yield _planned(store, keys.whole())
@@ -95,9 +107,14 @@ def _plan_arm(store: StageStore, keys: ArmKeys, iterations_per_task: int) -> Ite
         stop = next_stop(position, last, iterations_per_task)
         yield _planned(store, keys.train(position, stop))
         position = stop
-    data = store.peek(keys.build_scenario().key)
-    for dataset in tested_datasets(data) if data is not None else [TEST_DATASET]:
+    for dataset in _tested(store, keys):
         yield _planned(store, keys.test(dataset))
+
+
+def _tested(store: StageStore, keys: BaseKeys) -> list[str]:
+    """List the datasets that are tested on; the usual one if they are not made yet."""
+    data = store.peek(keys.build_scenario().key)
+    return tested_datasets(data) if data is not None else [TEST_DATASET]
 
 
 def _planned(store: StageStore, call: StageCall) -> PlannedStage:

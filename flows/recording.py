@@ -8,7 +8,9 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from flows.usage import RunUsage
 from ratchet.errors import RatchetError, TrackingError
+from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
@@ -16,11 +18,13 @@ from tasks.datasets import DATASETS_FILE
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.session import STATE_FOLDER
 from tasks.tables import read_table
+from tasks.text.files import TRANSCRIPTS_FILE, TRANSCRIPTS_FOLDER
 from tasks.whole import HISTORY_FILE
 
 if TYPE_CHECKING:
     from ratchet.store.store import Damage, StageStore
     from ratchet.tracking.run_folder import RunFolder
+    from tasks.calls import StageCall
     from tasks.stage import StageOutcome
 
 logger = logging.getLogger(__name__)
@@ -52,6 +56,7 @@ class RunRecorder:
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
         self._known = {record.place: record for record in folder.manifest.stages}
+        self._usage = RunUsage(folder, store)
         self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
 
     def stage_finished(self, outcome: StageOutcome) -> None:
@@ -71,8 +76,10 @@ class RunRecorder:
         )
         known = self._known.get(record.place)
         self._record_metrics(outcome)
+        self._usage.add(outcome)
         if known is None or known.key != record.key or not outcome.hit:
             self._record_table(outcome)
+            self._copy_transcripts(outcome)
             self.folder.record_stage(record)
             self._known[record.place] = record
         if self._mirror is not None and not outcome.hit:
@@ -142,6 +149,26 @@ class RunRecorder:
         columns = read_table(self.store.open(outcome.manifest.key))
         if columns is not None:
             self.folder.write_table(ResultTable(call.name, columns, call.arm))
+
+    def _copy_transcripts(self, outcome: StageOutcome) -> None:
+        """Copy what was said into the run folder, a file for each iteration and test."""
+        call, manifest = outcome.call, outcome.manifest
+        parameters = self.folder.manifest.arms.get(call.arm, {})
+        wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
+        if wanted and TRANSCRIPTS_FILE in manifest.files:
+            place = self.folder.path / TRANSCRIPTS_FOLDER / call.arm / transcripts_name(call)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            content = (self.store.open(manifest.key) / TRANSCRIPTS_FILE).read_bytes()
+            write_atomically(place, content)
+
+
+def transcripts_name(call: StageCall) -> str:
+    """Name a stage's transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
+    if call.stage == "sample_rollouts":
+        return f"{call.iteration}.jsonl"
+    if call.stage == "test_during_training":
+        return f"test-{call.iteration}.jsonl"
+    return f"{call.name}.jsonl"
 
 
 class _BackgroundMirror:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from flows.identity import Arms, read_arms, stable_run_id, store_url
+from flows.language_services import LanguageServices
 from flows.pinning import Fork, arm_keys, recorded_stages, run_path
 from flows.recording import RunRecorder
+from flows.usage import spent_by_run
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
-from tasks.keys import ArmKeys
+from tasks.families import AnyKeys
 from tasks.session import ArmSession
+from tasks.spending import Spending
+from tasks.text_keys import TextArmKeys
+from tasks.text_session import TextArmSession
 
 logger = logging.getLogger(__name__)
+
+AnySession: TypeAlias = ArmSession | TextArmSession
 
 
 @dataclass
@@ -29,8 +36,16 @@ class ExperimentRun:
     settings: ExperimentSettings
     folder: RunFolder
     recorder: RunRecorder
-    sessions: list[ArmSession]
+    sessions: list[AnySession]
+    services: LanguageServices
     tracking_uri: str | None
+
+    def close(self) -> None:
+        """Let go of all that the run has started and built."""
+        for session in self.sessions:
+            session.close()
+        self.services.close()
+        self.recorder.close()
 
 
 def open_run(
@@ -76,10 +91,27 @@ def open_run(
     recorder = RunRecorder(folder, store, uri)
     store.on_damage = recorder.damaged
     _report_code_changes(folder, store, keys)
-    sessions = [ArmSession(each, chosen, store) for each in keys]
+    services = LanguageServices(chosen, all_arms)
+    spending = Spending(chosen.budget, spent_by_run(store, folder))
+    sessions = [_session(each, chosen, store, spending, services) for each in keys]
     for session in sessions:
         session.on_wait = recorder.waiting
-    return ExperimentRun(chosen, folder, recorder, sessions, uri)
+    return ExperimentRun(chosen, folder, recorder, sessions, services, uri)
+
+
+def _session(
+    keys: AnyKeys,
+    settings: ExperimentSettings,
+    store: StageStore,
+    spending: Spending,
+    services: LanguageServices,
+) -> AnySession:
+    """Make the session of an arm, of its family."""
+    if not isinstance(keys, TextArmKeys):
+        return ArmSession(keys, settings, store)
+    session = TextArmSession(keys, settings, store, spending)
+    session.before_calls = services.make_ready
+    return session
 
 
 def tracking_uri(settings: ExperimentSettings) -> str | None:
@@ -114,7 +146,7 @@ def _open_folder(
     return RunFolder.create(settings.runs, manifest)
 
 
-def _report_code_changes(folder: RunFolder, store: StageStore, keys: Sequence[ArmKeys]) -> None:
+def _report_code_changes(folder: RunFolder, store: StageStore, keys: Sequence[AnyKeys]) -> None:
     """Say which modules have changed since the run's stages were made.
 
     Stages that are neither current nor kept are forgotten by the run; the store keeps them.

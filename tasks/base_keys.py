@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.calls import StageCall
@@ -83,9 +83,9 @@ class BaseKeys(ABC):
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Give the parameters that a stage of the trainer's reads, as plain data."""
 
-    def with_pins(self, pins: Pins) -> Self:
-        """Give the same arm, keeping other stages."""
-        return type(self)(self.arm, self.hyper_params, base_dir=self.base_dir, pins=pins)
+    def pin(self, call: StageCall, key: str) -> None:
+        """Keep a stored stage for a call, before any is asked for that takes in its result."""
+        self._calls[call.stage, call.iteration, call.detail] = replace(call, pinned_key=key)
 
     def build_scenario(self) -> StageCall:
         """Give the stage that makes the datasets."""

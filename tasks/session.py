@@ -88,13 +88,11 @@ class ArmSession(BaseSession):
         """The scenario's components, with the stored datasets."""
         if self._instance is None:
             from ratchet.scenarios.building import build_scenario_instance
-            from ratchet.scenarios.dataset import TensorDictDataset
 
             _use_threads(self.settings.num_threads)
             folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
-            datasets = {
-                path.name: TensorDictDataset.load(path) for path in sorted(folder.iterdir())
-            }
+            load = self.keys.scenario.load_dataset
+            datasets = {path.name: load(path) for path in sorted(folder.iterdir())}
             self._instance = build_scenario_instance(
                 self.keys.hyper_params,
                 self.settings,

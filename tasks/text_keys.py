@@ -6,13 +6,13 @@ and parameters only: no data, no agents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
 from tasks.base_keys import BaseKeys
-from tasks.calls import ITERATION_STAGES, StageCall
+from tasks.calls import ITERATION_STAGES, TEST_DATASET, StageCall
 
 if TYPE_CHECKING:
     from trainers.text.staged import StagedTextTrainer
@@ -77,9 +77,9 @@ class TextArmKeys(BaseKeys):
         inputs: dict[str, str | int] = {"jobs": self.create_fine_tune_jobs(iteration).key}
         return self._in_iteration("await_fine_tune_jobs", iteration, inputs)
 
-    def test(self) -> StageCall:
-        """Give the stage that tests the final state."""
-        return self._playing("test", self.num_iterations, self.final_state_key)
+    def test(self, dataset: str = TEST_DATASET) -> StageCall:
+        """Give the stage that tests the final state on a dataset."""
+        return self._playing("test", self.num_iterations, self.final_state_key, dataset)
 
     def state_key(self, iteration: int) -> str:
         """Give the key of the stage whose result is the state at an iteration's beginning."""
@@ -108,14 +108,15 @@ class TextArmKeys(BaseKeys):
         """Say whether models are fine-tuned in an iteration: in all but the last."""
         return iteration < self.num_iterations - 1
 
-    def stages(self) -> Iterator[StageCall]:
-        """Go through all stages in the order of the flow."""
+    def stages(self, datasets: Sequence[str] = (TEST_DATASET,)) -> Iterator[StageCall]:
+        """Go through all stages in the order of the flow; ``datasets`` are those tested on."""
         yield self.build_scenario()
         if not self.only_tests:
             yield self.initial_state()
         for iteration in range(self.num_iterations):
             yield from self.iteration_stages(iteration)
-        yield self.test()
+        for dataset in datasets:
+            yield self.test(dataset)
 
     def iteration_stages(self, iteration: int) -> Iterator[StageCall]:
         """Go through the stages of one iteration."""
@@ -139,34 +140,54 @@ class TextArmKeys(BaseKeys):
         if name in ITERATION_STAGES:
             call: StageCall = getattr(self, name)(iteration)
             return call
-        single = {
-            "build_scenario": self.build_scenario,
-            "initial_state": self.initial_state,
-            "test": self.test,
-        }
+        kind, _, dataset = name.partition("-")
+        if kind == "test":
+            return self.test(dataset or TEST_DATASET)
+        single = {"build_scenario": self.build_scenario, "initial_state": self.initial_state}
         if name not in single:
-            known = (*single, *ITERATION_STAGES)
+            known = (*single, *ITERATION_STAGES, "test")
             raise UnknownNameError(f"stage: unknown {name!r}.{nearest(name, known)}")
         return single[name]()
 
     def has(self, name: str, iteration: int, key: str) -> bool:
         """Say whether a stage that was recorded under this key is one of the arm's."""
-        return any(
-            (call.name, call.iteration, call.key) == (name, iteration, key)
-            for call in self.stages()
-        )
+        try:
+            call = self.by_name(name, iteration)
+        except UnknownNameError:
+            return False
+        return (call.iteration, call.key) == (iteration, key) and self._takes_place(call)
+
+    def _takes_place(self, call: StageCall) -> bool:
+        """Say whether the arm has a stage that :meth:`by_name` can give."""
+        if call.stage in ITERATION_STAGES:
+            return call in self.iteration_stages(call.iteration)
+        return call.stage != "initial_state" or not self.only_tests
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
-        """Give the parameters that a stage of the trainer's reads, as plain data."""
-        return self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
+        """Give the parameters that a stage of the trainer's reads, as plain data.
 
-    def _playing(self, stage: str, iteration: int, state: str) -> StageCall:
+        Where an agent's key to its service is found decides no result.
+        """
+        found = self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
+        if "agents" in found:
+            agents = {
+                name: {key: value for key, value in agent.items() if key != "api_key_name"}
+                for name, agent in found["agents"].items()
+            }
+            found = {**found, "agents": agents}
+        return found
+
+    def _playing(self, stage: str, iteration: int, state: str, dataset: str = "") -> StageCall:
         """Give a stage that plays the game with the models of a state."""
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, "state": state}
-        return self._in_iteration(stage, iteration, inputs)
+        if dataset:
+            inputs["dataset"] = dataset
+        return self._in_iteration(stage, iteration, inputs, dataset)
 
-    def _in_iteration(self, stage: str, iteration: int, inputs: dict[str, str | int]) -> StageCall:
-        return self._call(stage, inputs, self._code_fingerprint, iteration=iteration)
+    def _in_iteration(
+        self, stage: str, iteration: int, inputs: dict[str, str | int], detail: str = ""
+    ) -> StageCall:
+        return self._call(stage, inputs, self._code_fingerprint, iteration=iteration, detail=detail)
 
     @cached_property
     def _state_keys(self) -> list[str]:

@@ -1,0 +1,125 @@
+"""``LanguageServices``: what a run's agents need before they can speak to their services.
+
+Keys from Prefect's secret blocks, and Ratchet's own service. Made ready by the first stage that
+calls a model, so that a run that finds everything in the store starts and asks nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import MissingKeyError
+
+if TYPE_CHECKING:
+    from ratchet.agents.text.parameters import TextAgentParameters
+    from ratchet.language_models.service.launch import EmbeddedService
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+
+SECRET_PREFIX = "prefect-secret:"
+
+
+class LanguageServices:
+    """The services of a run's agents.
+
+    Parameters
+    ----------
+    settings
+        Of these ``home`` is read, where the embedded service keeps its files.
+    arms
+        The arms' parameters by name.
+    """
+
+    def __init__(self, settings: ExperimentSettings, arms: Mapping[str, HyperParameters]) -> None:
+        self._home = Path(settings.home)
+        self._arms = arms
+        self._lock = threading.Lock()
+        self._ready = False
+        self._service: EmbeddedService | None = None
+
+    def make_ready(self) -> None:
+        """Look up keys and start the embedded service, unless that is done.
+
+        Raises
+        ------
+        MissingKeyError
+            If a secret block is not there.
+        """
+        with self._lock:
+            if self._ready:
+                return
+            for name in sorted(set(self._secret_names())):
+                _look_up(name)
+            if self.needs_embedded:
+                self._start()
+            self._ready = True
+
+    @property
+    def needs_embedded(self) -> bool:
+        """Whether an agent's model is served by Ratchet itself."""
+        from ratchet.language_models.endpoints import EMBEDDED
+
+        return any(agent.base_url == EMBEDDED for agent in self._agents())
+
+    def close(self) -> None:
+        """Stop the service, if this run has started it."""
+        from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
+
+        with self._lock:
+            service, self._service = self._service, None
+            self._ready = False
+        if service is not None:
+            os.environ.pop(EMBEDDED_URL_VARIABLE, None)
+            service.stop()
+
+    def _start(self) -> None:
+        from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
+
+        if os.environ.get(EMBEDDED_URL_VARIABLE):
+            return  # the user has one
+        from ratchet.language_models.service.launch import EmbeddedService
+
+        self._service = EmbeddedService.start(self._home)
+        os.environ[EMBEDDED_URL_VARIABLE] = self._service.url
+
+    def _agents(self) -> Iterator[TextAgentParameters]:
+        """Go through the agents that call a service."""
+        from ratchet.agents.text.parameters import TextAgentParameters
+        from ratchet.protocols.registry import build_protocol_handler
+
+        for hyper_params in self._arms.values():
+            for name in build_protocol_handler(hyper_params).agent_names:
+                agent = hyper_params.agents[name]
+                if isinstance(agent, TextAgentParameters) and not agent.use_dummy_api:
+                    yield agent
+
+    def _secret_names(self) -> Iterator[str]:
+        for agent in self._agents():
+            if agent.api_key_name is not None and agent.api_key_name.startswith(SECRET_PREFIX):
+                yield agent.api_key_name
+
+
+def _look_up(name: str) -> None:
+    """Put the value of a secret block into the environment, under the whole name."""
+    if name in os.environ:
+        return
+    from prefect.blocks.system import Secret
+
+    block = name.removeprefix(SECRET_PREFIX)
+
+    async def load() -> str:
+        secret: Any = await Secret.aload(block)
+        return str(secret.get())
+
+    try:
+        os.environ[name] = asyncio.run(load())
+    except ValueError as error:
+        raise MissingKeyError(
+            f"api_key_name: Prefect has no secret block {block!r}. Make one in its UI (Blocks,"
+            " Secret), or name an environment variable instead."
+        ) from error

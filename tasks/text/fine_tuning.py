@@ -1,0 +1,48 @@
+"""The stages that have models fine-tuned: making the jobs, and waiting for them.
+
+Two stages, since the first acts on the world outside: it is stored as soon as the service has
+taken the jobs, whatever becomes of the waiting.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ratchet.errors import FineTuneError
+from tasks.calls import StageCall
+from tasks.session import STATE_FOLDER
+from tasks.stage import Metrics, waiting_stage
+from tasks.text.files import read_rollouts
+from tasks.text_session import TextArmSession
+
+
+@waiting_stage
+def create_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
+    """Make the jobs; write the state that knows them."""
+    keys = session.keys
+    trainer = session.trainer_at(keys.state_key(call.iteration), calls=True)
+    rollouts = read_rollouts(session.store, keys.sample_rollouts(call.iteration).key)
+    earlier = [read_rollouts(session.store, e.key) for e in keys.earlier_rollouts(call.iteration)]
+    trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier).save(folder / STATE_FOLDER)
+    return []
+
+
+@waiting_stage
+def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
+    """Wait for the jobs; write the state at the beginning of the next iteration.
+
+    A job that has failed will not succeed by waiting again: the stage that made it is forgotten,
+    so that whoever resumes the run makes another.
+    """
+    jobs = session.keys.create_fine_tune_jobs(call.iteration)
+    trainer = session.trainer_at(jobs.key, calls=True)
+    try:
+        state = trainer.await_fine_tune_jobs(call.iteration)
+    except FineTuneError as error:
+        session.store.remove(jobs.key)
+        raise FineTuneError(
+            f"{error} Iteration {call.iteration} of arm {call.arm!r}: `ratchet resume"
+            f" {session.settings.run_id}` makes a new job."
+        ) from error
+    state.save(folder / STATE_FOLDER)
+    return []
