@@ -319,37 +319,6 @@ def _check_agreement(group: str, agents: Sequence[PureTextWholeAgent]) -> None:
                 )
 
 
-def _dummy_job(self) -> FineTuneJob:
-        assert self._state.fine_tune_intent is not None  # there is one with every job
-        return _dummy_job(self._state.fine_tune_intent)
-
-    @cached_property
-    def _client(self) -> FineTuneClient:
-        return FineTuneClient(self.endpoint, Path(self._settings.home) / "fine_tune_locks")
-
-    def _check_names(self, names: set[str]) -> None:
-        for name in names - set(self.agents):
-            raise UnknownNameError(
-                f"group {self.name!r}: unknown agent {name!r}.{nearest(name, self.agents)}"
-            )
-
-
-def _check_agreement(group: str, agents: Mapping[str, PureTextWholeAgent]) -> None:
-    if not agents:
-        raise ParameterError(f"group {group!r}: got no agents, expected at least one.")
-    (first, *others) = agents
-    for parameter in _SHARED_PARAMETERS:
-        wanted = getattr(agents[first].parameters, parameter)
-        for other in others:
-            got = getattr(agents[other].parameters, parameter)
-            if got != wanted:
-                raise ParameterError(
-                    f"agents.{other}.{parameter}: got {got!r}, but agents.{first} of the same"
-                    f" shared_model_group {group!r} has {wanted!r}. Give them the same value, or"
-                    " groups of their own."
-                )
-
-
 def _dummy_job(intent: FineTuneIntent) -> FineTuneJob:
     """Give a job that was never made, and has succeeded."""
     base = intent.model.split(":")[1] if intent.model.startswith("ft:") else intent.model
