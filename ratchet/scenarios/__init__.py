@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from ratchet.scenarios.building import build_scenario_instance
     from ratchet.scenarios.dataset import DataCursor, TensorDictDataset
     from ratchet.scenarios.environment import Environment
-    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.instance import ScenarioInstance, TextScenarioInstance
+    from ratchet.scenarios.pure_text.base import TextScenario
     from ratchet.scenarios.registry import Scenario, register_scenario
+    from ratchet.scenarios.tensor_scenario import TensorScenario
 
 __all__ = [
     "DataCursor",
@@ -22,6 +24,9 @@ __all__ = [
     "Scenario",
     "ScenarioInstance",
     "TensorDictDataset",
+    "TensorScenario",
+    "TextScenario",
+    "TextScenarioInstance",
     "build_scenario_instance",
     "register_scenario",
 ]
@@ -32,6 +37,9 @@ _HOMES = {
     "Scenario": "ratchet.scenarios.registry",
     "ScenarioInstance": "ratchet.scenarios.instance",
     "TensorDictDataset": "ratchet.scenarios.dataset",
+    "TensorScenario": "ratchet.scenarios.tensor_scenario",
+    "TextScenario": "ratchet.scenarios.pure_text.base",
+    "TextScenarioInstance": "ratchet.scenarios.instance",
     "build_scenario_instance": "ratchet.scenarios.building",
     "register_scenario": "ratchet.scenarios.registry",
 }

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError
 from ratchet.parameters.reserved import refuse_reserved_parameters, refuse_reserved_settings
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.instance import ScenarioInstance
 from ratchet.scenarios.registry import build_scenario
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.instance import AnyScenarioInstance
 
 
 def build_scenario_instance(
     hyper_params: HyperParameters,
     settings: ExperimentSettings,
     *,
-    datasets: Mapping[str, TensorDictDataset] | None = None,
+    datasets: Mapping[str, Any] | None = None,
     trainer_type: str = "rl",
     base_dir: Path | None = None,
-) -> ScenarioInstance:
+) -> AnyScenarioInstance:
     """Build protocol, datasets, environments and agents.
 
     Parameters
@@ -33,11 +32,12 @@ def build_scenario_instance(
     hyper_params
         What decides the result.
     settings
-        Of these only ``device`` is read.
+        Of these only those are read that say where and how agents run, e.g. ``device``.
     datasets
         ``train``, ``test`` and extra test sets, where they were made before; else they are made.
     trainer_type
-        Decides which heads agents have: ``"rl"``, ``"solo_agent"`` or a trainer's own.
+        Decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a
+        trainer's own.
     base_dir
         Where the path of a user's own protocol starts from.
 
@@ -56,27 +56,4 @@ def build_scenario_instance(
         raise DataError(
             f"build_scenario_instance: got datasets {sorted(made)}, expected train and test."
         )
-    device = settings.device
-    environments = {
-        name: scenario.build_environment(
-            hyper_params, dataset, handler, train=name == "train", device=device
-        )
-        for name, dataset in made.items()
-    }
-    agents = scenario.build_agents(hyper_params, handler, trainer_type, device)
-    combined = scenario.combine_agents(hyper_params, handler, agents)
-    combined.bind(environments["train"])
-    extra = sorted(made.keys() - {"train", "test"})
-    return ScenarioInstance(
-        hyper_params=hyper_params,
-        settings=settings,
-        protocol_handler=handler,
-        train_dataset=made["train"],
-        test_dataset=made["test"],
-        extra_test_datasets={name: made[name] for name in extra},
-        train_environment=environments["train"],
-        test_environment=environments["test"],
-        extra_test_environments={name: environments[name] for name in extra},
-        agents=agents,
-        combined_agents=combined,
-    )
+    return scenario.build_instance(hyper_params, settings, handler, made, trainer_type)

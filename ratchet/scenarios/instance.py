@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+
+from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
     from ratchet.agents.combined import CombinedAgents
@@ -11,30 +13,40 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
+    from ratchet.rollouts.dataset import NestedArrayDictDataset
     from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.pure_text.agent import TextAgent
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+
+DatasetT = TypeVar("DatasetT", default="TensorDictDataset")
+EnvironmentT = TypeVar("EnvironmentT", default="Environment")
+AgentT = TypeVar("AgentT", default="Agent")
 
 
 @dataclass
-class ScenarioInstance:
+class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     """What a trainer works with. Made by :func:`ratchet.scenarios.build_scenario_instance`.
 
+    Its datasets, environments and agents are those of its scenario's family: without type
+    arguments those of tensors, see :data:`TextScenarioInstance` for those of text.
     ``extra_test_datasets`` and ``extra_test_environments`` have the same names.
     ``combined_agents`` is bound to the training environment and has the agents' modules, not
-    copies of them. ``shared_model_groups`` maps names to models that several agents use.
+    copies of them; agents of text aren't combined. ``shared_model_groups`` maps names to the
+    models that agents of text use.
     """
 
     hyper_params: HyperParameters
     settings: ExperimentSettings
     protocol_handler: ProtocolHandler
-    train_dataset: TensorDictDataset
-    test_dataset: TensorDictDataset
-    train_environment: Environment
-    test_environment: Environment
-    agents: dict[str, Agent]
+    train_dataset: DatasetT
+    test_dataset: DatasetT
+    train_environment: EnvironmentT
+    test_environment: EnvironmentT
+    agents: dict[str, AgentT]
     combined_agents: CombinedAgents | None = None
-    extra_test_datasets: dict[str, TensorDictDataset] = field(default_factory=dict)
-    extra_test_environments: dict[str, Environment] = field(default_factory=dict)
+    extra_test_datasets: dict[str, DatasetT] = field(default_factory=dict)
+    extra_test_environments: dict[str, EnvironmentT] = field(default_factory=dict)
     shared_model_groups: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -43,7 +55,7 @@ class ScenarioInstance:
         return tuple(self.protocol_handler.agent_names)
 
     @property
-    def datasets(self) -> dict[str, TensorDictDataset]:
+    def datasets(self) -> dict[str, DatasetT]:
         """All datasets by name."""
         return {
             "train": self.train_dataset,
@@ -52,6 +64,12 @@ class ScenarioInstance:
         }
 
     @property
-    def test_environments(self) -> dict[str, Environment]:
+    def test_environments(self) -> dict[str, EnvironmentT]:
         """Test environments by the name of their dataset, ``test`` first."""
         return {"test": self.test_environment, **self.extra_test_environments}
+
+
+TextScenarioInstance: TypeAlias = (
+    "ScenarioInstance[NestedArrayDictDataset, PureTextEnvironment, TextAgent]"
+)
+AnyScenarioInstance: TypeAlias = ScenarioInstance[Any, Any, Any]

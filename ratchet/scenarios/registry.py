@@ -11,27 +11,44 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ratchet.scenarios
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
-    import torch
+    from pathlib import Path
 
-    from ratchet.agents.combined import CombinedAgents
-    from ratchet.agents.parts import Agent
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.instance import AnyScenarioInstance
+
+
+class Dataset(Protocol):
+    """What stages do with a scenario's data, of whatever kind it is."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the content, the same in every process."""
+        ...
+
+    def save(self, directory: Path, /) -> None:
+        """Write it into a folder."""
+        ...
 
 
 class Scenario(ABC):
-    """Builds the components of an experiment on one kind of data."""
+    """Builds the components of an experiment on one kind of data.
+
+    The base of both families: see :class:`ratchet.scenarios.tensor_scenario.TensorScenario` and
+    :class:`ratchet.scenarios.pure_text.base.TextScenario`.
+    """
 
     @abstractmethod
-    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+    def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
         """Make the datasets: ``train``, ``test`` and extra test sets by name."""
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
@@ -42,45 +59,36 @@ class Scenario(ABC):
         return (type(self),)
 
     @abstractmethod
-    def build_environment(
-        self,
-        hyper_params: HyperParameters,
-        dataset: TensorDictDataset,
-        protocol_handler: ProtocolHandler,
-        *,
-        train: bool,
-        device: str | torch.device = "cpu",
-    ) -> Environment:
-        """Make the environment of a dataset."""
+    def load_dataset(self, directory: Path) -> Dataset:
+        """Read a dataset that was saved in a folder.
 
-    @abstractmethod
-    def build_agents(
-        self,
-        hyper_params: HyperParameters,
-        protocol_handler: ProtocolHandler,
-        trainer_type: str,
-        device: str | torch.device = "cpu",
-    ) -> dict[str, Agent]:
-        """Make the agents with their initial weights, by name in the protocol's order.
-
-        Parameters
-        ----------
-        hyper_params, protocol_handler
-            The experiment's.
-        trainer_type
-            ``"rl"``, ``"solo_agent"`` or a trainer's own: it decides which heads there are.
-        device
-            Where the weights lie. They don't depend on it.
+        Raises
+        ------
+        DataError
+            If a file is missing or damaged.
         """
 
     @abstractmethod
-    def combine_agents(
+    def build_instance(
         self,
         hyper_params: HyperParameters,
+        settings: ExperimentSettings,
         protocol_handler: ProtocolHandler,
-        agents: Mapping[str, Agent],
-    ) -> CombinedAgents:
-        """Make the module that runs all agents as one actor."""
+        datasets: Mapping[str, Any],
+        trainer_type: str,
+    ) -> AnyScenarioInstance:
+        """Put all components together.
+
+        Parameters
+        ----------
+        hyper_params, settings, protocol_handler
+            The experiment's.
+        datasets
+            ``train``, ``test`` and extra test sets, as :meth:`build_datasets` makes them.
+        trainer_type
+            What the agents are for: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
+            own.
+        """
 
 
 _SCENARIOS: dict[str, type[Scenario]] = {}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from ratchet.scenarios.graph_isomorphism.agents import build_agents, combine_agents
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
 from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
-from ratchet.scenarios.registry import Scenario, register_scenario
+from ratchet.scenarios.registry import register_scenario
+from ratchet.scenarios.tensor_scenario import TensorScenario
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @register_scenario("graph_isomorphism")
-class GraphIsomorphismScenario(Scenario):
+class GraphIsomorphismScenario(TensorScenario):
     """Agents find out whether two graphs are the same up to relabelling."""
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:

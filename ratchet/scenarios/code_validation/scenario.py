@@ -1,0 +1,35 @@
+"""The code-validation scenario: data, and what agents are told about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
+from ratchet.scenarios.code_validation.prompts import SystemPrompts
+from ratchet.scenarios.pure_text.base import TextScenario
+from ratchet.scenarios.registry import register_scenario
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.rollouts.dataset import NestedArrayDictDataset
+
+
+@register_scenario("code_validation")
+class CodeValidationScenario(TextScenario):
+    """Agents find out whether a program solves the problem that it was written for."""
+
+    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
+        """Make ``train`` and ``test``."""
+        return build_code_validation_datasets(hyper_params)
+
+    def data_code(self) -> tuple[Callable[..., object], ...]:
+        """Give the code that makes data only."""
+        return (build_code_validation_datasets,)
+
+    def build_system_prompts(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> SystemPrompts:
+        """Read and check the templates of the protocol."""
+        return SystemPrompts.of(hyper_params, protocol_handler)

@@ -1,0 +1,119 @@
+"""What a text scenario must offer: data, and what agents are told before they begin."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
+from ratchet.agents.text.whole_agent import PureTextWholeAgent
+from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.scenarios.instance import ScenarioInstance
+from ratchet.scenarios.pure_text.agent import TextAgent
+from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.registry import Scenario
+
+if TYPE_CHECKING:
+    from ratchet.agents.text.whole_agent import SystemPromptSource
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.instance import TextScenarioInstance
+
+
+class TextScenario(Scenario):
+    """Base of scenarios whose agents are chat models."""
+
+    @abstractmethod
+    def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, NestedArrayDictDataset]:
+        """Make the datasets, with the fields that :class:`PureTextEnvironment` wants."""
+
+    @abstractmethod
+    def build_system_prompts(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> SystemPromptSource:
+        """Read what agents are told first.
+
+        Raises
+        ------
+        ParameterError
+            If a template or a variable in one is missing.
+        """
+
+    def load_dataset(self, directory: Path) -> NestedArrayDictDataset:
+        """Read a dataset that was saved in a folder."""
+        return NestedArrayDictDataset.load(directory)
+
+    def build_environment(
+        self,
+        hyper_params: HyperParameters,
+        dataset: NestedArrayDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+    ) -> PureTextEnvironment:
+        """Make the environment of a dataset."""
+        return PureTextEnvironment(hyper_params, dataset, protocol_handler, train=train)
+
+    def build_agents(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        protocol_handler: ProtocolHandler,
+    ) -> dict[str, TextAgent]:
+        """Make the agents, by name in the protocol's order."""
+        prompts = self.build_system_prompts(hyper_params, protocol_handler)
+        agents = {}
+        for name in protocol_handler.agent_names:
+            whole = PureTextWholeAgent(hyper_params, settings, name, protocol_handler, prompts)
+            agents[name] = TextAgent(name, whole, whole.parameters)
+        return agents
+
+    def build_shared_model_groups(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        agents: Mapping[str, TextAgent],
+    ) -> dict[str, PureTextSharedModelGroup]:
+        """Make the groups of agents that share a model, by name; each agent is in one."""
+        members: dict[str, list[PureTextWholeAgent]] = {}
+        for name, agent in agents.items():
+            group = agent.parameters.shared_model_group or name
+            members.setdefault(group, []).append(agent.whole)
+        return {
+            name: PureTextSharedModelGroup(hyper_params, settings, name, wholes)
+            for name, wholes in members.items()
+        }
+
+    def build_instance(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        protocol_handler: ProtocolHandler,
+        datasets: Mapping[str, NestedArrayDictDataset],
+        trainer_type: str,
+    ) -> TextScenarioInstance:
+        """Build environments, agents and their model groups, and put all together."""
+        environments = {
+            name: self.build_environment(
+                hyper_params, dataset, protocol_handler, train=name == "train"
+            )
+            for name, dataset in datasets.items()
+        }
+        agents = self.build_agents(hyper_params, settings, protocol_handler)
+        extra = sorted(datasets.keys() - {"train", "test"})
+        return ScenarioInstance(
+            hyper_params=hyper_params,
+            settings=settings,
+            protocol_handler=protocol_handler,
+            train_dataset=datasets["train"],
+            test_dataset=datasets["test"],
+            extra_test_datasets={name: datasets[name] for name in extra},
+            train_environment=environments["train"],
+            test_environment=environments["test"],
+            extra_test_environments={name: environments[name] for name in extra},
+            agents=agents,
+            shared_model_groups=self.build_shared_model_groups(hyper_params, settings, agents),
+        )

@@ -1,0 +1,111 @@
+"""What a scenario on tensors must offer: data, a batched environment, agents that are networks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.scenarios.instance import ScenarioInstance
+from ratchet.scenarios.registry import Scenario
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.parts import Agent
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.environment import Environment
+
+
+class TensorScenario(Scenario):
+    """Base of scenarios whose agents are networks."""
+
+    @abstractmethod
+    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+        """Make the datasets: ``train``, ``test`` and extra test sets by name."""
+
+    def load_dataset(self, directory: Path) -> TensorDictDataset:
+        """Read a dataset that was saved in a folder."""
+        from ratchet.scenarios.dataset import TensorDictDataset
+
+        return TensorDictDataset.load(directory)
+
+    @abstractmethod
+    def build_environment(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> Environment:
+        """Make the environment of a dataset."""
+
+    @abstractmethod
+    def build_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        trainer_type: str,
+        device: str | torch.device = "cpu",
+    ) -> dict[str, Agent]:
+        """Make the agents with their initial weights, by name in the protocol's order.
+
+        Parameters
+        ----------
+        hyper_params, protocol_handler
+            The experiment's.
+        trainer_type
+            ``"rl"``, ``"solo_agent"`` or a trainer's own: it decides which heads there are.
+        device
+            Where the weights lie. They don't depend on it.
+        """
+
+    @abstractmethod
+    def combine_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        agents: Mapping[str, Agent],
+    ) -> CombinedAgents:
+        """Make the module that runs all agents as one actor."""
+
+    def build_instance(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        protocol_handler: ProtocolHandler,
+        datasets: Mapping[str, TensorDictDataset],
+        trainer_type: str,
+    ) -> ScenarioInstance:
+        """Build environments and agents, and put all components together."""
+        device = settings.device
+        environments = {
+            name: self.build_environment(
+                hyper_params, dataset, protocol_handler, train=name == "train", device=device
+            )
+            for name, dataset in datasets.items()
+        }
+        agents = self.build_agents(hyper_params, protocol_handler, trainer_type, device)
+        combined = self.combine_agents(hyper_params, protocol_handler, agents)
+        combined.bind(environments["train"])
+        extra = sorted(datasets.keys() - {"train", "test"})
+        return ScenarioInstance(
+            hyper_params=hyper_params,
+            settings=settings,
+            protocol_handler=protocol_handler,
+            train_dataset=datasets["train"],
+            test_dataset=datasets["test"],
+            extra_test_datasets={name: datasets[name] for name in extra},
+            train_environment=environments["train"],
+            test_environment=environments["test"],
+            extra_test_environments={name: environments[name] for name in extra},
+            agents=agents,
+            combined_agents=combined,
+        )
