@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from trainers.tensordict.base import TensorDictTrainer
     from trainers.tensordict.objectives import Objective
     from trainers.tensordict.rl import TensorDictRlTrainer
+    from trainers.text.base import PureTextRlTrainer
 
 __all__ = [
     "CheckPointNotFoundError",
     "IterationContext",
     "Objective",
+    "PureTextRlTrainer",
     "TensorDictRlTrainer",
     "TensorDictTrainer",
     "Trainer",
@@ -33,6 +35,7 @@ _HOMES = {
     "CheckPointNotFoundError": "ratchet.errors",
     "IterationContext": "trainers.progress",
     "Objective": "trainers.tensordict.objectives",
+    "PureTextRlTrainer": "trainers.text.base",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
     "TensorDictTrainer": "trainers.tensordict.base",
     "Trainer": "trainers.base",

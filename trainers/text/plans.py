@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratchet.rollouts.dataset import DataOrder
+from ratchet.rollouts.order import DataOrder
 from ratchet.seeding import derive_seed
 
 TRAIN_STAGE = "sample_rollouts"
@@ -36,7 +36,7 @@ def train_plan(seed: int, iteration: int, size: int, count: int) -> list[Planned
     count
         How many rollouts an iteration has.
     """
-    order = DataOrder(derive_seed(seed, "data_order", 0, "train"), size)
+    order = DataOrder(seed, size, purpose="train")
     ids = order.take(iteration * count, count)
     return [
         PlannedRollout(place, int(datapoint), _seed(seed, TRAIN_STAGE, iteration, place))
@@ -59,7 +59,7 @@ def test_plan(seed: int, size: int, count: int | None) -> list[PlannedRollout]:
     if count is None:
         ids = list(range(size))
     else:
-        order = DataOrder(derive_seed(seed, "data_order", 0, "test"), size)
+        order = DataOrder(seed, size, purpose="test")
         ids = [int(datapoint) for datapoint in order.take(0, count)]
     return [
         PlannedRollout(place, datapoint, _seed(seed, TEST_STAGE, 0, place))
@@ -70,9 +70,9 @@ def test_plan(seed: int, size: int, count: int | None) -> list[PlannedRollout]:
 test_plan.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
 
 
-def call_seed(seed: int, *, train: bool, iteration: int) -> int:
+def call_seed(seed: int, *, training: bool, iteration: int) -> int:
     """Give the seed that an iteration's calls derive theirs from; one for all tests."""
-    if train:
+    if training:
         return derive_seed(seed, TRAIN_STAGE, iteration, "calls")
     return derive_seed(seed, TEST_STAGE, 0, "calls")
 

@@ -1,0 +1,256 @@
+"""The base of text trainers: sample rollouts, judge them, fine-tune the models, again.
+
+A subclass writes ``_stage_create_fine_tune_jobs``. Its loop in plain Python is in
+``trainers.text.loop``; the same stages, stored one by one, are run by the tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ratchet.agents.text.whole_agent import CallContext
+from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.usage import UsageMeter
+from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
+from ratchet.rollouts.rollout_statistics import rollout_statistics
+from ratchet.scenarios.pure_text.rollout import sample_rollout
+from trainers.text.components import TextTrainerComponents
+from trainers.text.jobs import await_jobs
+from trainers.text.key_parameters import stage_parameters
+from trainers.text.loop import TextTrainLoop
+from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
+from trainers.text.sampling import Calls, play_rollouts
+from trainers.text.staged import Metrics, StagedTextTrainer
+from trainers.text.state import State as TrainerState
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+
+
+class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
+    """Base of trainers whose agents are chat models.
+
+    Subclasses write :meth:`_stage_create_fine_tune_jobs`; they may override
+    :meth:`_sample_rollouts` and :meth:`_get_log_stats`.
+    """
+
+    _calls: Calls | None = None
+
+    # -- what a subclass writes ------------------------------------------------------------
+
+    @abstractmethod
+    def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
+        """Create a fine-tune job for each shared model group that is to learn.
+
+        Call ``create_supervised_fine_tune_job`` or ``create_dpo_fine_tune_job`` of each of
+        :attr:`learning_model_groups`.
+
+        Parameters
+        ----------
+        rollouts
+            The iteration's, after those of all earlier ones where
+            ``text_rl.fine_tune_on_all_previous_rollouts`` is set; batch [N].
+        """
+
+    def _sample_rollouts(
+        self, environment: PureTextEnvironment, iteration: int, use_tqdm: bool = False
+    ) -> NestedArrayDict:
+        """Play an iteration's rollouts, or those of a test, many at the same time.
+
+        Parameters
+        ----------
+        environment
+            The training environment, or one for testing.
+        iteration
+            Which iteration; a test's rollouts don't depend on it.
+        use_tqdm
+            Whether to show the progress.
+
+        Returns
+        -------
+        NestedArrayDict
+            Batch [N], see :func:`ratchet.rollouts.spec.rollout_spec`.
+
+        Raises
+        ------
+        RolloutError
+            If some failed.
+        """
+        plan = self._plan_rollouts(environment, iteration)
+        workers = self.settings.num_rollout_workers
+        with self._open_calls() as opened:
+            calls = replace(opened, slots=asyncio.Semaphore(workers))
+            parts = asyncio.run(
+                play_rollouts(
+                    plan,
+                    lambda planned: self._sample_one(environment, iteration, planned, calls),
+                    workers=workers,
+                    show_progress=use_tqdm,
+                )
+            )
+        rollouts = concatenate_nested_array_dicts(parts)
+        rollouts["rollout_id"] = np.arange(len(rollouts))
+        return rollouts
+
+    async def _sample_one(
+        self,
+        environment: PureTextEnvironment,
+        iteration: int,
+        planned: PlannedRollout,
+        calls: Calls,
+    ) -> NestedArrayDict:
+        """Play one planned rollout; batch [1]."""
+        context = self._call_context(environment, iteration, calls)
+        return await sample_rollout(
+            environment,
+            self.text_agents,
+            planned.datapoint_id,
+            planned.seed,
+            planned.rollout_id,
+            context,
+        )
+
+    def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> Metrics:
+        """Give the statistics of rollouts, those of a test with names that begin ``test_``."""
+        return rollout_statistics(
+            rollouts,
+            self.agent_names,
+            self.protocol_handler.verifier_names[0],
+            prefix="" if train else "test_",
+        )
+
+    # -- the stages of an iteration --------------------------------------------------------
+
+    @property
+    def num_train_iterations(self) -> int:
+        """How many training iterations there are."""
+        return self.count_train_iterations(self.hyper_params)
+
+    def train(self) -> None:
+        """Train and test: from the state if there is one, else from the run's saved one.
+
+        Everything is saved after each stage under the run's id, if the settings have one.
+        """
+        TextTrainLoop(self).run()
+
+    def sample_rollouts(
+        self, iteration: int, journal_path: Path
+    ) -> tuple[NestedArrayDict, UsageMeter]:
+        """Play the iteration's rollouts; see :class:`StagedTextTrainer`."""
+        self._check_iteration(iteration)
+        with self._open_calls(journal_path, "sample_rollouts") as calls:
+            rollouts = self._sample_rollouts(self.train_environment, iteration, use_tqdm=True)
+        return rollouts, calls.usage
+
+    def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
+        """Give the statistics of the iteration's rollouts."""
+        self._check_iteration(iteration)
+        return self._get_log_stats(rollouts, train=True)
+
+    def test(
+        self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
+    ) -> tuple[NestedArrayDict, Metrics, UsageMeter]:
+        """Play and judge test rollouts; see :class:`StagedTextTrainer`."""
+        if iteration != "test":
+            self._check_iteration(iteration)
+        environments = self.scenario_instance.test_environments
+        if dataset not in environments:
+            raise UnknownNameError(
+                f"test: unknown dataset {dataset!r}.{nearest(dataset, environments)}"
+            )
+        stage = "test" if iteration == "test" else "test_during_training"
+        with self._open_calls(journal_path, stage) as calls:
+            rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
+        return rollouts, self._get_log_stats(rollouts, train=False), calls.usage
+
+    def create_fine_tune_jobs(
+        self,
+        iteration: int,
+        rollouts: NestedArrayDict,
+        previous_rollouts: Sequence[NestedArrayDict] = (),
+    ) -> TrainerState:
+        """Make the jobs that train the next models; see :class:`StagedTextTrainer`."""
+        self._check_iteration(iteration)
+        if self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
+            if len(previous_rollouts) != iteration:
+                raise ParameterError(
+                    f"create_fine_tune_jobs: got the rollouts of {len(previous_rollouts)} earlier"
+                    f" iterations, expected {iteration}."
+                )
+            rollouts = concatenate_nested_array_dicts([*previous_rollouts, rollouts])
+        self._stage_create_fine_tune_jobs(rollouts)
+        self._stage = "await_fine_tune_jobs"
+        return self.state
+
+    def await_fine_tune_jobs(self, iteration: int) -> TrainerState:
+        """Wait for the state's jobs and switch models; see :class:`StagedTextTrainer`."""
+        self._check_iteration(iteration)
+        asyncio.run(await_jobs(self.shared_model_groups))
+        self._iteration, self._stage = iteration + 1, "sample_rollouts"
+        return self.state
+
+    @classmethod
+    def supports_stages(cls) -> bool:
+        """Say whether stages do what :meth:`train` does: unless a subclass has its own loop."""
+        return cls.train is PureTextRlTrainer.train
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads; see :class:`StagedTextTrainer`."""
+        return stage_parameters(hyper_params, cls, stage)
+
+    # -- what sampling stands on -----------------------------------------------------------
+
+    def _is_training(self, environment: PureTextEnvironment) -> bool:
+        return environment is self.train_environment
+
+    def _call_context(
+        self, environment: PureTextEnvironment, iteration: int, calls: Calls
+    ) -> CallContext:
+        """Say what calls are made with: journal, meter, and the seed that theirs come from."""
+        training = self._is_training(environment)
+        seed = call_seed(self.hyper_params.seed, training=training, iteration=iteration)
+        return CallContext(journal=calls.journal, usage=calls.usage, call_prefix="", seed=seed)
+
+    def _plan_rollouts(
+        self, environment: PureTextEnvironment, iteration: int
+    ) -> list[PlannedRollout]:
+        """Plan which datapoints are played, with which seeds."""
+        seed, size = self.hyper_params.seed, len(environment.dataset)
+        count = self.train_environment.num_rollouts_per_iteration
+        if self._is_training(environment):
+            return train_plan(seed, iteration, size, count)
+        whole = self.hyper_params.text_rl.test_on_whole_dataset
+        return test_plan(seed, size, None if whole else count)
+
+    @contextmanager
+    def _open_calls(self, journal_path: Path | None = None, stage: str = "") -> Iterator[Calls]:
+        """Open the journal of a stage; inside of one, give the stage's own.
+
+        Without a path, and outside of a stage, finished calls are kept only while it is open.
+        """
+        if self._calls is not None:
+            yield self._calls
+            return
+        with ExitStack() as stack:
+            if journal_path is None:
+                journal_path = Path(stack.enter_context(TemporaryDirectory())) / "calls.jsonl"
+            journal = stack.enter_context(CallJournal(journal_path))
+            self._calls = Calls(journal, UsageMeter(stage))
+            try:
+                yield self._calls
+            finally:
+                self._calls = None

@@ -1,0 +1,142 @@
+"""What a text trainer is made of, and its state: which models play, and where the training is.
+
+Between ``Trainer`` and ``PureTextRlTrainer``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError, StateError
+from trainers.base import Trainer
+from trainers.text.state import AgentState, TrainLoopStage
+from trainers.text.state import State as TrainerState
+
+if TYPE_CHECKING:
+    from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
+    from ratchet.agents.text.whole_agent import PureTextWholeAgent
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.instance import TextScenarioInstance
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+
+
+class TextTrainerComponents(Trainer):
+    """A trainer of chat models that knows its components and its state, and not yet its loop."""
+
+    trainer_type = "pure_text"
+    plays_text = True
+    State = TrainerState
+    scenario_instance: TextScenarioInstance
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        scenario_instance: TextScenarioInstance,
+        settings: ExperimentSettings,
+    ) -> None:
+        super().__init__(hyper_params, scenario_instance, settings)
+        if not scenario_instance.shared_model_groups:
+            raise ParameterError(
+                f"{type(self).__name__}: the scenario instance has no shared model groups, expected"
+                " those of a text scenario. Build it with build_scenario_instance."
+            )
+        self._initial_groups = {n: g.state for n, g in self.shared_model_groups.items()}
+        self._iteration = 0
+        self._stage: TrainLoopStage | None = None
+
+    # -- components ------------------------------------------------------------------------
+
+    @property
+    def shared_model_groups(self) -> dict[str, PureTextSharedModelGroup]:
+        """The groups of agents that share a model, by name."""
+        return self.scenario_instance.shared_model_groups
+
+    @property
+    def text_agents(self) -> dict[str, PureTextWholeAgent]:
+        """The chat models by the names of their agents."""
+        return {name: agent.whole for name, agent in self.scenario_instance.agents.items()}
+
+    @property
+    def train_environment(self) -> PureTextEnvironment:
+        """The environment that plays on the training set."""
+        return self.scenario_instance.train_environment
+
+    @property
+    def test_environment(self) -> PureTextEnvironment:
+        """The environment that plays on the test set."""
+        return self.scenario_instance.test_environment
+
+    def is_learning(self, agent_name: str) -> bool:
+        """Say whether an agent learns in this iteration: not frozen, and its schedule is on."""
+        agent = self.hyper_params.agents[agent_name]
+        return not agent.freeze_agent and agent.update_schedule.is_on(self._iteration, agent_name)
+
+    @property
+    def learning_model_groups(self) -> dict[str, list[str]]:
+        """The groups that learn in this iteration, each with those of its agents that do."""
+        learning = {
+            name: [agent for agent in group.agent_names if self.is_learning(agent)]
+            for name, group in self.shared_model_groups.items()
+        }
+        return {name: agents for name, agents in learning.items() if agents}
+
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state: after :meth:`initial_state`, or when one was set."""
+        return self._stage is not None
+
+    def initial_state(self) -> TrainerState:
+        """Make the state before any training, and continue from it."""
+        for name, group in self.shared_model_groups.items():
+            group.state = self._initial_groups[name]
+        self._iteration, self._stage = 0, "sample_rollouts"
+        return self.state
+
+    @property
+    def state(self) -> TrainerState:
+        """Where the training is; a value.
+
+        Raises
+        ------
+        StateError
+            Before :meth:`initial_state` or :meth:`train`.
+        """
+        if self._stage is None:
+            raise StateError(
+                f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
+                " or set a saved one."
+            )
+        groups = self.shared_model_groups
+        agents = {
+            agent: AgentState(name, group.current_model_name)
+            for name, group in groups.items()
+            for agent in group.agent_names
+        }
+        return TrainerState(
+            iteration=self._iteration,
+            agents={name: agents[name] for name in self.agent_names},
+            train_loop_stage=self._stage,
+            shared_model_groups={name: group.state for name, group in groups.items()},
+        )
+
+    @state.setter
+    def state(self, state: TrainerState) -> None:
+        groups = self.shared_model_groups
+        if state.shared_model_groups.keys() != groups.keys():
+            raise StateError(
+                f"state: got the shared model groups {sorted(state.shared_model_groups)}, expected"
+                f" {sorted(groups)}. It is of other agents; train anew or take those."
+            )
+        for name, group in groups.items():
+            group.state = state.shared_model_groups[name]
+        self._iteration, self._stage = state.iteration, state.train_loop_stage
+
+    def _check_iteration(self, iteration: int) -> None:
+        if self._stage is None or iteration != self._iteration:
+            raise StateError(
+                f"{type(self).__name__}: got iteration {iteration}, but the state is in iteration"
+                f" {self._iteration}, or not there yet. Set the state of that iteration first."
+            )

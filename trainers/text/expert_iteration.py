@@ -1,0 +1,74 @@
+"""Expert iteration: each agent is fine-tuned, supervised, on the rollouts it did well in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.rollouts.outcomes import episode_rewards
+from ratchet.seeding import numpy_generator
+from trainers.algorithms import selection
+from trainers.registry import register_trainer
+from trainers.text.base import PureTextRlTrainer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ratchet.parameters.text_trainers import PureTextEiParameters
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+
+STAGE = "create_fine_tune_jobs"
+
+
+@register_trainer("pure_text_ei")
+class PureTextEiTrainer(PureTextRlTrainer):
+    """Chooses rollouts by each agent's own episode reward, and trains on them.
+
+    A share of a verifier's rollouts, drawn first, is trained with its last message replaced by
+    the true label's decision, whatever it was paid.
+    """
+
+    def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
+        """Make a supervised job for each group that learns."""
+        for name, agents in self.learning_model_groups.items():
+            chosen: dict[str, NestedArrayDict] = {}
+            replaced: dict[str, NestedArrayDict] = {}
+            for agent in agents:
+                rest = rollouts
+                if agent in self.protocol_handler.verifier_names:
+                    replaced[agent], rest = self._set_aside(agent, rollouts)
+                chosen[agent] = self._choose(agent, rest)
+            self.shared_model_groups[name].create_supervised_fine_tune_job(chosen, replaced)
+
+    def _set_aside(
+        self, agent: str, rollouts: NestedArrayDict
+    ) -> tuple[NestedArrayDict, NestedArrayDict]:
+        """Draw the rollouts whose guesses are replaced; give them, and the rest."""
+        text_rl, iteration = self.hyper_params.text_rl, self.state.iteration
+        proportion = selection.guess_replacement_proportion(
+            text_rl.verifier_guess_replacement_proportion,
+            text_rl.verifier_guess_replacement_annealing,
+            text_rl.verifier_guess_replacement_annealing_rate,
+            iteration,
+        )
+        generator = self._generator("guess_replacement", agent)
+        aside, rest = selection.set_aside(len(rollouts), proportion, generator)
+        return rollouts[aside], rollouts[rest]
+
+    def _choose(self, agent: str, rollouts: NestedArrayDict) -> NestedArrayDict:
+        """Choose rollouts by the agent's reward."""
+        parameters: PureTextEiParameters = self.hyper_params.pure_text_ei
+        rewards = episode_rewards(rollouts)[:, self.agent_names.index(agent)]
+        if parameters.rollout_selection_method == "threshold":
+            return rollouts[selection.threshold(rewards, parameters.reward_threshold)]
+        ids = selection.weighted_sampling(
+            rewards,
+            self._generator("weighted_sampling", agent),
+            size_factor=parameters.weighting_sample_size_factor,
+            minimum=parameters.weighting_minimum,
+            epsilon=parameters.weighting_epsilon,
+            replace=parameters.weighting_use_replacement,
+        )
+        return rollouts[ids]
+
+    def _generator(self, purpose: str, agent: str) -> np.random.Generator:
+        return numpy_generator(self.hyper_params.seed, STAGE, self.state.iteration, purpose, agent)

@@ -1,0 +1,146 @@
+"""MALT: trees of rollouts, and preferences between answers to the same question.
+
+Source: Motwani et al., "MALT: Improving Reasoning with Multi-Agent LLM Training" (2024).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ratchet.agents.text.examples import PreferencePair
+from ratchet.seeding import numpy_generator
+from trainers.algorithms import preference_trees as trees
+from trainers.registry import register_trainer
+from trainers.text.base import PureTextRlTrainer
+from trainers.text.tree_sampling import TreeGrower, nodes_per_tree
+
+if TYPE_CHECKING:
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from trainers.text.plans import PlannedRollout
+    from trainers.text.sampling import Calls
+    from trainers.text.staged import Metrics
+
+
+@register_trainer("pure_text_malt")
+class PureTextMaltTrainer(PureTextRlTrainer):
+    """Prefers answers from which an agent expects more than its mid-point to those with less.
+
+    In training, each planned rollout is a tree. Tests play single rollouts. Answers that could
+    not be read are in no pair, nor are pairs of the same text: nothing can be learned from them.
+    """
+
+    @property
+    def num_responses(self) -> int:
+        """How many answers are sampled at each step."""
+        return int(self.hyper_params.pure_text_malt.num_responses_per_timestep)
+
+    @property
+    def _nodes_per_tree(self) -> int:
+        return nodes_per_tree(self.num_responses, self.max_message_rounds)
+
+    async def _sample_one(
+        self,
+        environment: PureTextEnvironment,
+        iteration: int,
+        planned: PlannedRollout,
+        calls: Calls,
+    ) -> NestedArrayDict:
+        """Grow a tree in training; play one rollout in a test. Batch [leaves]."""
+        if not self._is_training(environment):
+            return await super()._sample_one(environment, iteration, planned, calls)
+        context = self._call_context(environment, iteration, calls)
+        grower = TreeGrower(environment, self.text_agents, context, self.num_responses, calls.slots)
+        tree = iteration * environment.num_rollouts_per_iteration + planned.rollout_id
+        return await grower.grow(planned, tree * self._nodes_per_tree)
+
+    def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
+        """Make a preference job for each group that learns."""
+        nodes = self._find_nodes(rollouts)
+        for name, agents in self.learning_model_groups.items():
+            pairs = {agent: self._draw_pairs(rollouts, nodes, agent) for agent in agents}
+            self.shared_model_groups[name].create_dpo_fine_tune_job(pairs)
+
+    def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> Metrics:
+        """Add what an agent expects at its answers, overall and by round.
+
+        ``expected_reward``: the mean over answers; ``positive_proportion``: the share of good
+        ones; ``both_proportion``: the share of questions answered both well and badly.
+        """
+        stats = super()._get_log_stats(rollouts, train=train)
+        if not train:
+            return stats
+        nodes = self._find_nodes(rollouts)
+        for place, agent in enumerate(self.agent_names):
+            acts = self._acts(rollouts, nodes, place)
+            expected = self._expected_rewards(rollouts, nodes, place)
+            positive = self._positive(expected, agent)
+            choices = trees.find_choices(nodes, positive, acts)
+            can_act = self.protocol_handler.can_be_active_mask[:, place].any(-1).tolist()
+            everywhere = ("", acts, np.ones(len(choices.step), bool))
+            rounds = [
+                (f"round_{step}.", acts & (nodes.step == step), choices.step == step)
+                for step in range(self.max_message_rounds)
+                if can_act[step]
+            ]
+            for label, answers, questions in (everywhere, *rounds):
+                stats[f"{agent}.{label}expected_reward"] = _mean(expected[answers])
+                stats[f"{agent}.{label}positive_proportion"] = _mean(positive[answers])
+                stats[f"{agent}.{label}both_proportion"] = _mean(choices.has_both[questions])
+        return stats
+
+    # -- trees -----------------------------------------------------------------------------
+
+    def _find_nodes(self, rollouts: NestedArrayDict) -> trees.TreeNodes:
+        node_id = rollouts.array("node_id")
+        return trees.find_nodes(node_id, node_id[:, 0] // self._nodes_per_tree)
+
+    @staticmethod
+    def _acts(rollouts: NestedArrayDict, nodes: trees.TreeNodes, place: int) -> trees.Flags:
+        """At which nodes an agent acts, bool[M]."""
+        acts: trees.Flags = rollouts.array(("agents", "active"))[nodes.leaf, nodes.step, place]
+        return acts
+
+    @staticmethod
+    def _expected_rewards(
+        rollouts: NestedArrayDict, nodes: trees.TreeNodes, place: int
+    ) -> trees.Floats:
+        reward = rollouts.array(("agents", "reward"))[:, :, place]
+        return trees.expected_rewards(nodes, reward)
+
+    def _positive(self, expected: trees.Floats, agent: str) -> trees.Flags:
+        mid_point = self.protocol_handler.reward_mid_point_estimate(agent)
+        return trees.positive_responses(expected, mid_point)
+
+    def _draw_pairs(
+        self, rollouts: NestedArrayDict, nodes: trees.TreeNodes, agent: str
+    ) -> list[PreferencePair]:
+        """Draw a pair wherever the agent answered both well and badly."""
+        place = self.agent_names.index(agent)
+        positive = self._positive(self._expected_rewards(rollouts, nodes, place), agent)
+        valid = rollouts.array(("agents", "valid"))[nodes.leaf, nodes.step, place]
+        generator = numpy_generator(
+            self.hyper_params.seed, "create_fine_tune_jobs", self.state.iteration, "pairs", agent
+        )
+        acts = self._acts(rollouts, nodes, place) & valid
+        good, bad = trees.draw_pairs(nodes, positive, acts, generator)
+        raw = rollouts.array(("agents", "raw_message"))
+        prompts = rollouts.array(("agents", "prompt"))
+        texts = zip(
+            prompts[nodes.leaf[good], nodes.step[good], place].tolist(),
+            raw[nodes.leaf[good], nodes.step[good], place].tolist(),
+            raw[nodes.leaf[bad], nodes.step[bad], place].tolist(),
+            strict=True,
+        )
+        return [
+            PreferencePair(prompt, preferred, rejected)
+            for prompt, preferred, rejected in texts
+            if preferred != rejected
+        ]
+
+
+def _mean(values: trees.Floats | trees.Flags) -> float:
+    """Give the mean; NaN of nothing."""
+    return float(values.mean()) if len(values) else float("nan")

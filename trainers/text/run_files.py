@@ -1,0 +1,130 @@
+"""What a text trainer's own loop keeps of a run: rollouts, journals, metrics, its state.
+
+Tasks keep stages in the store instead; this is for runs in plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import CheckPointNotFoundError, StateError
+from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from trainers.base import MetricRecord
+from trainers.text.state import STATE_FILE, State
+
+
+class RunFiles:
+    """The files of one run.
+
+    Parameters
+    ----------
+    folder
+        Where they lie; made if need be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a state was saved."""
+        return (self.folder / "state" / STATE_FILE).is_file()
+
+    def load_state(self) -> State:
+        """Read the saved state."""
+        return State.load(self.folder / "state")
+
+    def save_state(self, state: State) -> None:
+        """Write the state over the one before."""
+        state.save(self.folder / "state")
+
+    def check_parameters(self, parameters: dict[str, Any]) -> None:
+        """Note the run's hyper-parameters, or check that they are those of before.
+
+        Raises
+        ------
+        StateError
+            With the first dotted path that differs.
+        """
+        path = self.folder / "hyper_params.json"
+        if not path.is_file():
+            _write(path, parameters)
+            return
+        before = json.loads(path.read_text(encoding="utf-8"))
+        difference = _first_difference(before, json.loads(json.dumps(parameters)))
+        if difference is not None:
+            raise StateError(
+                f"run {self.folder.name}: {difference}. A run goes on with the parameters it began"
+                " with; choose another settings.run_id."
+            )
+
+    def journal(self, name: str) -> Path:
+        """Give the path of a stage's journal of calls."""
+        return self.folder / "journals" / f"{name}.jsonl"
+
+    def transcripts(self, name: str) -> Path:
+        """Give the folder for a stage's transcripts."""
+        return self.folder / "transcripts" / name
+
+    def save_rollouts(self, name: str, rollouts: NestedArrayDict) -> None:
+        """Write a stage's rollouts; its journal is not needed any more."""
+        save_nested_array_dict(rollouts, self._rollouts(name))
+        self.journal(name).unlink(missing_ok=True)
+
+    def has_rollouts(self, name: str) -> bool:
+        """Whether a stage's rollouts were saved."""
+        return self._rollouts(name).is_file()
+
+    def load_rollouts(self, name: str) -> NestedArrayDict:
+        """Read a stage's rollouts.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If they aren't there.
+        """
+        if not self.has_rollouts(name):
+            raise CheckPointNotFoundError(
+                f"no rollouts of {name} in {self.folder}, but the state is after them. Set"
+                " settings.run_id to the run that the state is from, or begin anew."
+            )
+        return load_nested_array_dict(self._rollouts(name))
+
+    def save_metrics(self, history: Sequence[MetricRecord]) -> None:
+        """Write all metrics so far."""
+        _write(self.folder / "metrics.json", [asdict(record) for record in history])
+
+    def load_metrics(self) -> list[MetricRecord]:
+        """Read the metrics; none if there are none."""
+        path = self.folder / "metrics.json"
+        if not path.is_file():
+            return []
+        return [MetricRecord(**record) for record in json.loads(path.read_text(encoding="utf-8"))]
+
+    def _rollouts(self, name: str) -> Path:
+        return self.folder / "rollouts" / f"{name}.parquet"
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(content, sort_keys=True, indent=1) + "\n", encoding="utf-8")
+    os.replace(aside, path)
+
+
+def _first_difference(before: object, now: object, path: str = "") -> str | None:
+    """Say where two plain values differ first; None if they don't."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted({*before, *now}):
+            inner = f"{path}.{name}" if path else name
+            found = _first_difference(before.get(name), now.get(name), inner)
+            if found is not None:
+                return found
+        return None
+    return None if before == now else f"{path} was {before!r} and is {now!r} now"

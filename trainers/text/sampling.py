@@ -1,0 +1,87 @@
+"""Play planned rollouts many at a time: journal, meter, and what is said when some fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from ratchet.errors import RolloutError
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.usage import UsageMeter
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from trainers.progress import IterationContext
+from trainers.text.concurrency import Outcome, run_bounded
+from trainers.text.plans import PlannedRollout
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What keeps the calls of one stage: the finished ones, and what they used.
+
+    ``slots`` bounds how many steps are played at the same time where one rollout plays several.
+    """
+
+    journal: CallJournal
+    usage: UsageMeter
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+
+async def play_rollouts(
+    plan: Sequence[PlannedRollout],
+    play: Callable[[PlannedRollout], Awaitable[NestedArrayDict]],
+    *,
+    workers: int,
+    show_progress: bool,
+) -> list[NestedArrayDict]:
+    """Play all planned rollouts.
+
+    Parameters
+    ----------
+    plan
+        What to play.
+    play
+        Plays one.
+    workers
+        How many are played at the same time.
+    show_progress
+        Whether to tell whoever listens.
+
+    Returns
+    -------
+    list[NestedArrayDict]
+        What ``play`` gave, in the order of the plan.
+
+    Raises
+    ------
+    RolloutError
+        If any failed, when all others have ended. The first error is its cause.
+    """
+    progress = IterationContext(len(plan)) if show_progress else nullcontext()
+    with progress as context:
+        if context is not None:
+            context.set_description("Sampling rollouts")
+        outcomes = await run_bounded(
+            plan,
+            play,
+            workers=workers,
+            finished=context.step if context is not None else lambda: None,
+        )
+    _raise_failures(outcomes)
+    return [outcome.result for outcome in outcomes if outcome.result is not None]
+
+
+def _raise_failures(outcomes: Sequence[Outcome[PlannedRollout, NestedArrayDict]]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    if not failed:
+        return
+    first = failed[0]
+    not_begun = sum(o.error is None and o.result is None for o in outcomes)
+    rest = f" {not_begun} were not begun, since all before them had failed." if not_begun else ""
+    raise RolloutError(
+        f"{len(failed)} of {len(outcomes)} rollouts failed.{rest} The first: rollout"
+        f" {first.item.rollout_id} on datapoint {first.item.datapoint_id}:"
+        f" {type(first.error).__name__}: {first.error} Calls that were answered are kept: run the"
+        " same again to go on from them."
+    ) from first.error

@@ -1,0 +1,134 @@
+"""The state of a text trainer: where it is in its loop, and which models play."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+from ratchet.agents.text.group_state import PureTextSharedModelGroupState
+from ratchet.errors import CheckPointNotFoundError, StateError
+
+SCHEMA = 1
+STATE_FILE = "state.json"
+
+TrainLoopStage: TypeAlias = Literal[
+    "sample_rollouts",
+    "log_stats",
+    "test_during_training",
+    "create_fine_tune_jobs",
+    "await_fine_tune_jobs",
+    "test",
+    "done",
+]
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """Which model plays an agent; it follows from the agent's shared model group."""
+
+    shared_model_group: str
+    model_name: str
+
+
+@dataclass(frozen=True)
+class State:
+    """What a text trainer continues from.
+
+    Attributes
+    ----------
+    iteration
+        The current iteration.
+    agents
+        Which model plays each agent.
+    train_loop_stage
+        What is to be done next.
+    shared_model_groups
+        Each group's model, the models before it, and the job that makes the next.
+    base_run_state_artifact_version
+        Where a run that only tests stands in the states of the run it builds on.
+    """
+
+    iteration: int = 0
+    agents: dict[str, AgentState] = field(default_factory=dict)
+    train_loop_stage: TrainLoopStage = "sample_rollouts"
+    shared_model_groups: dict[str, PureTextSharedModelGroupState] = field(default_factory=dict)
+    base_run_state_artifact_version: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the state as plain data."""
+        return {
+            "schema": SCHEMA,
+            "iteration": self.iteration,
+            "agents": {name: dataclasses.asdict(agent) for name, agent in self.agents.items()},
+            "train_loop_stage": self.train_loop_stage,
+            "shared_model_groups": {
+                name: group.to_dict() for name, group in self.shared_model_groups.items()
+            },
+            "base_run_state_artifact_version": self.base_run_state_artifact_version,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Make the state of plain data; the inverse of :meth:`to_dict`.
+
+        Raises
+        ------
+        StateError
+            If the data are of another schema or have another form.
+        """
+        if data.get("schema") != SCHEMA:
+            raise StateError(f"state: got schema {data.get('schema')!r}, expected {SCHEMA}.")
+        if data.get("train_loop_stage") not in get_args(TrainLoopStage):
+            raise StateError(
+                f"state: got train_loop_stage {data.get('train_loop_stage')!r}, expected one of"
+                f" {', '.join(get_args(TrainLoopStage))}."
+            )
+        try:
+            return cls(
+                iteration=data["iteration"],
+                agents={name: AgentState(**agent) for name, agent in data["agents"].items()},
+                train_loop_stage=data["train_loop_stage"],
+                shared_model_groups={
+                    name: PureTextSharedModelGroupState.from_dict(group)
+                    for name, group in data["shared_model_groups"].items()
+                },
+                base_run_state_artifact_version=data["base_run_state_artifact_version"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StateError(f"state: it has another form than expected: {error!r}.") from error
+
+    def save(self, directory: str | Path) -> None:
+        """Write the state into a folder, made if need be; all of it or nothing."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.to_dict(), sort_keys=True, indent=1)
+        aside = directory / f".{STATE_FILE}.{os.getpid()}"
+        aside.write_text(text + "\n", encoding="utf-8")
+        os.replace(aside, directory / STATE_FILE)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Self:
+        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none in the folder.
+        StateError
+            If it cannot be read.
+        """
+        path = Path(directory) / STATE_FILE
+        if not path.is_file():
+            raise CheckPointNotFoundError(
+                f"no saved state in {directory}: {STATE_FILE} is missing. Give the folder that"
+                " State.save wrote, or train first."
+            )
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise StateError(f"the state in {directory} is damaged: {error}.") from error
+        return cls.from_dict(data)

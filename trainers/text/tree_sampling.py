@@ -1,0 +1,102 @@
+"""Grow a tree of rollouts on one datapoint: several answers at each step, each gone on from.
+
+Places are those of a full tree: the root is 0, the children of place p are p·k + 1 … p·k + k.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
+from ratchet.scenarios.pure_text.layout import episode_to_rollout
+from ratchet.scenarios.pure_text.playing import begin_episode
+from ratchet.scenarios.pure_text.rollout import play_step
+
+if TYPE_CHECKING:
+    from ratchet.agents.text.whole_agent import CallContext
+    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from ratchet.scenarios.pure_text.episode import Episode
+    from ratchet.scenarios.pure_text.rollout import TextActor
+    from trainers.text.plans import PlannedRollout
+
+
+def nodes_per_tree(num_responses: int, num_rounds: int) -> int:
+    """Count the nodes of a full tree, the root left out: k + k² + … + k^rounds."""
+    return sum(num_responses**depth for depth in range(1, num_rounds + 1))
+
+
+@dataclass(frozen=True)
+class TreeGrower:
+    """Grows trees.
+
+    Parameters
+    ----------
+    environment
+        Dataset and protocol.
+    agents
+        By name.
+    context
+        What calls are made with.
+    num_responses
+        k, how often the agents whose turn it is answer at each step.
+    slots
+        Bounds how many steps are played at the same time.
+    """
+
+    environment: PureTextEnvironment
+    agents: Mapping[str, TextActor]
+    context: CallContext
+    num_responses: int
+    slots: asyncio.Semaphore
+
+    async def grow(self, planned: PlannedRollout, first_node: int) -> NestedArrayDict:
+        """Grow the tree of one datapoint.
+
+        Parameters
+        ----------
+        planned
+            What is played; all branches have its seed.
+        first_node
+            The id of the node at place 1; others follow by their places.
+
+        Returns
+        -------
+        NestedArrayDict
+            Its leaves, batch [at most k^rounds], from the first branch to the last.
+        """
+        root = begin_episode(
+            self.environment, planned.datapoint_id, planned.seed, planned.rollout_id
+        )
+        leaves = await self._leaves(root, 0, first_node)
+        return concatenate_nested_array_dicts(
+            [episode_to_rollout(self.environment, leaf) for leaf in leaves]
+        )
+
+    async def _leaves(self, episode: Episode, place: int, first_node: int) -> list[Episode]:
+        if episode.done:
+            return [episode]
+        children = await asyncio.gather(
+            *(
+                self._grow_child(episode, place * self.num_responses + answer, first_node)
+                for answer in range(1, self.num_responses + 1)
+            ),
+            return_exceptions=True,  # what the others were answered is paid for
+        )
+        leaves: list[Episode] = []
+        for child in children:
+            if isinstance(child, BaseException):
+                raise child
+            leaves += child
+        return leaves
+
+    async def _grow_child(self, episode: Episode, place: int, first_node: int) -> list[Episode]:
+        """Play one step, and all that follows from it."""
+        context = replace(self.context, call_prefix=f"r{episode.rollout_id}/n{place}")
+        async with self.slots:
+            child = await play_step(
+                self.environment, self.agents, episode, context, node_id=first_node + place - 1
+            )
+        return await self._leaves(child, place, first_node)
