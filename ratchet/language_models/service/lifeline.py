@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _POLL_SECONDS = 0.25
+_GRACE_SECONDS = 5.0  # for an orderly end
 
 
 def leave_with_parent() -> None:
@@ -43,7 +44,9 @@ def hold_as_user(path: Path) -> BinaryIO:
 
 
 def leave_without_users(path: Path, leave: threading.Event) -> None:
-    """Set ``leave`` once nobody holds the users' lock, and keep newcomers out from then on.
+    """Set ``leave`` once nobody holds the users' lock, and end the process soon after.
+
+    From then on newcomers wait until it has ended.
 
     Parameters
     ----------
@@ -61,7 +64,8 @@ def leave_without_users(path: Path, leave: threading.Event) -> None:
             except OSError:
                 time.sleep(_POLL_SECONDS)
             else:
-                leave.set()  # the lock stays ours until the process has ended
-                threading.Event().wait()
+                leave.set()
+                time.sleep(_GRACE_SECONDS)
+                os._exit(0)  # the lock has stayed ours until here
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -55,3 +55,12 @@ class Page(BaseModel, Generic[Item]):
     has_more: bool
     first_id: str | None = None
     last_id: str | None = None
+
+
+class Health(BaseModel):
+    """Whether models can be asked yet."""
+
+    status: Literal["ok", "starting"]
+    instance: str
+    model: str
+    pid: int

@@ -1,0 +1,57 @@
+"""``python -m ratchet.language_models.service``: serve models from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from ratchet.errors import RatchetError
+from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
+
+
+def main() -> int:
+    """Serve; gives the exit code."""
+    arguments = _parser().parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # more threads contend, see --threads
+        os.environ.setdefault(name, str(arguments.threads))
+    try:
+        settings = ServiceSettings(
+            home=arguments.home.resolve(),
+            host=arguments.host,
+            port=arguments.port,
+            model=arguments.model,
+            engine=arguments.engine,
+            api_key=os.environ.get(API_KEY_VARIABLE),
+            embedded=arguments.embedded,
+        )
+        from ratchet.language_models.service.serving import serve
+
+        serve(settings)
+    except RatchetError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ratchet.language_models.service")
+    parser.description = (
+        "Serve OpenAI's API for chat and fine-tuning from this machine."
+        f" The key clients must send is read from {API_KEY_VARIABLE}."
+    )
+    parser.add_argument("--home", type=Path, required=True, help="Ratchet's home folder")
+    parser.add_argument("--host", default="127.0.0.1", help="elsewhere than here needs a key")
+    parser.add_argument("--port", type=int, default=8399, help="0 takes a free one")
+    parser.add_argument("--model", help="folder or name on the Hugging Face hub")
+    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the engine on a CPU")
+    parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

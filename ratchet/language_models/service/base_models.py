@@ -1,0 +1,56 @@
+"""The model a service starts with, and the engine that runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.service.engine import Engine
+from ratchet.language_models.service.models import StoredModel
+from ratchet.language_models.service.settings import BASE_MODEL, EngineName, ServiceSettings
+
+
+def find_base_model(settings: ServiceSettings) -> StoredModel:
+    """Find, fetch or make the base model.
+
+    Raises
+    ------
+    ParameterError
+        If ``settings.model`` is no model's folder and no name that the hub knows.
+    """
+    if settings.model is None:
+        from ratchet.language_models.service.base_model.build import ensure_base_model
+
+        return StoredModel(BASE_MODEL, ensure_base_model(settings.home), BASE_MODEL)
+    folder = Path(settings.model).expanduser()
+    if folder.is_dir():
+        name = folder.resolve().name
+        return StoredModel(name, folder.resolve(), name)
+    return StoredModel(settings.model, _fetch(settings.model), settings.model)
+
+
+def make_engine(name: EngineName) -> Engine:
+    """Make the engine of that name; imports what it stands on."""
+    if name == "vllm":
+        from ratchet.language_models.service.vllm_engine import VllmEngine
+
+        return VllmEngine()
+    from ratchet.language_models.service.torch_engine import TorchEngine
+
+    return TorchEngine()
+
+
+def _fetch(name: str) -> Path:
+    """Download a model from the Hugging Face hub, or find it where it was downloaded to."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ParameterError(
+            f"The model {name!r} is neither a folder here nor to be had from the Hugging Face hub"
+            f" ({type(error).__name__}). Give a folder with config.json and model.safetensors, or a"
+            " name on the hub."
+        ) from error

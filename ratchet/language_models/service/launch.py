@@ -1,0 +1,169 @@
+"""Start the model service for a run, or find the one that another run has started.
+
+The service ends when the last process that uses it has ended, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+from ratchet.errors import LanguageServiceError
+from ratchet.language_models.service.lifeline import hold_as_user
+from ratchet.language_models.service.serving import USERS_FILE, ServiceAddress
+from ratchet.language_models.service.settings import API_KEY_VARIABLE, EngineName, ServiceSettings
+from ratchet.tracking.files import locked
+
+START_SECONDS = 300.0  # the base model may have to be made first
+_LOG_FILE = "service.log"
+_START_LOCK = "start.lock"
+
+
+class EmbeddedService:
+    """A running service that this process uses; a context manager.
+
+    Attributes
+    ----------
+    url
+        The base URL for OpenAI's client, ending in ``/v1``.
+    pid
+        The service's process.
+    model
+        Its base model.
+    """
+
+    def __init__(self, address: ServiceAddress, user: BinaryIO) -> None:
+        self.url = address.url
+        self.pid = address.pid
+        self.model = address.model
+        self._user = user
+
+    @classmethod
+    def start(
+        cls,
+        home: str | Path,
+        *,
+        model: str | None = None,
+        engine: EngineName = "torch",
+        seconds: float = START_SECONDS,
+    ) -> EmbeddedService:
+        """Start the service of a home, unless it runs, and wait until models can be asked.
+
+        Parameters
+        ----------
+        home
+            Ratchet's home.
+        model
+            A folder or a name on the hub; None for the tiny model, or whatever a running one has.
+        engine
+            What runs the models.
+        seconds
+            How long to wait.
+
+        Raises
+        ------
+        LanguageServiceError
+            If it does not start in time, or one with another model runs.
+        """
+        settings = ServiceSettings(home=Path(home).resolve(), model=model, engine=engine)
+        settings.folder.mkdir(parents=True, exist_ok=True)
+        deadline = time.monotonic() + seconds
+        user = hold_as_user(settings.folder / USERS_FILE)
+        try:
+            with locked(settings.folder / _START_LOCK):
+                address = _running(settings.folder)
+                if address is None:
+                    process = _spawn(settings)
+                    address = _await_start(settings.folder, process, deadline)
+            _check_model(address, settings)
+            return cls(address, user)
+        except BaseException:
+            user.close()
+            raise
+
+    def stop(self) -> None:
+        """Stop using it; the service ends when nobody else uses it."""
+        self._user.close()
+
+    def __enter__(self) -> EmbeddedService:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _running(folder: Path) -> ServiceAddress | None:
+    """Find the service of a folder, if it answers."""
+    address = ServiceAddress.read(folder)
+    return address if address is not None and _is_ready(address) else None
+
+
+def _is_ready(address: ServiceAddress) -> bool:
+    health = address.url.removesuffix("/v1") + "/health"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(health, timeout=5) as answer:
+            content = json.load(answer)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("instance") == address.instance
+
+
+def _spawn(settings: ServiceSettings) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ratchet.language_models.service", "--embedded"]
+    command += ["--home", str(settings.home), "--port", "0", "--engine", settings.engine]
+    if settings.model is not None:
+        command += ["--model", settings.model]
+    environment = {name: text for name, text in os.environ.items() if name != API_KEY_VARIABLE}
+    with (settings.folder / _LOG_FILE).open("wb") as log:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C ends the run, which ends its service
+        )
+
+
+def _await_start(folder: Path, process: subprocess.Popen[bytes], deadline: float) -> ServiceAddress:
+    while process.poll() is None and time.monotonic() < deadline:
+        address = ServiceAddress.read(folder)
+        if address is not None and address.pid == process.pid and _is_ready(address):
+            return address
+        time.sleep(0.03)
+    code = process.poll()
+    if code is None:
+        process.kill()
+        process.wait()
+    what = "did not answer in time" if code is None else f"ended with code {code}"
+    lines = (folder / _LOG_FILE).read_text("utf-8", "replace").strip().splitlines()[-5:]
+    raise LanguageServiceError(
+        f"The model service {what}; its log is {folder / _LOG_FILE}. Its last lines:\n"
+        + "\n".join(lines)
+    )
+
+
+def _check_model(address: ServiceAddress, settings: ServiceSettings) -> None:
+    if settings.model is None:
+        return
+    folder = Path(settings.model).expanduser()
+    wanted = folder.resolve().name if folder.is_dir() else settings.model
+    if wanted != address.model:
+        raise LanguageServiceError(
+            f"The model service of {settings.home} at {address.url} serves {address.model!r}, not"
+            f" {wanted!r}. Wait until the run that uses it has ended, or take another home."
+        )

@@ -1,0 +1,68 @@
+"""The parts of a running model service, put together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from ratchet.language_models.service.batching import Batcher
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.engine import Engine
+from ratchet.language_models.service.files import FileStore
+from ratchet.language_models.service.job_history import JobHistory
+from ratchet.language_models.service.job_runner import JobRunner
+from ratchet.language_models.service.jobs import JobStore
+from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.trainer_process import TRAINING_MODULE
+
+
+class ModelService:
+    """Database, files, models, jobs and the engine's thread.
+
+    Parameters
+    ----------
+    settings
+        Where everything lies and how much of it there may be.
+    base
+        The base model.
+    make_engine
+        Makes the engine; called in the engine's own thread.
+    training_module
+        The module that trains jobs.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        base: StoredModel,
+        make_engine: Callable[[], Engine],
+        *,
+        training_module: str = TRAINING_MODULE,
+    ) -> None:
+        self.settings = settings
+        folder, limits = settings.folder, settings.limits
+        folder.mkdir(parents=True, exist_ok=True)
+        self.database = Database(folder / "service.sqlite3")
+        self.files = FileStore(self.database, folder / "files", limits)
+        self.models = ModelRegistry(self.database, folder / "models", base)
+        self.jobs = JobStore(self.database, self.files, self.models, limits)
+        self.history = JobHistory(self.database)
+        self.batcher = Batcher(
+            make_engine, waiting_max=limits.waiting_completions, loaded_max=limits.loaded_models
+        )
+        self.runner = JobRunner(
+            self.database, self.files, self.models, folder / "jobs", module=training_module
+        )
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Load the engine and run jobs until the end of the block."""
+        self.batcher.start(self.models.base)
+        self.runner.start()
+        try:
+            yield
+        finally:
+            self.runner.stop()
+            self.batcher.stop()
+            self.database.close()

@@ -1,0 +1,135 @@
+"""Serve until told to stop: one service for each home, found by a small file in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import uvicorn
+
+from ratchet.errors import LanguageServiceError
+from ratchet.language_models.service.app import create_app
+from ratchet.language_models.service.base_models import find_base_model, make_engine
+from ratchet.language_models.service.lifeline import leave_without_users
+from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.store.locks import FileLock
+from ratchet.tracking.files import write_atomically
+
+logger = logging.getLogger(__name__)
+
+USERS_FILE = "users.lock"
+_LOCK_FILE = "service.lock"
+_ADDRESS_FILE = "service.json"
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAddress:
+    """Where a running service answers."""
+
+    url: str
+    pid: int
+    model: str
+    instance: str
+
+    @classmethod
+    def read(cls, folder: Path) -> ServiceAddress | None:
+        """Read the address of the service of a folder; None if there is none to be read."""
+        try:
+            return cls(**json.loads((folder / _ADDRESS_FILE).read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def serve(settings: ServiceSettings) -> None:
+    """Serve until a signal ends it, or, if embedded, until nobody uses it any more.
+
+    Raises
+    ------
+    LanguageServiceError
+        If another service runs in the same home, the port is taken, or the engine does not start.
+    """
+    folder = settings.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    leave = threading.Event()
+    if settings.embedded:
+        leave_without_users(folder / USERS_FILE, leave)
+    with _alone(folder), _listening(settings) as listener:
+        base = find_base_model(settings)
+        service = ModelService(settings, base, lambda: make_engine(settings.engine))
+        instance = secrets.token_hex(8)
+        app = create_app(service, instance=instance)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=75)
+        server = uvicorn.Server(config)
+        _stop_when(server, service, leave)
+        address = ServiceAddress(_url(listener), os.getpid(), base.id, instance)
+        write_atomically(folder / _ADDRESS_FILE, json.dumps(asdict(address)))
+        try:
+            server.run(sockets=[listener])
+        finally:
+            (folder / _ADDRESS_FILE).unlink(missing_ok=True)
+        ready = service.batcher.ready
+        if ready.done() and (error := ready.exception()) is not None:
+            raise LanguageServiceError(f"The engine {settings.engine!r} did not start: {error}")
+
+
+def _stop_when(server: uvicorn.Server, service: ModelService, leave: threading.Event) -> None:
+    """Stop the server when its last user has gone, or when the engine does not start."""
+
+    def watch_users() -> None:
+        leave.wait()
+        server.should_exit = True
+
+    def on_ready(_: object) -> None:
+        if service.batcher.ready.exception() is not None:
+            server.should_exit = True
+
+    threading.Thread(target=watch_users, name="leaving", daemon=True).start()
+    service.batcher.ready.add_done_callback(on_ready)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / _LOCK_FILE)
+    if not lock.try_acquire():
+        address = ServiceAddress.read(folder)
+        where = "" if address is None else f" at {address.url}"
+        raise LanguageServiceError(
+            f"A model service runs for {folder} already{where} ({lock.holder()}). Use that one, end"
+            " it, or take another --home."
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _listening(settings: ServiceSettings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((settings.host, settings.port))
+        except OSError as error:
+            raise LanguageServiceError(
+                f"The model service cannot listen on {settings.host}:{settings.port}: {error}."
+                " Choose another --port; 0 takes a free one."
+            ) from error
+        listener.listen(_BACKLOG)
+        yield listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"

@@ -1,0 +1,218 @@
+"""A model service on a free port of this machine, with an engine that makes words of hashes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import openai
+import pytest
+import uvicorn
+
+from ratchet.language_models.service.app import create_app
+from ratchet.language_models.service.engine import (
+    GeneratedToken,
+    GenerationResult,
+    RequestRefusedError,
+    TokenChoice,
+)
+from ratchet.language_models.service.models import StoredModel
+from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.settings import ServiceSettings
+
+HERE = Path(__file__).parent
+WORDS = ("accept", "reject", "line", "return", "loop", "bug", "fine", "no", "yes", "über")
+CONTEXT = 2000
+
+
+class FakeEngine:
+    """Answers with words that the request alone decides; remembers its batches."""
+
+    max_batch_size = 64
+
+    def __init__(self, seconds=0.0):
+        self.loaded = {}
+        self.unloaded = []
+        self.batches = []
+        self.seconds = seconds
+
+    def load(self, model_id, folder):
+        assert (folder / "config.json").exists()
+        self.loaded[model_id] = folder
+
+    def unload(self, model_id):
+        del self.loaded[model_id]
+        self.unloaded.append(model_id)
+
+    def generate(self, requests):
+        assert {request.model for request in requests} <= set(self.loaded)
+        self.batches.append(list(requests))
+        time.sleep(self.seconds)
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        prompt = sum(len(message.content.split()) + 1 for message in request.messages)
+        if prompt > CONTEXT:
+            return RequestRefusedError(
+                f"The prompt has {prompt} tokens; the model's context holds {CONTEXT}.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        seed = request.seed if request.temperature else 0
+        text = repr((request.model, request.messages, seed)).encode()
+        digest = hashlib.sha256(text).digest()
+        words = [WORDS[byte % len(WORDS)] for byte in digest[: 3 + digest[0] % 20]]
+        most = len(words) + 1 if request.max_tokens is None else request.max_tokens
+        reason = "length" if most <= len(words) else "stop"
+        words = words[:most]
+        text = " ".join(words)
+        for stop in request.stop:
+            if stop in text:
+                text, reason = text[: text.index(stop)], "stop"
+        top = tuple(TokenChoice(word, -1.5) for word in WORDS[: request.top_logprobs])
+        tokens = tuple(GeneratedToken(word, -0.5, top) for word in words)
+        return GenerationResult(
+            text, reason, prompt, len(words), tokens if request.logprobs else ()
+        )
+
+
+class RunningService:
+    """A service in threads of this process."""
+
+    def __init__(self, home, engine, **settings):
+        folder = home / "tiny"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        self.engine = engine
+        self.settings = ServiceSettings(home=home, **settings)
+        base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
+        self.service = ModelService(
+            self.settings, base, lambda: engine, training_module="fake_trainer"
+        )
+        self.app = create_app(self.service, instance="test")
+
+    @contextlib.contextmanager
+    def serving(self):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(512)
+            config = uvicorn.Config(self.app, log_level="error", access_log=False)
+            server = uvicorn.Server(config)
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            thread.start()
+            try:
+                self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                self.service.batcher.ready.result(10)
+                while not server.started:
+                    time.sleep(0.005)
+                yield self
+            finally:
+                server.should_exit = True
+                thread.join()
+
+    def client(self, **options):
+        chosen = {"api_key": "none", "max_retries": 0, "timeout": 30, **options}
+        return openai.OpenAI(base_url=f"{self.url}/v1", **chosen)
+
+    def async_client(self, **options):
+        chosen = {"api_key": "none", "max_retries": 0, "timeout": 30, **options}
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", **chosen)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _trainer_is_found():
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(HERE)
+    yield
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def make_service(tmp_path):
+    """Give a function that makes a service in a home of its own, or again in the same one."""
+
+    def make(home=tmp_path, *, seconds=0.0, **settings):
+        return RunningService(home, FakeEngine(seconds), **settings)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    """One service for all tests of a module."""
+    with RunningService(tmp_path_factory.mktemp("home"), FakeEngine()).serving() as service:
+        yield service
+
+
+@pytest.fixture
+def client(running):
+    with running.client() as client:
+        yield client
+
+
+@pytest.fixture
+def gate(tmp_path, monkeypatch):
+    """A folder without whose file ``open`` the trainer does not finish."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    monkeypatch.setenv("FAKE_TRAINER_GATE", str(folder))
+    return folder
+
+
+def _supervised(count, word):
+    chat = [{"role": "user", "content": word}, {"role": "assistant", "content": "fine"}]
+    return "".join(
+        json.dumps(
+            {
+                "messages": chat,
+            }
+        )
+        + "\n"
+        for _ in range(count)
+    ).encode()
+
+
+def _preferences(count):
+    example = {
+        "input": {"messages": [{"role": "user", "content": "?"}]},
+        "preferred_output": [{"role": "assistant", "content": "yes"}],
+        "non_preferred_output": [{"role": "assistant", "content": "no"}],
+    }
+    return (json.dumps(example) + "\n").encode() * count
+
+
+@pytest.fixture
+def upload():
+    """Give a function that uploads a training file and gives its id."""
+
+    def upload(client, *, count=10, method="supervised", word="?", data=None):
+        if data is None:
+            data = _supervised(count, word) if method == "supervised" else _preferences(count)
+        return client.files.create(file=("train.jsonl", data), purpose="fine-tune").id
+
+    return upload
+
+
+@pytest.fixture
+def wait_for():
+    """Give a function that waits until a job has a status."""
+
+    def wait(client, job_id, *statuses, seconds=20):
+        deadline = time.monotonic() + seconds
+        while True:
+            job = client.fine_tuning.jobs.retrieve(job_id)
+            if job.status in (statuses or ("succeeded", "failed", "cancelled")):
+                return job
+            assert time.monotonic() < deadline, f"{job_id} is still {job.status}"
+            time.sleep(0.02)
+
+    return wait
