@@ -24,6 +24,14 @@ from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolS
 from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
 
 _SEEDS_TRIED = 64
+_JUDGEMENT = (
+    "apply_force_guess",
+    "get_can_decide_mask_from_rounds_and_seed",
+    "get_verifier_guess_mask_from_rounds_and_seed",
+    "judge",
+    "rewards",
+    "step_interaction_protocol",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +89,15 @@ class Game:
         }
         shuffled = handler.verifier_names if handler.randomize_channel_order else ()
         self.shuffled_agents = frozenset(shuffled)
+        self._first_seeds: dict[bytes, int] = {}
+        self._representative = lru_cache(maxsize=1024)(self._find_representative)
         self._turns = lru_cache(maxsize=1024)(self._ask_turns)
         self._outcomes = lru_cache(maxsize=1024)(self._ask_outcomes)
         self._check_speakers()
 
     def turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
         """Say who may do what, by round and agent, for an episode's seed."""
-        return self._turns(seed if self._depends_on_seed else 0)
+        return self._turns(self._like(seed))
 
     def turn(self, round: int, seed: int, agent: str) -> Turn:
         """Say what an agent may do in a round; nothing after the last."""
@@ -109,7 +119,7 @@ class Game:
         """
         if self._verifier is None:
             return None
-        table = self._outcomes(seed if self._depends_on_seed else 0, y, stance)
+        table = self._outcomes(self._like(seed), y, stance)
         return table[round][decisions[self._verifier]]
 
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
@@ -168,20 +178,34 @@ class Game:
         return handler.agent_index(handler.verifier_name)
 
     @cached_property
-    def _depends_on_seed(self) -> bool:
-        """Whether a seed could change who acts, or what comes of it."""
+    def _judges_by_turns(self) -> bool:
+        """Whether a seed decides who acts and nothing else, as in the usual judgement."""
+        own, usual = type(self.handler), SingleVerifierProtocolHandler
+        return issubclass(own, usual) and all(
+            getattr(own, name) is getattr(usual, name) for name in _JUDGEMENT
+        )
+
+    @cached_property
+    def _ignores_seed(self) -> bool:
+        """Whether no seed changes anything."""
+        name = "get_active_agents_mask_from_rounds_and_seed"
         own, usual = type(self.handler), DeterministicSingleVerifierProtocolHandler
-        names = (
-            "get_active_agents_mask_from_rounds_and_seed",
-            "get_can_decide_mask_from_rounds_and_seed",
-            "get_verifier_guess_mask_from_rounds_and_seed",
-            "judge",
-            "rewards",
-            "step_interaction_protocol",
+        return (
+            self._judges_by_turns
+            and issubclass(own, usual)
+            and getattr(own, name) is getattr(usual, name)
         )
-        return not issubclass(own, usual) or any(
-            getattr(own, name) is not getattr(usual, name) for name in names
-        )
+
+    def _like(self, seed: int) -> int:
+        """Give the first seed that was played just as this one; tables are kept by it."""
+        return 0 if self._ignores_seed else self._representative(seed)
+
+    def _find_representative(self, seed: int) -> int:
+        if not self._judges_by_turns:
+            return seed
+        rounds = torch.arange(self.num_rounds)
+        active = self.handler.get_active_agents_mask_from_rounds_and_seed(rounds, seed)
+        return self._first_seeds.setdefault(active.numpy().tobytes(), seed)
 
     def _ask_turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
         rounds = torch.arange(self.num_rounds)
@@ -238,7 +262,7 @@ class Game:
     def _check_speakers(self) -> None:
         """Check for the first seeds that a channel never has two speakers at once."""
         rounds = torch.arange(self.num_rounds).unsqueeze(-1)
-        seeds = torch.arange(_SEEDS_TRIED if self._depends_on_seed else 1)
+        seeds = torch.arange(1 if self._ignores_seed else _SEEDS_TRIED)
         active = self.handler.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
         crowded = (active.sum(-2) > 1).nonzero().tolist()
         if crowded:

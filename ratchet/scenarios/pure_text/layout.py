@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
         Batch [1].
     """
     game, position = environment.game, episode.position
-    rollout = _blank(game)
+    rollout = _blank(game.num_rounds, len(game.agent_names), len(game.channel_names)).clone()
     for key, value in (
         ("rollout_id", episode.rollout_id),
         ("datapoint_id", position.datapoint_id),
@@ -37,7 +38,6 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     ):
         rollout[key][0] = value
     num_played = len(episode.steps)
-    rollout["round"][0] = np.arange(game.num_rounds)
     rollout["padding"][0, :num_played] = False
     rollout["done"][0, num_played:] = episode.done
     rollout["terminated"][0, num_played:] = episode.terminated
@@ -52,9 +52,12 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     return rollout
 
 
-def _blank(game: Game) -> NestedArrayDict:
-    spec = rollout_spec(game.num_rounds, len(game.agent_names), len(game.channel_names))
-    return spec.blank(1)
+@lru_cache(maxsize=16)
+def _blank(num_rounds: int, num_agents: int, num_channels: int) -> NestedArrayDict:
+    """Make a rollout in which nothing happened; to be copied, since making it takes longer."""
+    blank = rollout_spec(num_rounds, num_agents, num_channels).blank(1)
+    blank["round"][0] = np.arange(num_rounds)
+    return blank
 
 
 def _write_step(rollout: NestedArrayDict, game: Game, step: PlayedStep) -> None:
