@@ -109,6 +109,9 @@ def _play(rollouts: NestedArrayDict, row: int, rng: np.random.Generator, rounds:
         if who == 1 and rng.random() < 0.5:
             agents["decision"][row, step, 1] = rng.integers(0, 2)
             rollouts["done"][row, step:] = True
+            # Steps after the end are nobody's, whatever stands in them.
+            agents["active"][row, step + 1 :] = True
+            agents["retry_count"][row, step + 1 :] = 9
             return
         agents["message"][row, step, who, 0] = f"said {row} {step}"
     rollouts["terminated"][row, -1] = True
