@@ -13,8 +13,9 @@ from flows.result import ExperimentResult
 from flows.run import run_arms
 from flows.text_pinning import ForkPoint
 from ratchet.errors import ParameterError
+from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.loading import expand_paths, merge_changes
+from ratchet.parameters.loading import expand_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.run_folder import find_run

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.loading import expand_paths, merge_changes
+from ratchet.parameters.loading import expand_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.keys import canonical_json
 

@@ -13,6 +13,7 @@ from flows import temporary_server
 from flows.identity import ArmChanges, Arms, absolute_settings, read_arms, stable_run_id
 from flows.result import ExperimentResult
 from ratchet.errors import RatchetError, StageFailedError, StoreError
+from ratchet.parameters.base_run import with_base_run
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 
@@ -49,7 +50,7 @@ def run_experiment(
     StageFailedError
         If a stage failed otherwise; the message has the command that goes on.
     """
-    chosen = _as_parameters(hyper_params)
+    chosen = _as_parameters(hyper_params, settings or ExperimentSettings())
     return run_arms(read_arms(chosen, arms), settings, name=name, force=force)
 
 
@@ -152,7 +153,9 @@ def _make_home(home: Path) -> None:
         ) from error
 
 
-def _as_parameters(hyper_params: HyperParameters | Mapping[str, Any]) -> HyperParameters:
+def _as_parameters(
+    hyper_params: HyperParameters | Mapping[str, Any], settings: ExperimentSettings
+) -> HyperParameters:
     if isinstance(hyper_params, HyperParameters):
         return hyper_params
-    return HyperParameters.from_dict(hyper_params)
+    return HyperParameters.from_dict(with_base_run(hyper_params, settings.runs))

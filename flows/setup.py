@@ -13,6 +13,7 @@ from flows.pinning import Fork, arm_keys, recorded_stages, run_path
 from flows.recording import RunRecorder
 from flows.usage import spent_by_run
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
@@ -81,6 +82,7 @@ def open_run(
     all_arms = read_arms(HyperParameters.from_dict(hyper_params), arms)
     run_id = chosen.run_id or stable_run_id(name, all_arms)
     chosen = chosen.model_copy(update={"run_id": run_id})
+    refuse_unread_budget(chosen, all_arms.values())
     store = StageStore(store_url(chosen))
     store.check_writable()
     uri = tracking_uri(chosen)

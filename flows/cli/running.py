@@ -81,7 +81,8 @@ def fork(
     no_progress: NoProgress = False,
 ) -> None:
     """Start a new run that shares another's stages before a point and goes on with changes."""
-    from ratchet.parameters.loading import expand_paths, merge_changes, parse_overrides
+    from ratchet.parameters.changes import merge_changes
+    from ratchet.parameters.loading import expand_paths, parse_overrides
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import find_run
 

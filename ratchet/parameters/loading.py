@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError, RatchetError, nearest
+from ratchet.parameters.base_run import with_base_run
+from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.files import parse_yaml, read_mapping
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.reserved import refuse_reserved_parameters, refuse_reserved_settings
+from ratchet.parameters.reserved import (
+    refuse_reserved_parameters,
+    refuse_reserved_settings,
+    refuse_unread_budget,
+)
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import check_protocol_parameters
 
@@ -72,8 +78,9 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
     settings.setdefault("base_dir", str(file.resolve().parent))
-    _check_keys(data, file)
     try:
+        data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
+        _check_keys(data, file)
         experiment = ExperimentFile(
             name=file.stem,
             path=file.resolve(),
@@ -81,8 +88,10 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
             settings=ExperimentSettings.from_dict(settings),
             arms={str(name): _read_arm(str(name), data, change) for name, change in arms.items()},
         )
+        all_params = (experiment.hyper_params, *experiment.arms.values())
         refuse_reserved_settings(experiment.settings)
-        for params in (experiment.hyper_params, *experiment.arms.values()):
+        refuse_unread_budget(experiment.settings, all_params)
+        for params in all_params:
             refuse_reserved_parameters(params)
             check_protocol_parameters(params, base_dir=file.resolve().parent)
         return experiment
@@ -110,22 +119,6 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     return result
 
 
-def merge_changes(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Put nested changes over nested data.
-
-    Mappings are merged, all else is replaced; a mapping of another ``kind`` (an update
-    schedule) replaces the whole.
-    """
-    result = dict(data)
-    for key, value in changes.items():
-        old = result.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
-            result[key] = merge_changes(old, value)
-        else:
-            result[key] = value
-    return result
-
-
 def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Nest dotted keys: ``{"rl.lr": 1, "rl": {"gamma": 1}}`` → ``{"rl": {"lr": 1, "gamma": 1}}``.
 
@@ -143,10 +136,6 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
             nested = {part: nested}
         result = merge_changes(result, nested)
     return result
-
-
-def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return "kind" not in new or old.get("kind", "constant") == new["kind"]
 
 
 def _read_arm(name: str, main: Mapping[str, Any], changes: object) -> HyperParameters:

@@ -1,0 +1,26 @@
+"""Put changes over plain, nested parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def merge_changes(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Put nested changes over nested data.
+
+    Mappings are merged, all else is replaced; a mapping of another ``kind`` (an update
+    schedule) replaces the whole.
+    """
+    result = dict(data)
+    for key, value in changes.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
+            result[key] = merge_changes(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return "kind" not in new or old.get("kind", "constant") == new["kind"]
