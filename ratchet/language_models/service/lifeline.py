@@ -23,7 +23,8 @@ def leave_with_parent() -> None:
     """End this process when the other side of its standard input is closed."""
 
     def watch() -> None:
-        while sys.stdin.buffer.read(4096):
+        descriptor = sys.stdin.fileno()  # the file object could not be closed while it is read
+        while os.read(descriptor, 4096):
             pass
         os._exit(1)
 
