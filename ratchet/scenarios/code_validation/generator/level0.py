@@ -17,6 +17,8 @@ MIN_STEPS, MAX_STEPS = 2, 4
 SMALLEST, LARGEST = 2, 9
 OPERATIONS = (("add", "+"), ("subtract", "-"), ("multiply by", "*"))
 """How a statement and a program call each operation."""
+BUG_KINDS = ("arithmetic", "constant")
+"""The kinds of bugs (``mutation.RULES``) that leave each step beside its line."""
 
 _INPUTS = (0, 1, 2, 5, 10, -3)
 
