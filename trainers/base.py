@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.instance import AnyScenarioInstance
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
@@ -57,7 +57,7 @@ class Trainer(ABC):
     def __init__(
         self,
         hyper_params: HyperParameters,
-        scenario_instance: ScenarioInstance,
+        scenario_instance: AnyScenarioInstance,
         settings: ExperimentSettings,
     ) -> None:
         self.hyper_params = hyper_params

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.parameters.trainers import TrainerReference
-    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.instance import AnyScenarioInstance
 
 ENTRY_POINT_GROUP = "ratchet.trainers"
 _REGISTERED: dict[str, type[Trainer]] = {}
@@ -110,7 +110,7 @@ def _find(reference: str | TrainerReference, base_dir: str | Path | None) -> typ
 
 def build_trainer(
     hyper_params: HyperParameters,
-    scenario_instance: ScenarioInstance,
+    scenario_instance: AnyScenarioInstance,
     settings: ExperimentSettings,
     base_dir: str | Path | None = None,
 ) -> Trainer:

@@ -16,6 +16,7 @@ from trainers.base import Trainer
 if TYPE_CHECKING:
     from ratchet.agents.combined import CombinedAgents
     from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.instance import ScenarioInstance
 
 
 class TensorDictTrainer(Trainer):
@@ -27,6 +28,7 @@ class TensorDictTrainer(Trainer):
     """
 
     plays_text = False
+    scenario_instance: ScenarioInstance
 
     @property
     def device(self) -> torch.device:

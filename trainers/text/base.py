@@ -25,7 +25,7 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nest
 from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 from trainers.text.components import TextTrainerComponents
-from trainers.text.jobs import await_jobs
+from trainers.text.jobs import await_jobs, no_job_stats
 from trainers.text.key_parameters import stage_parameters
 from trainers.text.loop import TextTrainLoop
 from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
@@ -45,6 +45,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     :meth:`_sample_rollouts` and :meth:`_get_log_stats`.
     """
 
+    training_usage: UsageMeter | None = None
+    """What the jobs that were last waited for have used."""
     _calls: Calls | None = None
 
     # -- what a subclass writes ------------------------------------------------------------
@@ -155,8 +157,11 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
         """Give the statistics of the iteration's rollouts."""
-        self._check_iteration(iteration)
         return self._get_log_stats(rollouts, train=True)
+
+    def test_stats(self, rollouts: NestedArrayDict) -> Metrics:
+        """Give the statistics of a test's rollouts."""
+        return self._get_log_stats(rollouts, train=False)
 
     def test(
         self, iteration: int | Literal["test"], journal_path: Path, dataset: str = "test"
@@ -172,7 +177,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         stage = "test" if iteration == "test" else "test_during_training"
         with self._open_calls(journal_path, stage) as calls:
             rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
-        return rollouts, self._get_log_stats(rollouts, train=False), calls.usage
+        return rollouts, self.test_stats(rollouts), calls.usage
 
     def create_fine_tune_jobs(
         self,
@@ -189,6 +194,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                     f" iterations, expected {iteration}."
                 )
             rollouts = concatenate_nested_array_dicts([*previous_rollouts, rollouts])
+        self._set_learning_agents()
         self._stage_create_fine_tune_jobs(rollouts)
         self._stage = "await_fine_tune_jobs"
         return self.state
@@ -196,9 +202,14 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def await_fine_tune_jobs(self, iteration: int) -> TrainerState:
         """Wait for the state's jobs and switch models; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
-        asyncio.run(await_jobs(self.shared_model_groups))
+        self.training_usage = UsageMeter("await_fine_tune_jobs")
+        asyncio.run(await_jobs(self.shared_model_groups, self.training_usage))
         self._iteration, self._stage = iteration + 1, "sample_rollouts"
         return self.state
+
+    def job_stats(self) -> Metrics:
+        """Say of each group whether it has no job, for lack of examples or since it is frozen."""
+        return no_job_stats(self.shared_model_groups)
 
     @classmethod
     def supports_stages(cls) -> bool:

@@ -74,12 +74,21 @@ class TextTrainerComponents(Trainer):
 
     @property
     def learning_model_groups(self) -> dict[str, list[str]]:
-        """The groups that learn in this iteration, each with those of its agents that do."""
+        """The groups that learn in this iteration, each with those of its agents that do.
+
+        The others need no job; asked for one, they make none, and learn from none of their
+        agents whose schedule is off.
+        """
         learning = {
             name: [agent for agent in group.agent_names if self.is_learning(agent)]
             for name, group in self.shared_model_groups.items()
         }
         return {name: agents for name, agents in learning.items() if agents}
+
+    def _set_learning_agents(self) -> None:
+        """Tell the groups whom to learn from in this iteration."""
+        for group in self.shared_model_groups.values():
+            group.learning_agents = frozenset(filter(self.is_learning, group.agent_names))
 
     # -- state -----------------------------------------------------------------------------
 

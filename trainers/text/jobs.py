@@ -12,14 +12,22 @@ from ratchet.errors import FineTuneError
 
 if TYPE_CHECKING:
     from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
+    from ratchet.language_models.usage import UsageMeter
     from trainers.text.state import State
 
 _LOGGER = logging.getLogger(__name__)
 _NO_JOB = ("frozen", "insufficient_data")
 
 
-async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup]) -> None:
+async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: UsageMeter) -> None:
     """Wait until no job runs any more, then switch models; nothing is switched if one failed.
+
+    Parameters
+    ----------
+    groups
+        By name.
+    usage
+        Counts what the jobs used.
 
     Raises
     ------
@@ -36,10 +44,20 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup]) -> None:
         )
         raise FineTuneError(f"fine-tune jobs failed: {reasons}. Run the same again to retry.")
     for name, group in groups.items():
-        if statuses[name] == "succeeded":
-            group.switch_to_next_model()
-        else:
+        if statuses[name] in _NO_JOB:
             _LOGGER.info("group %s keeps its model: %s", name, statuses[name])
+        group.record_usage(usage)
+        group.switch_to_next_model()
+
+
+def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, float]:
+    """Give 0 or 1 for each group and reason to have no job."""
+    stats = {}
+    for name, group in groups.items():
+        state = group.state
+        found = state.no_job_reason or ("frozen" if state.fine_tune_job_id is None else None)
+        stats |= {f"{name}.{reason}": float(found == reason) for reason in _NO_JOB}
+    return stats
 
 
 def without_jobs(state: State) -> State:

@@ -20,6 +20,7 @@ from trainers.text.run_files import RunFiles
 if TYPE_CHECKING:
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from trainers.text.base import PureTextRlTrainer
+    from trainers.text.staged import Metrics
     from trainers.text.state import State, TrainLoopStage
 
 
@@ -118,6 +119,8 @@ class TextTrainLoop:
             previous = [self._get(_train_name(earlier)) for earlier in range(state.iteration)]
         rollouts = self._get(_train_name(state.iteration))
         self.trainer.create_fine_tune_jobs(state.iteration, rollouts, previous)
+        stats = self.trainer.job_stats()
+        self.trainer.log_stats(stats, iteration=state.iteration, stage="create_fine_tune_jobs")
 
     def _await_fine_tune_jobs(self, state: State) -> None:
         try:
@@ -132,11 +135,23 @@ class TextTrainLoop:
         """Test on every test set."""
         for dataset in self.trainer.scenario_instance.test_environments:
             name = "test" if dataset == "test" else f"test.{dataset}"
-            rollouts, stats, _ = self.trainer.test("test", self.files.journal(name), dataset)
+            rollouts, stats = self._played_already(state, dataset) or self._play(name, dataset)
             self._keep(name, rollouts)
             self._write_transcripts(name, rollouts)
             self.trainer.log_stats(stats, iteration=state.iteration, stage=name)
         self._go_to("done")
+
+    def _play(self, name: str, dataset: str) -> tuple[NestedArrayDict, Metrics]:
+        rollouts, stats, _ = self.trainer.test("test", self.files.journal(name), dataset)
+        return rollouts, stats
+
+    def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
+        """Give the last iteration's test if there was one: of the same models and rollouts."""
+        name = _test_name(state.iteration)
+        if dataset != "test" or not (name in self._rollouts or self.files.has_rollouts(name)):
+            return None
+        rollouts = self._get(name)
+        return rollouts, self.trainer.test_stats(rollouts)
 
     # -- rollouts --------------------------------------------------------------------------
 

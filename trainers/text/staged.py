@@ -162,6 +162,17 @@ class StagedTextTrainer(ABC):
         """
 
     @abstractmethod
+    def job_stats(self) -> Metrics:
+        """Say of each shared model group whether it has no job, and why, by 0 and 1.
+
+        ``GROUP.insufficient_data`` and ``GROUP.frozen``, for the state after
+        :meth:`create_fine_tune_jobs`.
+        """
+
+    training_usage: UsageMeter | None
+    """What the jobs that were last waited for have used."""
+
+    @abstractmethod
     def await_fine_tune_jobs(self, iteration: int) -> State:
         """Wait for the state's jobs and switch to the models they made.
 

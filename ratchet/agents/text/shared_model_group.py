@@ -77,6 +77,7 @@ class PureTextSharedModelGroup:
 
     Notes
     -----
+    Jobs train ``learning_agents`` only: all, unless a trainer with update schedules sets others.
     Methods that speak to the service wait for it; those that are no coroutines may be called with
     or without a running event loop.
     """
@@ -91,6 +92,7 @@ class PureTextSharedModelGroup:
         _check_agreement(name, agents)
         self.name = name
         self.agents = {agent.agent_name: agent for agent in agents}
+        self.learning_agents = frozenset(self.agents)
         self.parameters = agents[0].parameters
         self.endpoint = agents[0].endpoint
         self._seed = hyper_params.seed
@@ -147,6 +149,8 @@ class PureTextSharedModelGroup:
         self._check_names({*rollouts_per_agent, *replaced})
         examples: list[Example] = []
         for name, agent in self.agents.items():
+            if name not in self.learning_agents:
+                continue
             if name in rollouts_per_agent:
                 examples += supervised_examples(rollouts_per_agent[name], agent.agent_index)
             if name in replaced:
@@ -166,7 +170,8 @@ class PureTextSharedModelGroup:
         self._check_names(set(pairs_per_agent))
         examples: list[Example] = []
         for name in self.agents:
-            examples += preference_examples(pairs_per_agent.get(name, ()))
+            if name in self.learning_agents:
+                examples += preference_examples(pairs_per_agent.get(name, ()))
         self._create_job("dpo", examples)
 
     def get_fine_tune_job_status(self) -> GroupStatus:
@@ -236,7 +241,7 @@ class PureTextSharedModelGroup:
                 f"group {self.name!r}: it has the job {self._state.fine_tune_job_id} already."
                 " Switch to its model before the next is made."
             )
-        if self.parameters.freeze_agent:
+        if self.parameters.freeze_agent or not self.learning_agents:
             self.state = replace(self._state, no_job_reason="frozen")
             return
         if len(examples) < MIN_EXAMPLES:
