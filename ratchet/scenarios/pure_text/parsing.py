@@ -68,9 +68,9 @@ def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
     """Give the text after each header that is there, by channel; a repeated one goes on."""
     channels = list(headers)
     found = list(_pattern(tuple(headers.values())).finditer(text))
-    ends = [match.start() for match in found[1:]] + [len(text)]
+    starts = [match.start() for match in found] + [len(text)]
     parts: dict[str, list[str]] = {}
-    for match, end in zip(found, ends, strict=True):
+    for match, end in zip(found, starts[1:], strict=True):
         channel = channels[_place(match)]
         parts.setdefault(channel, []).append(text[match.end() : end].strip())
     return {channel: "\n".join(filter(None, said)) for channel, said in parts.items()}
