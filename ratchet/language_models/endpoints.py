@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-from ratchet.errors import MissingKeyError
+from ratchet.errors import MissingKeyError, ParameterError
 
 if TYPE_CHECKING:
     from ratchet.agents.text.parameters import TextAgentParameters
@@ -48,6 +48,14 @@ class Endpoint:
     api_key_name: str | None = None
     api_version: str | None = None
     timeout_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.base_url or "")
+        if parts.query or "@" in parts.netloc:
+            raise ParameterError(
+                f"base_url of {self.label}: got one with a user, a password or a query, expected"
+                " none. Put the key into an environment variable and name it in api_key_name."
+            )
 
     @classmethod
     def of(cls, parameters: TextAgentParameters) -> Endpoint:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ValidationError
 
 from ratchet.errors import nearest
 
+SECRET_VALUE = "secret_value"
+"""Type of an error whose message must not repeat the value."""
+
 
 def describe_validation_error(
     error: ValidationError, *, prefix: str = "", model: type[BaseModel] | None = None
@@ -52,6 +55,8 @@ def _describe(problem: Any, known: list[str]) -> str:  # noqa: ANN401 -- pydanti
         return f"unknown parameter (value {problem['input']!r}).{nearest(name, known)}"
     if problem["type"] == "missing":
         return "missing, but required. Add it to the experiment file."
+    if problem["type"] == SECRET_VALUE:
+        return f"{problem['msg']}."
     return f"got {problem['input']!r} ({type(problem['input']).__name__}). {problem['msg']}."
 
 

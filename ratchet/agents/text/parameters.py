@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 from typing import ClassVar, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import SubParameters
+from ratchet.parameters.messages import SECRET_VALUE
 
 _WORDS_TO_TOKENS = 1.5
 _TENSOR_PARAMETERS = (
@@ -47,6 +58,8 @@ class TextAgentParameters(AgentParameters):
     named. Agents of one ``shared_model_group`` train one model; each its own when not given.
     """
 
+    model_config = ConfigDict(hide_input_in_errors=True)
+
     is_text: ClassVar[bool] = True
 
     model_name: str = Field(default="ratchet-tiny", min_length=1)
@@ -70,6 +83,20 @@ class TextAgentParameters(AgentParameters):
         if self.max_tokens_per_message is not None:
             return self.max_tokens_per_message
         return math.ceil(_WORDS_TO_TOKENS * self.max_response_words)
+
+    @field_validator("base_url")
+    @classmethod
+    def _keep_secrets_out(cls, url: str | None) -> str | None:
+        """Refuse a URL that may hold a secret, without repeating it."""
+        parts = urlsplit(url or "")
+        if parts.query or "@" in parts.netloc:
+            raise PydanticCustomError(
+                SECRET_VALUE,
+                "The URL has a user, a password or a query, which would be written down with the"
+                " parameters; put the key into an environment variable and name it in"
+                " api_key_name",
+            )
+        return url
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:

@@ -1,0 +1,258 @@
+"""What a text experiment will at most ask of its services: calls, tokens, money, and time.
+
+At most: every game goes to its last round and every message to its limit of tokens. Replies that
+can't be read and are asked for again come on top; games that end early go off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ratchet.agents.text.parameters import TextAgentParameters
+from ratchet.errors import ParameterError
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
+from ratchet.parameters.settings import ExperimentSettings
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+
+PROBLEM_TOKENS = 600
+"""What a question, a solution and the instructions around them are taken for."""
+CALL_SECONDS = 2.0
+JOB_SECONDS = 900.0
+"""What a call and a fine-tune job of a paid service are taken for; ours are much faster."""
+EMBEDDED_CALL_SECONDS = 0.1
+EMBEDDED_JOB_SECONDS = 60.0
+
+_AUTO_EPOCHS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StageEstimate:
+    """One stage of one iteration; ``iteration`` -1 for the test after all.
+
+    ``cost`` leaves out the models in ``unpriced_models``.
+    """
+
+    stage: str
+    iteration: int
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    training_tokens: int = 0
+    cost: float = 0.0
+    seconds: float = 0.0
+    unpriced_models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """All stages, in order."""
+
+    stages: tuple[StageEstimate, ...]
+
+    @property
+    def total(self) -> StageEstimate:
+        """The sum of all stages."""
+        total = StageEstimate("total", -1)
+        for stage in self.stages:
+            total = replace(
+                total,
+                calls=total.calls + stage.calls,
+                prompt_tokens=total.prompt_tokens + stage.prompt_tokens,
+                completion_tokens=total.completion_tokens + stage.completion_tokens,
+                training_tokens=total.training_tokens + stage.training_tokens,
+                cost=total.cost + stage.cost,
+                seconds=total.seconds + stage.seconds,
+                unpriced_models=tuple(sorted({*total.unpriced_models, *stage.unpriced_models})),
+            )
+        return total
+
+
+def estimate_experiment(
+    hyper_params: HyperParameters,
+    num_train: int,
+    num_test: int,
+    settings: ExperimentSettings | None = None,
+    *,
+    problem_tokens: int = PROBLEM_TOKENS,
+) -> Estimate:
+    """Estimate all stages of a text experiment.
+
+    Parameters
+    ----------
+    hyper_params
+        The experiment's.
+    num_train, num_test
+        The sizes of its datasets.
+    settings
+        Of these: prices, workers and limits per minute.
+    problem_tokens
+        The mean length of a question, a solution and the instructions around them.
+
+    Raises
+    ------
+    ParameterError
+        If the agents are no chat models.
+    """
+    from ratchet.protocols.registry import build_protocol_handler
+
+    handler = build_protocol_handler(hyper_params)
+    game = _Game(hyper_params, handler, problem_tokens)
+    table = _Table(hyper_params, settings or ExperimentSettings(), game)
+    return Estimate(tuple(table.stages(num_train, num_test)))
+
+
+class _Game:
+    """Calls and tokens of one game, by agent, when it goes to its last round."""
+
+    def __init__(
+        self, hyper_params: HyperParameters, handler: ProtocolHandler, problem_tokens: int
+    ) -> None:
+        self.agents: dict[str, TextAgentParameters] = {}
+        for name in handler.agent_names:
+            parameters = hyper_params.agents[name]
+            if not isinstance(parameters, TextAgentParameters):
+                raise ParameterError(
+                    f"agents.{name}: got {type(parameters).__name__}, expected a chat model's"
+                    " parameters: only calls to chat models are estimated."
+                )
+            self.agents[name] = parameters
+        self._problem_tokens = problem_tokens
+        active = handler.can_be_active_mask.any(-1).tolist()
+        self.rounds: list[list[str]] = [
+            [name for name, acts in zip(self.agents, row, strict=True) if acts] for row in active
+        ]
+
+    def calls(self, branches: int) -> Iterator[tuple[str, int, int]]:
+        """Give (agent, calls, prompt tokens of each) round by round.
+
+        Parameters
+        ----------
+        branches
+            How many replies are sampled at each step: 1 for a game, more for a tree.
+        """
+        history = 0
+        for round, names in enumerate(self.rounds):
+            for name in names:
+                yield name, branches ** (round + 1), self._problem_tokens + history
+            history += sum(self.agents[name].max_tokens for name in names)
+
+    @property
+    def transcript_tokens(self) -> int:
+        """The tokens of a whole game, as an example holds them."""
+        said = sum(self.agents[name].max_tokens for names in self.rounds for name in names)
+        return self._problem_tokens + said
+
+
+class _Table:
+    """Estimates of all stages."""
+
+    def __init__(
+        self, hyper_params: HyperParameters, settings: ExperimentSettings, game: _Game
+    ) -> None:
+        self._hyper_params = hyper_params
+        self._settings = settings
+        self._game = game
+        self._prices = PriceTable.load(settings.prices)
+        self._is_tree = hyper_params.trainer_name == "pure_text_malt"
+
+    def stages(self, num_train: int, num_test: int) -> Iterator[StageEstimate]:
+        """Give all stages in order."""
+        rl, text_rl = self._hyper_params.rl, self._hyper_params.text_rl
+        per_iteration = rl.rollouts_per_iteration or num_train
+        tested = num_test if text_rl.test_on_whole_dataset else min(per_iteration, num_test)
+        responses = self._hyper_params.pure_text_malt.num_responses_per_timestep
+        last = rl.num_iterations - 1
+        for iteration in range(rl.num_iterations):
+            branches = responses if self._is_tree else 1
+            yield self._playing("sample_rollouts", iteration, per_iteration, branches)
+            tests = {"all": True, "last": iteration == last, "none": False}
+            if tests.get(text_rl.test_scheme, iteration in (0, last)):
+                yield self._playing("test_during_training", iteration, tested, 1)
+            if iteration < last:
+                earlier = iteration if text_rl.fine_tune_on_all_previous_rollouts else 0
+                yield self._training(iteration, per_iteration * (1 + earlier), branches)
+        yield self._playing("test", -1, tested, 1)
+
+    def _playing(self, stage: str, iteration: int, games: int, branches: int) -> StageEstimate:
+        estimate = StageEstimate(stage, iteration)
+        chain_seconds = 0.0
+        for name, calls, prompt_tokens in self._game.calls(branches):
+            agent = self._game.agents[name]
+            prompt, completion = (calls * games * n for n in (prompt_tokens, agent.max_tokens))
+            price = self._price(agent, is_tuned=iteration != 0)
+            estimate = replace(
+                estimate,
+                calls=estimate.calls + calls * games,
+                prompt_tokens=estimate.prompt_tokens + prompt,
+                completion_tokens=estimate.completion_tokens + completion,
+                cost=estimate.cost + (price.of_call(prompt, completion) if price else 0.0),
+                unpriced_models=_with_unpriced(estimate, agent, price),
+            )
+            chain_seconds += calls * self._call_seconds(agent)
+        waves = math.ceil(games / self._settings.num_rollout_workers)
+        return replace(estimate, seconds=max(waves * chain_seconds, self._limit_seconds(estimate)))
+
+    def _training(self, iteration: int, games: int, branches: int) -> StageEstimate:
+        estimate = StageEstimate("await_fine_tune_jobs", iteration)
+        for agent in self._game.agents.values():
+            if agent.freeze_agent or agent.use_dummy_api:
+                continue
+            epochs = agent.fine_tuning.n_epochs or _AUTO_EPOCHS
+            examples = games * self._share(branches)
+            tokens = math.ceil(examples * self._game.transcript_tokens) * epochs
+            price = self._price(agent, is_tuned=False)
+            embedded = Endpoint.of(agent).is_embedded
+            estimate = replace(
+                estimate,
+                training_tokens=estimate.training_tokens + tokens,
+                cost=estimate.cost + (price.of_training(tokens) if price else 0.0),
+                unpriced_models=_with_unpriced(estimate, agent, price),
+                seconds=max(estimate.seconds, EMBEDDED_JOB_SECONDS if embedded else JOB_SECONDS),
+            )
+        return estimate
+
+    def _share(self, branches: int) -> float:
+        """How many examples a game, or a tree, makes for an agent at most."""
+        if self._is_tree:
+            return float(sum(branches**depth for depth in range(len(self._game.rounds))))
+        selection = self._hyper_params.pure_text_ei
+        if self._hyper_params.trainer_name != "pure_text_ei":
+            return 1.0
+        is_weighted = selection.rollout_selection_method == "weighted_sampling"
+        return float(selection.weighting_sample_size_factor) if is_weighted else 1.0
+
+    def _price(self, agent: TextAgentParameters, *, is_tuned: bool) -> ModelPrice | None:
+        if agent.use_dummy_api or Endpoint.of(agent).is_embedded:
+            return FREE
+        tuned = is_tuned and not agent.freeze_agent and not agent.model_name.startswith("ft:")
+        return self._prices.find(f"ft:{agent.model_name}:" if tuned else agent.model_name)
+
+    def _call_seconds(self, agent: TextAgentParameters) -> float:
+        if agent.use_dummy_api:
+            return 0.0
+        return EMBEDDED_CALL_SECONDS if Endpoint.of(agent).is_embedded else CALL_SECONDS
+
+    def _limit_seconds(self, estimate: StageEstimate) -> float:
+        """How long the limits per minute make it last at least."""
+        tokens = estimate.prompt_tokens + estimate.completion_tokens
+        requests_limit = self._settings.requests_per_minute
+        tokens_limit = self._settings.tokens_per_minute
+        return 60.0 * max(
+            estimate.calls / requests_limit if requests_limit else 0.0,
+            tokens / tokens_limit if tokens_limit else 0.0,
+        )
+
+
+def _with_unpriced(
+    estimate: StageEstimate, agent: TextAgentParameters, price: ModelPrice | None
+) -> tuple[str, ...]:
+    if price is not None:
+        return estimate.unpriced_models
+    return tuple(sorted({*estimate.unpriced_models, agent.model_name}))

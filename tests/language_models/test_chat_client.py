@@ -1,0 +1,269 @@
+"""The chat client against a real local service: answers, retries, errors, and no key anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import logging
+import time
+import traceback
+
+import pytest
+
+from ratchet.errors import (
+    ContentFilterError,
+    LanguageModelError,
+    MissingKeyError,
+    ParameterError,
+    UnexpectedFinishError,
+)
+from ratchet.language_models.chat import ChatClient, shared_chat_client
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.rate_limits import RateLimiter
+from ratchet.language_models.retrying import RetryPolicy, retry_after_seconds
+from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+from ratchet.parameters.hyper_parameters import HyperParameters
+
+KEY = "sk-very-secret-0123456789"
+REQUEST = ChatRequest(
+    model="tiny",
+    messages=(ChatMessage("system", "Play."), ChatMessage("user", "Hi", name="Prover")),
+    temperature=0.5,
+    max_tokens=20,
+    seed=7,
+    stop=("END",),
+)
+
+
+@pytest.fixture
+def client(service, quick):
+    return ChatClient(Endpoint(service.url), quick)
+
+
+def ask(client, request=REQUEST):
+    return asyncio.run(client.complete(request))
+
+
+def test_the_request_says_all_and_the_completion_is_read(service, client):
+    assert ask(client) == Completion("Hello", "stop", 11, 7, "tiny-1")
+    (sent,) = service.requests
+    assert sent.path == "/v1/chat/completions"
+    assert sent.json == {
+        "model": "tiny",
+        "messages": [
+            {"role": "system", "content": "Play."},
+            {"role": "user", "content": "Hi", "name": "Prover"},
+        ],
+        "temperature": 0.5,
+        "max_tokens": 20,
+        "seed": 7,
+        "stop": ["END"],
+    }
+    assert ChatRequest.from_dict(REQUEST.to_dict()) == REQUEST
+
+
+def test_one_client_works_in_several_event_loops_and_leaves_nothing_open(service, client, recwarn):
+    for _ in range(3):
+        ask(client)
+    assert len(service.requests) == 3
+    assert not [w for w in recwarn if issubclass(w.category, ResourceWarning)]
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
+def test_what_may_pass_is_tried_again(service, client, answer, error, status):
+    service.script = [answer(status, error("busy")), answer(status, error("busy"))]
+    assert ask(client).text == "Hello"
+    assert len(service.requests) == 3
+
+
+def test_a_cut_connection_and_a_time_out_are_tried_again(service, quick, answer, chat):
+    client = ChatClient(Endpoint(service.url, timeout_seconds=0.3), quick)
+    service.script = [answer(cut=True), answer(body=chat(), delay=1.0)]
+    assert ask(client).text == "Hello"
+    assert len(service.requests) == 3
+
+
+def test_an_answer_that_is_no_completion_is_tried_again_then_an_error(service, client, answer):
+    service.script = [answer(body=b"<html>oops</html>")]
+    assert ask(client).text == "Hello"
+    service.default = answer(body={"choices": []})
+    with pytest.raises(LanguageModelError, match=r"failed 4 times.*no completion"):
+        ask(client)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
+def test_a_refusal_is_not_tried_again(service, client, answer, error, status):
+    service.script = [answer(status, error("no such thing"))]
+    with pytest.raises(LanguageModelError, match=rf"answered {status}: no such thing"):
+        ask(client)
+    assert len(service.requests) == 1
+
+
+def test_an_empty_purse_is_not_tried_again(service, client, answer, error):
+    service.script = [answer(429, error("You exceeded your quota", "insufficient_quota"))]
+    with pytest.raises(LanguageModelError, match="quota"):
+        ask(client)
+    assert len(service.requests) == 1
+
+
+def test_retry_after_is_honoured(service, client, answer, error):
+    service.script = [answer(429, error("slow down"), {"Retry-After": "0.4"})]
+    ask(client)
+    first, second = service.requests
+    assert 0.4 <= second.at - first.at < 2
+
+
+def test_too_long_a_retry_after_is_an_error_at_once(service, client, answer, error):
+    service.script = [answer(429, error("slow down"), {"Retry-After": "86400"})]
+    with pytest.raises(LanguageModelError, match="asks to wait 86400 s"):
+        ask(client)
+
+
+def test_retry_after_is_read_in_all_its_forms():
+    assert retry_after_seconds({"retry-after": "2"}) == 2
+    assert retry_after_seconds({"retry-after-ms": "250", "retry-after": "2"}) == 0.25
+    assert (
+        retry_after_seconds({"retry-after": email.utils.formatdate(1000, usegmt=True)}, 990) == 10
+    )
+    assert retry_after_seconds({"retry-after": "soon"}) is None
+    assert retry_after_seconds({}) is None
+
+
+def test_the_wait_doubles_up_to_its_bound_with_jitter():
+    policy = RetryPolicy(first_delay_seconds=1, max_delay_seconds=8)
+    assert [policy.delay(n, None, 1.0) for n in range(5)] == [1, 2, 4, 8, 8]
+    assert [policy.delay(n, None, 0.0) for n in range(2)] == [0.5, 1]
+    assert policy.delay(0, 30, 0.0) == 30
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"finish": "content_filter"}, ContentFilterError),
+        ({"text": "", "refusal": "I won't"}, ContentFilterError),
+        ({"finish": "tool_calls"}, UnexpectedFinishError),
+        ({"finish": "paused"}, UnexpectedFinishError),
+    ],
+)
+def test_withheld_or_oddly_ended_completions_are_errors(service, client, answer, chat, body, kind):
+    service.script = [answer(body=chat(**body))]
+    with pytest.raises(kind):
+        ask(client)
+    assert len(service.requests) == 1
+
+
+def test_a_cut_off_completion_says_so(service, client, answer, chat):
+    service.script = [answer(body=chat(finish="length"))]
+    assert ask(client).finish_reason == "length"
+
+
+def test_a_filter_that_refuses_the_prompt_is_one_too(service, client, answer, error):
+    service.script = [answer(400, error("violates policy", "content_filter"))]
+    with pytest.raises(ContentFilterError):
+        ask(client)
+
+
+def test_no_key_in_errors_logs_or_reprs(service, quick, monkeypatch, caplog, answer, error):
+    monkeypatch.setenv("LAB_KEY", KEY)
+    caplog.set_level(logging.DEBUG)
+    client = ChatClient(Endpoint(service.url, api_key_name="LAB_KEY"), quick)
+    service.default = answer(503, error(f"busy with {KEY}"))
+    texts = []
+    for status in (401, 429, 503):
+        service.script = [answer(status, error(f"Incorrect API key provided: {KEY}"))]
+        with pytest.raises(LanguageModelError) as caught:
+            ask(client)
+        texts += ["".join(traceback.format_exception(caught.value)), repr(caught.value)]
+    assert service.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    texts += [caplog.text, repr(client), repr(client.endpoint), str(client.endpoint)]
+    assert "[key]" in "".join(texts)
+    assert all(KEY not in text for text in texts)
+
+
+@pytest.mark.parametrize("url", ["http://me:hunter2@lab:9/v1", "http://lab:9/v1?key=hunter3"])
+def test_a_url_with_a_secret_is_refused_and_not_shown(url):
+    with pytest.raises(ParameterError, match="lab:9/v1") as caught:
+        Endpoint(url)
+    assert "hunter" not in str(caught.value)
+    with pytest.raises(ParameterError, match="base_url") as caught:
+        HyperParameters(
+            scenario="code_validation",
+            trainer="pure_text_ei",
+            dataset="generated",
+            agents={"prover": {"base_url": url}},
+        )
+    assert "hunter" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_no_key_goes_to_a_service_it_was_not_named_for(service, client, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    ask(client)
+    assert KEY not in str(service.requests[0].headers)
+
+
+def test_a_missing_key_says_which_variable(monkeypatch):
+    with pytest.raises(MissingKeyError, match="OPENAI_API_KEY"):
+        ask(ChatClient(Endpoint()))
+    with pytest.raises(MissingKeyError, match="LAB_KEY"):
+        ask(ChatClient(Endpoint("http://127.0.0.1:9", api_key_name="LAB_KEY")))
+    monkeypatch.delenv("RATCHET_LLM_URL", raising=False)
+    with pytest.raises(MissingKeyError, match="ratchet llm serve"):
+        ask(ChatClient(Endpoint("embedded")))
+
+
+def test_the_embedded_service_is_found_by_its_variable(service, monkeypatch):
+    monkeypatch.setenv("RATCHET_LLM_URL", service.url)
+    assert ask(ChatClient(Endpoint("embedded"))).text == "Hello"
+
+
+def test_azures_form_of_the_api(service, quick, monkeypatch):
+    monkeypatch.setenv("AZURE_KEY", KEY)
+    url = service.url.removesuffix("/v1")
+    endpoint = Endpoint(url, api_key_name="AZURE_KEY", api_version="2025-01-01")
+    assert ask(ChatClient(endpoint, quick)).text == "Hello"
+    (sent,) = service.requests
+    assert sent.path == "/openai/deployments/tiny/chat/completions"
+    assert sent.query == {"api-version": ["2025-01-01"]}
+    assert sent.headers["api-key"] == KEY
+
+
+def test_hundreds_are_in_flight_at_once(service, client, answer, chat):
+    service.default = answer(body=chat(), delay=0.3)
+
+    async def many():
+        return await asyncio.gather(*(client.complete(REQUEST) for _ in range(200)))
+
+    begin = time.perf_counter()
+    assert len(asyncio.run(many())) == 200
+    assert time.perf_counter() - begin < 5  # one after the other: 60 s
+
+
+def test_requests_keep_to_their_limit(service, quick):
+    client = ChatClient(Endpoint(service.url), quick, RateLimiter(4, None, window_seconds=0.4))
+
+    async def many():
+        await asyncio.gather(*(client.complete(REQUEST) for _ in range(10)))
+
+    asyncio.run(many())
+    times = sorted(request.at for request in service.requests)
+    assert all(later - earlier > 0.35 for earlier, later in zip(times, times[4:], strict=False))
+    assert times[-1] - times[0] < 2
+
+
+def test_tokens_keep_to_their_limit_with_what_was_used(service, quick):
+    client = ChatClient(Endpoint(service.url), quick, RateLimiter(None, 40, window_seconds=0.4))
+
+    async def three():
+        for _ in range(3):  # 18 tokens each: two fit, the third waits
+            await client.complete(REQUEST)
+
+    asyncio.run(three())
+    first, second, third = (request.at for request in service.requests)
+    assert second - first < 0.3
+    assert third - first > 0.35
+
+
+def test_agents_of_one_endpoint_share_its_client():
+    one = shared_chat_client(Endpoint("http://a/v1"), 10)
+    assert one is shared_chat_client(Endpoint("http://a/v1"), 10)
+    assert one is not shared_chat_client(Endpoint("http://b/v1"), 10)
