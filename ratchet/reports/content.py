@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.reports.labels import arm_label
+from ratchet.reports.spending import SpendingRow, read_spending
 from ratchet.reports.transcripts import PackedTranscripts, read_transcripts
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
 from ratchet.tracking.metrics import MetricPoint
@@ -58,6 +60,7 @@ class Content:
     arms: Sequence[Arm]
     events: Sequence[Mapping[str, Any]]
     transcripts: Sequence[PackedTranscripts] = ()
+    spending: Sequence[SpendingRow] = ()
 
     @property
     def is_comparison(self) -> bool:
@@ -77,12 +80,9 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
         points, tables = folder.read_metrics(), folder.read_tables()
         events += folder.read_events()
         for name in _arm_names(manifest, points, tables):
-            label = name
-            if len(folders) > 1:
-                label = manifest.run_id if name == MAIN_ARM else f"{manifest.run_id} · {name}"
             arms.append(
                 Arm(
-                    label,
+                    arm_label(manifest.run_id, name, several=len(folders) > 1),
                     manifest.arms.get(name, {}),
                     [point for point in points if point.arm == name],
                     {table.name: table for table in tables if table.arm == name},
@@ -90,7 +90,9 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
                 )
             )
     title = manifests[0].name if len(folders) == 1 else f"{len(folders)} runs compared"
-    return Content(title, manifests, arms, events, read_transcripts(folders))
+    return Content(
+        title, manifests, arms, events, read_transcripts(folders), read_spending(folders)
+    )
 
 
 def _arm_names(

@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ratchet.reports.content import Arm
 from ratchet.reports.tables import WlRow
+from ratchet.reports.transcripts import PackedTranscripts
+from ratchet.statistics.estimate import Estimate
 
 MAX_POINTS = 500
 SMOOTH_FROM = 40
@@ -86,6 +88,37 @@ def wl_figures(rows: Sequence[WlRow], labels: Sequence[str]) -> list[Figure]:
         }
         figures.append(Figure(f"wl-{dataset}", dataset, "WL", traces, layout))
     return figures
+
+
+def tested_figures(
+    arms: Sequence[Arm], transcripts: Sequence[PackedTranscripts], final: Mapping[str, int]
+) -> list[Figure]:
+    """Draw the accuracy of the tests of an arm that is tested while it learns, with intervals.
+
+    Parameters
+    ----------
+    arms
+        The report's arms; their order gives the colours.
+    transcripts
+        Of tests and of rollouts.
+    final
+        The iterations an arm has: where its final test stands.
+    """
+    traces = []
+    for place, arm in enumerate(arms):
+        tests = [t for t in transcripts if t.is_test and t.label == arm.label and t.accuracy]
+        if len(tests) > 1:
+            end = final.get(arm.label, 0)
+            traces.append(_tested_trace(tests, end, place, arm.label))
+    if not traces:
+        return []
+    layout = {
+        "xaxis": {"title": {"text": "iteration"}},
+        "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
+        "shapes": [_chance_line()],
+        "showlegend": len(traces) > 1,
+    }
+    return [Figure("tested", "Accuracy in tests, 95 % intervals", "Accuracy", traces, layout)]
 
 
 def split_agent(name: str, agents: Sequence[str]) -> tuple[str, str]:
@@ -190,6 +223,37 @@ def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dic
     return [faint, line | {"y": _rounded(smooth(ys, window))}]
 
 
+def _tested_trace(
+    tests: Sequence[PackedTranscripts], end: int, place: int, label: str
+) -> dict[str, Any]:
+    found = [(end if t.iteration is None else t.iteration, t.accuracy) for t in tests]
+    points = [(x, estimate) for x, estimate in found if estimate is not None]
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": label,
+        "x": [x for x, _ in points],
+        "y": _rounded([estimate.value for _, estimate in points]),
+        "error_y": _error_bars([estimate for _, estimate in points]),
+        "line": {"width": 2},
+        "marker": {"size": 8},
+        "text": [f"{estimate.percent()}, n={estimate.n}" for _, estimate in points],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"color": place},
+    }
+
+
+def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": _rounded([estimate.high - estimate.value for estimate in estimates]),
+        "arrayminus": _rounded([estimate.value - estimate.low for estimate in estimates]),
+        "thickness": 1.6,
+        "width": 4,
+    }
+
+
 def _wl_trace(
     rows: Sequence[WlRow], place: int, label: str, num_labels: int
 ) -> dict[str, Any] | None:
@@ -203,14 +267,7 @@ def _wl_trace(
         "name": label,
         "x": [k + shift for k, _ in cells],
         "y": _rounded([cell.value for _, cell in cells]),
-        "error_y": {
-            "type": "data",
-            "symmetric": False,
-            "array": _rounded([cell.high - cell.value for _, cell in cells]),
-            "arrayminus": _rounded([cell.value - cell.low for _, cell in cells]),
-            "thickness": 1.6,
-            "width": 4,
-        },
+        "error_y": _error_bars([cell for _, cell in cells]),
         "marker": {"size": 9},
         "text": [f"{label}: {cell.percent()}, n={cell.n}" for _, cell in cells],
         "hovertemplate": "%{text}<extra></extra>",

@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.errors import DataError
 from ratchet.reports.content import Content, read_content
-from ratchet.reports.plots import OTHER, Figure, curve_figures, wl_figures
+from ratchet.reports.plots import OTHER, Figure, curve_figures, tested_figures, wl_figures
 from ratchet.reports.tables import (
     AccuracyRow,
     DifferenceRow,
@@ -19,6 +19,7 @@ from ratchet.reports.tables import (
     contestants,
     difference_rows,
     duration,
+    num_iterations,
     parameter_rows,
     show,
     stage_summaries,
@@ -108,7 +109,13 @@ def _sections(content: Content) -> dict[str, Any]:
     arms = content.arms
     accuracies, differences, by_wl = accuracy_rows(arms), difference_rows(arms), wl_rows(arms)
     labels = [contestant.label for contestant in contestants(arms)]
-    training = curve_figures(arms, "train", "iteration")
+    training = [
+        *curve_figures(arms, "train", "iteration"),
+        *curve_figures(arms, "log_stats", "iteration"),
+    ]
+    testing = curve_figures(arms, "test_during_training", "iteration")
+    ends = {arm.label: num_iterations(arm) for arm in arms}
+    tested = tested_figures(arms, content.transcripts, ends)
     pretraining = curve_figures(arms, "pretrain", "epoch")
     wl = wl_figures(by_wl, labels)
     parameters = parameter_rows(arms)
@@ -121,14 +128,17 @@ def _sections(content: Content) -> dict[str, Any]:
         "wl_labels": labels,
         "training": [figure for figure in training if figure.family != OTHER],
         "training_other": [figure for figure in training if figure.family == OTHER],
+        "testing": testing,
+        "tested": tested,
         "pretraining": pretraining,
+        "spending": content.spending,
         "test_metrics": test_metric_rows(arms),
         "transcripts": content.transcripts,
         "stages": stage_summaries(arms),
         "changed_parameters": [row for row in parameters if row.differs],
         "default_parameters": [row for row in parameters if not row.differs],
         "events": list(content.events)[-MAX_EVENTS:],
-        "figures_json": _figures_json([*training, *pretraining, *wl]),
+        "figures_json": _figures_json([*tested, *training, *testing, *pretraining, *wl]),
     }
 
 

@@ -203,13 +203,18 @@ def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for place, arm in enumerate(arms):
         for point in arm.points:
-            if point.stage.startswith("test"):
+            if point.stage.partition("-")[0] == "test":
                 for name, value in point.values.items():
                     found[f"{point.stage}/{name}"][place] = value
     return [
         (name, [show(cells[k]) if k in cells else "" for k in range(len(arms))])
         for name, cells in sorted(found.items())
     ]
+
+
+def num_iterations(arm: Arm) -> int:
+    """Give the number of the arm's last iteration that has left anything."""
+    return max((record.iteration for record in arm.stages), default=0)
 
 
 def show(value: object) -> str:

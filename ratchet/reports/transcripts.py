@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ratchet.errors import DataError
+from ratchet.reports.labels import arm_label
+from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.results import accuracy
 from ratchet.tracking.run_folder import RunFolder
 
 FOLDER = "transcripts"
@@ -28,14 +31,17 @@ class PackedTranscripts:
 
     Attributes
     ----------
-    run, arm, name
-        Where they come from; ``name`` is the file's, such as "3" or "test".
+    run, arm, label, name
+        Where they come from: the arm as the report calls it; ``name`` is the file's, such as "3"
+        or "test".
     title
         What people read: "Iteration 3", "Test after iteration 3", "Final test".
     number
         How many rollouts it has.
     right
         How many of them were decided rightly.
+    accuracy
+        Their share, with an interval over datapoints; None if there are no rollouts.
     packed
         The rollouts as JSON, compressed (gzip), in base 64; empty where the page would become too
         large.
@@ -43,11 +49,24 @@ class PackedTranscripts:
 
     run: str
     arm: str
+    label: str
     name: str
     title: str
     number: int
     right: int
+    accuracy: Estimate | None
     packed: str
+
+    @property
+    def is_test(self) -> bool:
+        """Whether it is a test rather than what was learned from."""
+        return "test" in self.name
+
+    @property
+    def iteration(self) -> int | None:
+        """The iteration at whose beginning it was played; None for the final test."""
+        number = _NUMBER.search(self.name)
+        return int(number.group()) if number else None
 
     @property
     def identifier(self) -> str:
@@ -89,7 +108,8 @@ def read_transcripts(
     room = limit
     for index in sorted(range(len(files)), key=lambda index: index not in ends):
         folder, arm, path = files[index]
-        transcripts = _read(folder.run_id, arm, path)
+        label = arm_label(folder.run_id, arm, several=len(folders) > 1)
+        transcripts = _read(folder.run_id, arm, label, path)
         if len(transcripts.packed) > room:
             transcripts = _emptied(transcripts)
         room -= len(transcripts.packed)
@@ -127,7 +147,7 @@ def _title(name: str) -> str:
     return f"Iteration {int(number.group())}" if number else name
 
 
-def _read(run: str, arm: str, path: Path) -> PackedTranscripts:
+def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
     rollouts = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -140,7 +160,18 @@ def _read(run: str, arm: str, path: Path) -> PackedTranscripts:
     text = json.dumps(rollouts, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     right = sum(bool(rollout["correct"]) for rollout in rollouts)
-    return PackedTranscripts(run, arm, path.stem, _title(path.stem), len(rollouts), right, packed)
+    columns = {name: [one[name] for one in rollouts] for name in ("datapoint_id", "correct")}
+    return PackedTranscripts(
+        run=run,
+        arm=arm,
+        label=label,
+        name=path.stem,
+        title=_title(path.stem),
+        number=len(rollouts),
+        right=right,
+        accuracy=accuracy(columns) if rollouts else None,
+        packed=packed,
+    )
 
 
 def _emptied(full: PackedTranscripts) -> PackedTranscripts:

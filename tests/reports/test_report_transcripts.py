@@ -11,6 +11,7 @@ import pytest
 
 from ratchet.errors import DataError
 from ratchet.reports import build_report
+from ratchet.reports.spending import read_spending
 from ratchet.reports.transcripts import read_transcripts
 
 needs_browser = pytest.mark.skipif(
@@ -76,6 +77,28 @@ def with_transcripts(run):
     write(run, "test", tests)
     write(run, "0", [rollout(rng, 0, 0, correct=True)], arm="alone")
     return run
+
+
+def test_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
+    rng = random.Random(2)
+    write(with_transcripts, "test-0", [rollout(rng, i, i, correct=i % 2 == 0) for i in range(40)])
+    row = {"arm": "main", "stage": "sample_rollouts", "agent": "prover", "model": "m"}
+    counts = {"calls": 2, "prompt_tokens": 10, "completion_tokens": 5, "training_tokens": 0}
+    rows = [{**row, **counts, "iteration": i, "paid": True, "cost": 0.5} for i in range(3)]
+    rows += [{**row, **counts, "agent": "verifier", "iteration": 0, "paid": True, "cost": None}]
+    (with_transcripts.path / "usage.json").write_text(json.dumps({"rows": rows}))
+    page = build_report(with_transcripts).read_text()
+    figures = json.loads(
+        page.split('<script id="figures" type="application/json">')[1].split("<")[0]
+    )
+    (figure,) = [figure for figure in figures if figure["id"] == "tested"]
+    (trace,) = figure["data"]
+    assert trace["x"] == [0, 240]  # at the beginning, and after the last of 240 iterations
+    assert trace["y"][0] == 0.5
+    assert trace["text"][0] == "50.0 % [35.2, 64.8], n=40"
+    spent = [(row.agent, row.calls, row.price) for row in read_spending([with_transcripts])]
+    assert spent == [("prover", 6, "1.50"), ("verifier", 2, "no price")]
+    assert "no price" in page
 
 
 def unpack(file):
