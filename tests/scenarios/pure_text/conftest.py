@@ -1,0 +1,168 @@
+"""Text games with players whose every move is known beforehand: no model and no network."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ratchet import HyperParameters
+from ratchet.language_models.types import ChatMessage
+from ratchet.protocols.handler import ProtocolHandler
+from ratchet.protocols.registry import build_protocol_handler
+from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.pure_text.prompts import build_prompt
+from ratchet.scenarios.pure_text.views import AgentView
+
+NUM_DATAPOINTS = 4
+
+
+@dataclass(frozen=True)
+class Action:
+    messages: Mapping[str, str]
+    raw_message: str
+    prompt: tuple[ChatMessage, ...] = ()
+    decision: int = 2
+    retry_count: int = 0
+    token_limit: bool = False
+    valid: bool = True
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Context:
+    call_prefix: str = ""
+
+
+def scripted_decision(seed: int, agent: str, round: int, eagerness: float = 0.3) -> int:
+    """Say what an agent decides, whether or not it may: known without playing."""
+    chance = random.Random(f"{seed}/{agent}/{round}")
+    return chance.choice((0, 1)) if chance.random() < eagerness else 2
+
+
+def scripted_text(seed: int, agent: str, round: int, channel: str) -> str | None:
+    """Say what an agent writes; now and then nothing."""
+    chance = random.Random(f"{seed}/{agent}/{round}/{channel}")
+    return None if chance.random() < 0.1 else f"{agent} in {channel} at {round}: {chance.random()}"
+
+
+class ScriptedAgent:
+    """Does what is known beforehand, and keeps what it saw."""
+
+    def __init__(self, name: str, handler: ProtocolHandler, eagerness: float) -> None:
+        self.name, self.handler, self.eagerness = name, handler, eagerness
+        self.views: list[AgentView] = []
+
+    async def act(self, view: AgentView, context: Context) -> Action:
+        assert view.agent_name == self.name
+        self.views.append(view)
+        return self.action(view)
+
+    def action(self, view: AgentView) -> Action:
+        # In every channel, those out of turn too: they must change nothing.
+        texts = {
+            channel: text
+            for channel in self.handler.message_channel_names
+            if (text := scripted_text(view.seed, self.name, view.round, channel)) is not None
+        }
+        prompt = build_prompt(view, self.handler.text_agent_spec(self.name), "system")
+        return Action(
+            texts,
+            raw_message=f"raw {self.name} {view.round}",
+            prompt=tuple(prompt),
+            decision=scripted_decision(view.seed, self.name, view.round, self.eagerness),
+            retry_count=view.round,
+            token_limit=view.round % 2 == 0,
+            prompt_tokens=10 + view.round,
+            completion_tokens=20 + view.round,
+        )
+
+
+def text_parameters(protocol: str, **changes: Any) -> HyperParameters:
+    """Dotted paths are written with two underscores."""
+    hyper_params = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        interaction_protocol=protocol,
+    )
+    return hyper_params.replace({key.replace("__", "."): v for key, v in changes.items()})
+
+
+def text_dataset(size: int = NUM_DATAPOINTS) -> NestedArrayDictDataset:
+    return NestedArrayDictDataset(
+        NestedArrayDict(
+            {
+                "question": [f"question {i}" for i in range(size)],
+                "solution": [f"solution {i}" for i in range(size)],
+                "y": np.arange(size) % 2,
+                "datapoint_id": np.arange(size),
+            },
+            size,
+        )
+    )
+
+
+@dataclass
+class TextGame:
+    """An environment and the agents that play in it."""
+
+    handler: ProtocolHandler
+    environment: PureTextEnvironment
+    agents: dict[str, ScriptedAgent]
+
+
+def text_game(
+    protocol: str | type[ProtocolHandler], *, eagerness: float = 0.3, **changes: Any
+) -> TextGame:
+    if isinstance(protocol, str):
+        hyper_params = text_parameters(protocol, **changes)
+        handler = build_protocol_handler(hyper_params)
+    else:
+        hyper_params = text_parameters("nip", **changes)
+        handler = protocol(hyper_params)
+    environment = PureTextEnvironment(hyper_params, text_dataset(), handler, train=True)
+    agents = {name: ScriptedAgent(name, handler, eagerness) for name in handler.agent_names}
+    return TextGame(handler, environment, agents)
+
+
+@pytest.fixture(scope="session")
+def make_text_game() -> Callable[..., TextGame]:
+    return text_game
+
+
+@pytest.fixture(scope="session")
+def make_text_parameters() -> Callable[..., HyperParameters]:
+    return text_parameters
+
+
+@pytest.fixture(scope="session")
+def make_text_dataset() -> Callable[..., NestedArrayDictDataset]:
+    return text_dataset
+
+
+@pytest.fixture(scope="session")
+def make_context() -> type[Context]:
+    return Context
+
+
+@pytest.fixture(scope="session")
+def make_action() -> type[Action]:
+    return Action
+
+
+@pytest.fixture(scope="session")
+def decision_script() -> Callable[..., int]:
+    return scripted_decision
+
+
+@pytest.fixture(scope="session")
+def text_script() -> Callable[..., str | None]:
+    return scripted_text
