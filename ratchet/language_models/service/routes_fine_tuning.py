@@ -31,7 +31,7 @@ _METADATA: dict[str, Any] = {
             "style": "deepObject",
             "explode": True,
             "description": "metadata[key]=value, or metadata=null for jobs without metadata",
-            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+            "schema": {"type": "object", "additionalProperties": True},
         }
     ]
 }
