@@ -8,9 +8,11 @@ a quarter of the time of ``chat.completions.create``.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 import weakref
 from collections.abc import AsyncGenerator
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -115,8 +117,15 @@ async def _close_with_loop(client: AsyncOpenAI) -> AsyncGenerator[None]:
         await client.close()
 
 
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read the certificates of authorities once: it takes longer than many calls."""
+    return httpx2.create_ssl_context()
+
+
 def _make_client(endpoint: Endpoint) -> AsyncOpenAI:
     http_client = DefaultAioHttpClient(
+        verify=_certificates(),
         limits=httpx2.Limits(
             max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS
         )

@@ -1,0 +1,164 @@
+"""The journal: finished calls are never made twice, whatever byte the writer died at."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+
+
+def request(text="Hi"):
+    return ChatRequest("tiny", (ChatMessage("user", text),))
+
+
+def completion(text):
+    return Completion(text, "stop", 3, 2, "tiny")
+
+
+class Model:
+    """Counts its calls and answers each differently."""
+
+    def __init__(self, delay=0.0):
+        self.calls = 0
+        self.delay = delay
+
+    async def __call__(self):
+        self.calls += 1
+        number = self.calls
+        await asyncio.sleep(self.delay)
+        return completion(f"answer {number} — ä\n")
+
+
+def call(journal, call_id, model, asked=None):
+    return asyncio.run(journal.call(call_id, asked or request(), model))
+
+
+def test_a_finished_call_is_replayed_by_a_later_journal(tmp_path):
+    model = Model()
+    with CallJournal(tmp_path / "deep" / "calls.jsonl") as journal:
+        first = call(journal, "r0/t0/prover/a0", model)
+        assert call(journal, "r0/t0/prover/a0", model) == first
+        assert (journal.calls_made, journal.calls_replayed) == (1, 1)
+    with CallJournal(tmp_path / "deep" / "calls.jsonl") as journal:
+        assert call(journal, "r0/t0/prover/a0", model) == first
+        assert call(journal, "r0/t0/prover/a1", model) != first
+        assert (journal.calls_made, journal.calls_replayed) == (1, 1)
+    assert model.calls == 2
+
+
+def test_a_changed_request_is_asked_anew_and_the_new_answer_counts(tmp_path):
+    model = Model()
+    with CallJournal(tmp_path / "calls.jsonl") as journal:
+        call(journal, "r0", model)
+        changed = call(journal, "r0", model, request("Hello"))
+        assert changed.text.startswith("answer 2")
+    with CallJournal(tmp_path / "calls.jsonl") as journal:
+        assert call(journal, "r0", model, request("Hello")) == changed
+    assert model.calls == 2
+
+
+def test_torn_at_any_byte_whole_lines_are_kept_and_the_next_begins_anew(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    with CallJournal(path) as journal:
+        for number in range(2):
+            call(journal, f"r{number}", Model())
+    content = path.read_bytes()
+    ends = [i + 1 for i, byte in enumerate(content) if byte == ord("\n")]
+    for size in range(ends[0] - 40, len(content) + 1):
+        path.write_bytes(content[:size])
+        model = Model()
+        with CallJournal(path) as journal:
+            whole = sum(size >= end - 1 for end in ends)  # all but the line's end is whole too
+            assert len(journal) == whole
+            call(journal, "r2", model)
+            for number in range(whole):
+                call(journal, f"r{number}", model)
+        assert model.calls == 1
+        with CallJournal(path) as journal:
+            assert len(journal) == whole + 1
+
+
+def test_zeros_of_a_lost_block_are_no_call(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    with CallJournal(path) as journal:
+        call(journal, "r0", Model())
+    with path.open("ab") as file:
+        file.write(b"\0" * 100)
+    with CallJournal(path) as journal:
+        assert len(journal) == 1
+        call(journal, "r1", Model())
+    with CallJournal(path) as journal:
+        assert len(journal) == 2
+
+
+def test_concurrent_calls_are_all_recorded_and_twins_wait_for_each_other(tmp_path):
+    model = Model(delay=0.01)
+
+    async def many():
+        with CallJournal(tmp_path / "calls.jsonl") as journal:
+            ids = [f"r{number % 50}" for number in range(100)]
+            return await asyncio.gather(*(journal.call(i, request(), model) for i in ids))
+
+    answers = asyncio.run(many())
+    assert model.calls == 50
+    assert answers[:50] == answers[50:]
+    lines = (tmp_path / "calls.jsonl").read_text().splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {f"r{n}" for n in range(50)}
+
+
+def test_a_failed_call_is_not_recorded_and_frees_its_id(tmp_path):
+    async def fail():
+        raise RuntimeError("no")
+
+    with CallJournal(tmp_path / "calls.jsonl") as journal:
+        with pytest.raises(RuntimeError):
+            call(journal, "r0", fail)
+        assert len(journal) == 0
+        call(journal, "r0", Model())
+        assert len(journal) == 1
+
+
+_WRITER = """
+import asyncio, sys
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+
+async def main():
+    journal = CallJournal(sys.argv[1])
+    async def make():
+        return Completion("x" * 20_000, "stop", 1, 1, "tiny")
+    for number in range(1_000_000):
+        await journal.call(f"r{number}", ChatRequest("tiny", ()), make)
+        if number == 10:
+            sys.stdout.write("going\\n"); sys.stdout.flush()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_writer_loses_no_finished_call(tmp_path):
+    path = tmp_path / "calls.jsonl"
+    for round in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.05 * round)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        complete = path.read_bytes().count(b"\n")
+        with CallJournal(path) as journal:
+            assert len(journal) in (complete, complete + 1)
+            assert len(journal) > 10
