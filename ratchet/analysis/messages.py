@@ -1,0 +1,141 @@
+"""Walk a run's transcripts: each message with what was said before it.
+
+Transcripts lie in ``RUN/transcripts/ARM/NAME.jsonl``, one line a rollout, as
+``ratchet.rollouts.transcripts`` writes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import DataError, RunNotFoundError
+from ratchet.rollouts.transcripts import Transcript, read_report_transcripts
+
+FOLDER = "transcripts"
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """Something said by an agent in a channel."""
+
+    round: int
+    agent: str
+    channel: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenMessage:
+    """A message and all that is needed to judge it.
+
+    Attributes
+    ----------
+    row
+        The line in its file of transcripts, from 0.
+    rollout
+        The rollout's number.
+    said
+        Who said what, where and when.
+    question, solution
+        What the game was about.
+    prover_stance
+        1 if a single prover argues that the solution is right, 0 if it argues for a bug.
+    agents
+        All that play.
+    earlier
+        What was said in the rounds before, in order.
+    """
+
+    row: int
+    rollout: int
+    said: Utterance
+    question: str
+    solution: str
+    prover_stance: int
+    agents: tuple[str, ...]
+    earlier: tuple[Utterance, ...]
+
+    @property
+    def place(self) -> tuple[int, int, str, str]:
+        """Row, round, agent and channel: what tells it from the others in its file."""
+        return (self.row, self.said.round, self.said.agent, self.said.channel)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its text, speaker, side and what was said before: a verdict is on these."""
+        digest = hashlib.sha256()
+        before = [part for said in self.earlier for part in (said.agent, said.channel, said.text)]
+        facts = (self.question, self.solution, str(self.prover_stance), self.said.agent)
+        for part in (*facts, *before, self.said.text):
+            encoded = part.encode()
+            digest.update(len(encoded).to_bytes(8, "big") + encoded)
+        return digest.hexdigest()
+
+
+def transcript_files(run_folder: Path) -> dict[str, Path]:
+    """Find a run's transcripts.
+
+    Returns
+    -------
+    dict
+        ``"ARM/NAME"`` → file, sorted.
+
+    Raises
+    ------
+    RunNotFoundError
+        If there is no such folder.
+    DataError
+        If it has no transcripts.
+    """
+    if not run_folder.is_dir():
+        raise RunNotFoundError(f"there is no run folder {run_folder}. `ratchet runs` lists them.")
+    folder = run_folder / FOLDER
+    files = sorted(folder.rglob("*.jsonl"))
+    if not files:
+        raise DataError(
+            f"{run_folder} has no transcripts: expected files {folder}/ARM/NAME.jsonl, which runs"
+            " of text scenarios write when text_rl.save_transcripts is true."
+        )
+    return {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+
+
+def read_messages(file: Path) -> Iterator[SpokenMessage]:
+    """Read all messages of a file of transcripts.
+
+    Raises
+    ------
+    DataError
+        If a line is no transcript.
+    """
+    for row, transcript in enumerate(read_report_transcripts(file)):
+        try:
+            yield from _messages(row, transcript)
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"{file}, line {row + 1}: {type(error).__name__}: {error}. Expected a transcript"
+                " with question, solution, rewards and rounds."
+            ) from error
+
+
+def _messages(row: int, transcript: Transcript) -> Iterator[SpokenMessage]:
+    earlier: tuple[Utterance, ...] = ()
+    for played in transcript["rounds"]:
+        said = tuple(
+            Utterance(played["round"], message["agent"], message["channel"], message["text"])
+            for message in played["messages"]
+        )
+        for utterance in said:
+            yield SpokenMessage(
+                row=row,
+                rollout=transcript["rollout"],
+                said=utterance,
+                question=transcript["question"] or "",
+                solution=transcript["solution"] or "",
+                prover_stance=transcript["prover_stance"],
+                agents=tuple(transcript["rewards"]),
+                earlier=earlier,
+            )
+        earlier += said

@@ -1,0 +1,203 @@
+"""Judge all messages of a run that have no verdict yet.
+
+Calls go through a journal, so that a killed analysis pays again for the calls in flight only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.analysis.base import Analyser
+from ratchet.analysis.judging import AnalysisModel, Answer, Client, Questions
+from ratchet.analysis.messages import SpokenMessage, read_messages, transcript_files
+from ratchet.analysis.registry import build_analyser
+from ratchet.analysis.results import (
+    FOLDER,
+    JudgedMessage,
+    read_results,
+    results_file,
+    write_results,
+)
+from ratchet.analysis.summary import AnalyserSummary, AnalysisSummary
+from ratchet.errors import ParameterError
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.pricing import ModelPrice, PriceTable
+from ratchet.tracking.files import locked
+
+UNREADABLE = "unreadable"
+
+
+def analyse_run(
+    run_folder: Path | str,
+    analyser_names: Sequence[str],
+    *,
+    model: AnalysisModel,
+    client: Client | None = None,
+    dry_run: bool = False,
+    overwrite: bool = False,
+    num_workers: int = 16,
+) -> AnalysisSummary:
+    """Let analysers judge the messages of a finished run.
+
+    A message that has a verdict keeps it, unless its text or what was said before it has changed
+    since. Not to be called where an event loop runs.
+
+    Parameters
+    ----------
+    run_folder
+        ``runs/RUN``. Verdicts go to ``analysis/ANALYSER/ARM/NAME.jsonl`` in it.
+    analyser_names
+        Registered names, or ``path/to/file.py:Class``.
+    model
+        The model that judges.
+    client
+        What is asked; the endpoint's client if not given.
+    dry_run
+        Whether only to count calls, tokens and cost: nothing is asked or written.
+    overwrite
+        Whether to judge messages anew that have a verdict.
+    num_workers
+        How many calls are in flight at once.
+
+    Raises
+    ------
+    RunNotFoundError, DataError
+        If there is no such run, or it has no transcripts.
+    UnknownNameError, PromptTemplateError
+        If an analyser is unknown or its prompt can't be made; before anything is asked.
+    LanguageModelError
+        If a call failed for good; the same command asks only what was not answered.
+    """
+    if num_workers < 1 or not analyser_names:
+        raise ParameterError(
+            f"analyse: got {num_workers} workers and the analysers {list(analyser_names)},"
+            " expected at least one of each."
+        )
+    folder = Path(run_folder)
+    files = transcript_files(folder)
+    analysers = dict(build_analyser(name) for name in analyser_names)
+    price = PriceTable.load().find(model.model_name, embedded=model.endpoint.is_embedded)
+    if dry_run:
+        plans = _plan(folder, files, analysers, model, overwrite=overwrite)
+        summaries = tuple(plan.estimate(price) for plan in plans)
+        return AnalysisSummary(model.model_name, True, summaries)
+    (folder / FOLDER).mkdir(exist_ok=True)
+    with locked(folder / FOLDER / ".lock"):
+        plans = _plan(folder, files, analysers, model, overwrite=overwrite)
+        asked = client if client is not None else _client(model)
+        summaries = asyncio.run(_carry_out(folder, plans, asked, num_workers, price))
+    return AnalysisSummary(model.model_name, False, summaries)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """One analyser's work: by file, the verdicts kept; and the questions on all others."""
+
+    name: str
+    kept: dict[str, list[JudgedMessage]]
+    questions: Questions
+
+    @property
+    def num_kept(self) -> int:
+        return sum(map(len, self.kept.values()))
+
+    @property
+    def num_messages(self) -> int:
+        return self.num_kept + len(self.questions.of_message)
+
+    def estimate(self, price: ModelPrice | None) -> AnalyserSummary:
+        prompt_tokens, completion_tokens = self.questions.estimate_tokens()
+        return AnalyserSummary(
+            name=self.name,
+            num_messages=self.num_messages,
+            num_kept=self.num_kept,
+            num_calls=len(self.questions.requests),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cost=price.of_call(prompt_tokens, completion_tokens) if price else None,
+            verdicts=_count(self.kept),
+        )
+
+    def finish(
+        self, run_folder: Path, answers: dict[str, Answer], price: ModelPrice | None
+    ) -> AnalyserSummary:
+        """Write all verdicts, old and new."""
+        results = {file: list(kept) for file, kept in self.kept.items()}
+        for (file, message), digest in self.questions.of_message.items():
+            request = self.questions.requests[digest]
+            judged = JudgedMessage.of(message, answers[digest].verdict, request.model)
+            results[file].append(judged)
+        for file in {file for file, _ in self.questions.of_message}:
+            write_results(results_file(run_folder, self.name, file), results[file])
+        completions = [c for answer in answers.values() for c in answer.completions]
+        prompt_tokens = sum(completion.prompt_tokens for completion in completions)
+        completion_tokens = sum(completion.completion_tokens for completion in completions)
+        return AnalyserSummary(
+            name=self.name,
+            num_messages=self.num_messages,
+            num_kept=self.num_kept,
+            num_calls=len(completions),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            cost=price.of_call(prompt_tokens, completion_tokens) if price else None,
+            verdicts=_count(results),
+        )
+
+
+def _plan(
+    run_folder: Path,
+    files: dict[str, Path],
+    analysers: dict[str, Analyser],
+    model: AnalysisModel,
+    *,
+    overwrite: bool,
+) -> list[_Plan]:
+    """Read transcripts and verdicts, and prepare all questions."""
+    plans = []
+    for name, analyser in analysers.items():
+        kept: dict[str, list[JudgedMessage]] = {}
+        unjudged: list[tuple[str, SpokenMessage]] = []
+        for file, path in files.items():
+            results = [] if overwrite else read_results(results_file(run_folder, name, file))
+            known = {(result.place, result.digest): result for result in results}
+            kept[file] = []
+            for message in filter(analyser.judges, read_messages(path)):
+                result = known.get((message.place, message.digest))
+                if result is None:
+                    unjudged.append((file, message))
+                else:
+                    kept[file].append(result)
+        plans.append(_Plan(name, kept, Questions.on(unjudged, analyser, model)))
+    return plans
+
+
+async def _carry_out(
+    run_folder: Path,
+    plans: Sequence[_Plan],
+    client: Client,
+    num_workers: int,
+    price: ModelPrice | None,
+) -> tuple[AnalyserSummary, ...]:
+    summaries = []
+    for plan in plans:
+        journal_file = run_folder / FOLDER / plan.name / "calls.journal"
+        with CallJournal(journal_file) as journal:
+            answers = await plan.questions.ask(client, journal, num_workers)
+        summaries.append(plan.finish(run_folder, answers, price))
+        journal_file.unlink()
+    return tuple(summaries)
+
+
+def _client(model: AnalysisModel) -> Client:
+    from ratchet.language_models.chat import shared_chat_client  # imports openai
+
+    return shared_chat_client(model.endpoint)
+
+
+def _count(results: dict[str, list[JudgedMessage]]) -> dict[str, int]:
+    verdicts = (one.verdict or UNREADABLE for judged in results.values() for one in judged)
+    return dict(sorted(Counter(verdicts).items()))
