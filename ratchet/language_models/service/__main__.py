@@ -31,6 +31,8 @@ def main() -> int:
         from ratchet.language_models.service.serving import serve
 
         serve(settings)
+    except KeyboardInterrupt:  # before it listened
+        return 130
     except RatchetError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -47,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="elsewhere than here needs a key")
     parser.add_argument("--port", type=int, default=8399, help="0 takes a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
-    parser.add_argument("--engine", choices=("torch", "vllm"), default="torch")
+    parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine on a CPU")
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)
     return parser

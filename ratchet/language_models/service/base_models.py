@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.engine import Engine
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.settings import BASE_MODEL, EngineName, ServiceSettings
+from ratchet.language_models.service.settings import BASE_MODEL, ServiceSettings
+
+_ENGINES = {
+    "torch": "ratchet.language_models.service.torch_engine:TorchEngine",
+    "vllm": "ratchet.language_models.service.vllm_engine:VllmEngine",
+}
 
 
 def find_base_model(settings: ServiceSettings) -> StoredModel:
@@ -29,15 +35,23 @@ def find_base_model(settings: ServiceSettings) -> StoredModel:
     return StoredModel(settings.model, _fetch(settings.model), settings.model)
 
 
-def make_engine(name: EngineName) -> Engine:
-    """Make the engine of that name; imports what it stands on."""
-    if name == "vllm":
-        from ratchet.language_models.service.vllm_engine import VllmEngine
+def make_engine(name: str) -> Engine:
+    """Make the engine of that name; imports what it stands on.
 
-        return VllmEngine()
-    from ratchet.language_models.service.torch_engine import TorchEngine
-
-    return TorchEngine()
+    Raises
+    ------
+    ParameterError
+        If there is no such engine, or what it stands on is not installed.
+    """
+    module, _, attribute = _ENGINES.get(name, name).partition(":")
+    try:
+        engine: Engine = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ParameterError(
+            f"The engine {name!r} cannot be had: {error}. Known: {', '.join(_ENGINES)}, or a class"
+            " of your own as module:Class."
+        ) from error
+    return engine
 
 
 def _fetch(name: str) -> Path:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from ratchet.errors import LanguageServiceError
 from ratchet.language_models.service.lifeline import hold_as_user
 from ratchet.language_models.service.serving import USERS_FILE, ServiceAddress
-from ratchet.language_models.service.settings import API_KEY_VARIABLE, EngineName, ServiceSettings
+from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
 from ratchet.tracking.files import locked
 
 START_SECONDS = 300.0  # the base model may have to be made first
@@ -52,7 +52,7 @@ class EmbeddedService:
         home: str | Path,
         *,
         model: str | None = None,
-        engine: EngineName = "torch",
+        engine: str = "torch",
         seconds: float = START_SECONDS,
     ) -> EmbeddedService:
         """Start the service of a home, unless it runs, and wait until models can be asked.

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def serve(settings: ServiceSettings) -> None:
         instance = secrets.token_hex(8)
         app = create_app(service, instance=instance)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=75)
-        server = uvicorn.Server(config)
+        server = _Server(config)
         _stop_when(server, service, leave)
         address = ServiceAddress(_url(listener), os.getpid(), base.id, instance)
         write_atomically(folder / _ADDRESS_FILE, json.dumps(asdict(address)))
@@ -80,6 +81,21 @@ def serve(settings: ServiceSettings) -> None:
         ready = service.batcher.ready
         if ready.done() and (error := ready.exception()) is not None:
             raise LanguageServiceError(f"The engine {settings.engine!r} did not start: {error}")
+
+
+class _Server(uvicorn.Server):
+    """Ends in an orderly way on a signal; uvicorn's own raises the signal once more at the end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGINT and SIGTERM, and put the handlers back afterwards."""
+        wanted = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in wanted}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _stop_when(server: uvicorn.Server, service: ModelService, leave: threading.Event) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from ratchet.errors import ParameterError
 
-EngineName = Literal["torch", "vllm"]
 API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"
 
@@ -56,7 +54,7 @@ class ServiceSettings:
     model
         A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet makes.
     engine
-        What runs the models.
+        What runs the models: ``torch``, ``vllm``, or a class of one's own as ``module:Class``.
     api_key
         What clients must send as bearer token; None for no key, on loopback only.
     embedded
@@ -72,7 +70,7 @@ class ServiceSettings:
     host: str = "127.0.0.1"
     port: int = 0
     model: str | None = None
-    engine: EngineName = "torch"
+    engine: str = "torch"
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
     limits: Limits = field(default_factory=Limits)

@@ -1,0 +1,183 @@
+"""A service that runs start for themselves: found again, shared, and gone with its last user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from ratchet.errors import LanguageServiceError
+from ratchet.language_models.service.launch import EmbeddedService
+from ratchet.language_models.service.settings import API_KEY_VARIABLE
+
+ENGINE = "fake_engine:FakeEngine"
+USER = """
+import sys, time
+from ratchet.language_models.service.launch import EmbeddedService
+service = EmbeddedService.start(sys.argv[1], model=sys.argv[2], engine="fake_engine:FakeEngine")
+print(service.url, service.pid, flush=True)
+time.sleep(100 if sys.argv[3] == "stay" else 0)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path
+
+
+def _start(home, **options):
+    return EmbeddedService.start(
+        home, **{"model": str(home / "model"), "engine": ENGINE, "seconds": 60, **options}
+    )
+
+
+def _user(home, end):
+    command = [sys.executable, "-c", USER, str(home), str(home / "model"), end]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    url, pid = process.stdout.readline().split()
+    return process, url, int(pid)
+
+
+def _answers(url):
+    try:
+        with urllib.request.urlopen(url.removesuffix("/v1") + "/health", timeout=2) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _ends(pid, seconds=10):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_started_service_answers_and_ends_when_it_is_left(home, monkeypatch):
+    monkeypatch.setenv(API_KEY_VARIABLE, "not for the embedded one")
+    began = time.monotonic()
+    with _start(home) as service:
+        assert time.monotonic() - began < 5
+        client = openai.OpenAI(base_url=service.url, api_key="none")
+        ask = {"model": service.model, "messages": [{"role": "user", "content": "?"}]}
+        assert client.chat.completions.create(**ask).choices[0].message.content
+        client.close()
+        assert service.url.startswith("http://127.0.0.1:")
+        assert (home / "llm" / "service.json").exists()
+    assert _ends(service.pid)
+    assert not _answers(service.url)
+    assert not (home / "llm" / "service.json").exists()
+
+
+@pytest.mark.parametrize("end", ["kill", "leave"])
+def test_it_ends_with_its_user_however_that_ends(home, end):
+    process, url, pid = _user(home, "stay" if end == "kill" else "go")
+    if end == "kill":
+        assert _answers(url)
+        process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    assert _ends(pid)
+    assert not _answers(url)
+
+
+def test_a_second_user_shares_it_and_keeps_it_when_the_first_is_killed(home):
+    process, url, pid = _user(home, "stay")
+    with _start(home, model=None) as service:
+        assert (service.url, service.pid) == (url, pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        time.sleep(1)
+        assert _answers(url)
+    assert _ends(pid)
+
+
+def test_many_who_start_at_once_share_one(home):
+    with ThreadPoolExecutor(6) as pool:
+        services = list(pool.map(lambda _: _start(home), range(6)))
+    assert len({service.pid for service in services}) == 1
+    for service in services:
+        service.stop()
+    assert _ends(services[0].pid)
+
+
+def test_after_a_killed_service_a_new_one_is_started(home):
+    with _start(home) as first:
+        os.kill(first.pid, signal.SIGKILL)
+        assert _ends(first.pid)
+        with _start(home) as second:
+            assert second.pid != first.pid
+            assert _answers(second.url)
+
+
+def test_one_with_another_model_is_not_taken(home, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    with _start(home), pytest.raises(LanguageServiceError, match="serves 'model', not 'other'"):
+        _start(home, model=str(other))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"engine": "no_engine:Engine"}, "No module named 'no_engine'"),
+        ({"model": "no/such:model"}, "neither a folder here nor to be had"),
+    ],
+)
+def test_what_does_not_start_says_why(home, options, complaint):
+    with pytest.raises(LanguageServiceError, match="ended with code 1") as caught:
+        _start(home, **options)
+    assert complaint in str(caught.value)
+    assert "service.log" in str(caught.value)
+
+
+def test_the_command_line_refuses_a_second_service_and_an_open_door(home):
+    command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
+    options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
+    with _start(home) as service:
+        second = subprocess.run([*command, *options], capture_output=True, text=True, timeout=60)
+        assert second.returncode == 1
+        assert f"runs for {home}/llm already at {service.url}" in second.stderr
+        assert "Traceback" not in second.stderr
+    open_door = [*command, *options, "--host", "0.0.0.0"]
+    environment = {name: text for name, text in os.environ.items() if name != API_KEY_VARIABLE}
+    ended = subprocess.run(open_door, capture_output=True, text=True, env=environment, timeout=60)
+    assert ended.returncode == 1
+    assert "without a key" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_service_from_the_command_line_stops_on_a_signal(home, number):
+    command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
+    options = ["--model", str(home / "model"), "--engine", ENGINE, "--port", "0"]
+    process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    address = home / "llm" / "service.json"
+    while not address.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    url = json.loads(address.read_text())["url"]
+    while not _answers(url) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(10) == 0
+    assert process.stderr.read() == ""
+    assert not address.exists()
