@@ -119,7 +119,7 @@ def test_an_unreadable_answer_is_asked_once_more_and_then_said(run_folder, fake_
 
 def test_after_a_failure_only_what_was_not_answered_is_asked(run_folder, fake_model):
     client = fake_model(
-        lambda prompt: LanguageModelError("no") if "No code." in prompt else accurate(prompt)
+        lambda prompt: LanguageModelError("no") if "It says" in prompt else accurate(prompt)
     )
     with pytest.raises(LanguageModelError, match="no"):
         analyse_run(run_folder, ["code_quoting"], model=FREE, client=client, num_workers=1)
