@@ -16,7 +16,9 @@ import torch
 
 from ratchet.errors import DataError
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
-from ratchet.scenarios.pure_text.game import Game, crowded_channel, game_of
+from ratchet.rollouts.spec import NO_DECISION
+from ratchet.scenarios.pure_text.checks import crowded_channel, endless
+from ratchet.scenarios.pure_text.game import Game, game_of
 from ratchet.scenarios.pure_text.specs import TextEnvironmentSpecs
 from ratchet.seeding import derive_seed
 
@@ -210,16 +212,19 @@ class PureTextEnvironment:
         Raises
         ------
         ProtocolSpecificationError
-            If two agents write in one channel at once.
+            If two agents write in one channel at once, or an episode goes on after its last round.
         """
         active = self.active_agents(state)
         asked = state.select(*_JUDGED)
-        asked["agents", "decision"] = outputs["agents", "decision"]
+        in_turn = active.any(-1)
+        asked["agents", "decision"] = np.where(in_turn, outputs["agents", "decision"], NO_DECISION)
         outcome = self.game.judge(asked, torch.from_numpy(state["prover_stance"]))
         over = (outcome.shared_done | outcome.terminated).numpy()
         following = state.clone()
         self._write_messages(following, active, outputs)
         following["round"] = np.where(over, state["round"], state["round"] + 1)
+        if (following["round"] >= self.max_rounds).any():
+            raise endless(self.protocol_handler)
         following["done"], following["terminated"] = over, outcome.terminated.numpy()
         following["agents", "done"] = outcome.agent_done.numpy() | over[:, None]
         return following, outcome.reward.numpy()
@@ -232,7 +237,9 @@ class PureTextEnvironment:
         if len(crowded):
             row, channel = crowded[0]
             round = int(state["round"][row])
-            raise crowded_channel(self.game, round, channel, active[row, :, channel].tolist())
+            raise crowded_channel(
+                self.protocol_handler, round, channel, active[row, :, channel].tolist()
+            )
         message, raw = outputs["agents", "message"], outputs["agents", "raw_message"]
         rows, agents, channels = np.nonzero(active & (message != None))  # noqa: E711
         rounds = state["round"][rows]

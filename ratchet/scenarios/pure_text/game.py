@@ -15,13 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ratchet.errors import ParameterError, ProtocolSpecificationError
 from ratchet.protocols.base import (
     DeterministicSingleVerifierProtocolHandler,
     SingleVerifierProtocolHandler,
 )
 from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolStep
 from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
+from ratchet.scenarios.pure_text.checks import check_common, check_speakers
 
 _SEEDS_TRIED = 64
 _JUDGEMENT = (
@@ -72,7 +72,7 @@ class Game:
     """
 
     def __init__(self, handler: ProtocolHandler) -> None:
-        _check_common(handler)
+        check_common(handler)
         self.handler = handler
         self.agent_names = tuple(handler.agent_names)
         self.channel_names = tuple(handler.message_channel_names)
@@ -93,7 +93,7 @@ class Game:
         self._representative = lru_cache(maxsize=1024)(self._find_representative)
         self._turns = lru_cache(maxsize=1024)(self._ask_turns)
         self._outcomes = lru_cache(maxsize=1024)(self._ask_outcomes)
-        self._check_speakers()
+        check_speakers(handler, 1 if self._ignores_seed else _SEEDS_TRIED)
 
     def turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
         """Say who may do what, by round and agent, for an episode's seed."""
@@ -259,48 +259,8 @@ class Game:
             for r in range(self.num_rounds)
         )
 
-    def _check_speakers(self) -> None:
-        """Check for the first seeds that a channel never has two speakers at once."""
-        rounds = torch.arange(self.num_rounds).unsqueeze(-1)
-        seeds = torch.arange(1 if self._ignores_seed else _SEEDS_TRIED)
-        active = self.handler.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
-        crowded = (active.sum(-2) > 1).nonzero().tolist()
-        if crowded:
-            round, seed, channel = crowded[0]
-            raise crowded_channel(self, round, channel, active[round, seed, :, channel].tolist())
-
-
-def crowded_channel(
-    game: Game, round: int, channel: int, speaks: list[bool]
-) -> ProtocolSpecificationError:
-    """Make the error for two agents that write in one channel in one round."""
-    speakers = [name for name, acts in zip(game.agent_names, speaks, strict=True) if acts]
-    return ProtocolSpecificationError(
-        f"{type(game.handler).__name__}: in round {round} channel"
-        f" {game.channel_names[channel]!r} has the speakers {speakers}; in a text scenario"
-        " expected at most one. Give each a channel of its own, or a round."
-    )
-
 
 @lru_cache(maxsize=8)
 def game_of(handler: ProtocolHandler) -> Game:
     """Give the game of a protocol, made on first use."""
     return Game(handler)
-
-
-def _check_common(handler: ProtocolHandler) -> None:
-    common = handler.common
-    if common.zero_knowledge:
-        raise ParameterError(
-            "protocol_common.zero_knowledge: got True with a text scenario; expected a tensor"
-            " scenario, since it compares logits. Set it to false."
-        )
-    if not common.randomize_prover_stance:
-        return
-    name = type(handler).__name__
-    if len(handler.prover_names) != 1 or not isinstance(handler, SingleVerifierProtocolHandler):
-        raise ParameterError(
-            f"protocol_common.randomize_prover_stance: got True with {name}, whose provers are"
-            f" {list(handler.prover_names)}; expected a protocol with a single prover and a single"
-            " verifier. Set it to false, or change the protocol."
-        )

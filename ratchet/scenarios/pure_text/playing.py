@@ -13,6 +13,7 @@ import torch
 
 from ratchet.errors import RolloutError
 from ratchet.rollouts.spec import NO_DECISION
+from ratchet.scenarios.pure_text.checks import crowded_channel, endless
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import (
     AgentAction,
@@ -22,7 +23,7 @@ from ratchet.scenarios.pure_text.episode import (
     RawMessage,
     SentMessage,
 )
-from ratchet.scenarios.pure_text.game import Game, Turn, crowded_channel
+from ratchet.scenarios.pure_text.game import Game, Turn
 
 _SILENT = Turn()
 
@@ -91,6 +92,8 @@ def advance_episode(
     ------
     RolloutError
         If the episode is over, or an agent whose turn it is did nothing.
+    ProtocolSpecificationError
+        If two agents write in one channel at once, or the episode goes on after its last round.
     """
     game, position = environment.game, episode.position
     turns = whose_turn(game, episode)
@@ -98,6 +101,8 @@ def advance_episode(
     named = list(zip(game.agent_names, turns, strict=True))
     said = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
     after = _judge(environment, episode, tuple(said))
+    if not after.done and position.round + 1 >= game.num_rounds:
+        raise endless(game.handler)
     step = PlayedStep(
         round=position.round,
         channels=tuple([turn.channels for turn in turns]),
@@ -201,7 +206,7 @@ def _written(
                 continue
             if place in said:
                 speaks = [place in other.channels for other in turns]
-                raise crowded_channel(game, position.round, place, speaks)
+                raise crowded_channel(game.handler, position.round, place, speaks)
             said[place] = SentMessage(position.round, channel, name, action.messages[channel])
     return replace(
         position,

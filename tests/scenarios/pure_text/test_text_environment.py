@@ -1,0 +1,325 @@
+"""Batches of text episodes: the general way, and the quick way for one that must equal it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ratchet.errors import DataError, ParameterError, ProtocolSpecificationError, RolloutError
+from ratchet.protocols.base import SingleVerifierProtocolHandler
+from ratchet.protocols.handler import ProtocolStep, rounds_and_seeds
+from ratchet.protocols.nip import NipProtocolHandler
+from ratchet.protocols.registry import build_protocol_handler
+from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
+from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
+from ratchet.scenarios.pure_text.views import agent_view, position_of, view_of
+
+
+class OrderBySeed(SingleVerifierProtocolHandler):
+    """Who begins is drawn by the seed."""
+
+    agent_names = ("prover", "verifier")
+    max_message_rounds = 5
+    min_message_rounds = 2
+
+    def can_agent_be_active(self, agent_name, round, channel_name):
+        return True
+
+    def get_active_agents_mask_from_rounds_and_seed(self, round, seed):
+        rounds, seeds = rounds_and_seeds(round, seed)
+        verifier = ((rounds + seeds % 3) % 2 == 0) & (rounds < self.max_message_rounds)
+        prover = ~verifier & (rounds < self.max_message_rounds)
+        return torch.stack([prover, verifier], -1).unsqueeze(-1)
+
+    text_agent_spec = NipProtocolHandler.text_agent_spec
+
+
+class MoodyJudge(OrderBySeed):
+    """What a decision comes to depends on the seed, too."""
+
+    def judge(self, round, seed, y, decision, *, ended):
+        outcome = super().judge(round, seed, y, decision, ended=ended)
+        last = torch.as_tensor(round) == self.max_message_rounds - 1
+        in_mood = (torch.as_tensor(seed) % 2 == 0) | last
+        return outcome._replace(decided=outcome.decided & in_mood)
+
+
+class ProverMayResign(NipProtocolHandler):
+    """A judgement of its own: it reads what the prover decides, and the prover may be done."""
+
+    def step_interaction_protocol(self, env_td):
+        step = super().step_interaction_protocol(env_td)
+        prover = torch.as_tensor(env_td["agents", "decision"])[..., 0]
+        over = torch.as_tensor(env_td["done"]) | torch.as_tensor(env_td["agents", "done"])[..., 0]
+        resigns = (prover == 0) & (torch.as_tensor(env_td["round"]) >= 1) & ~over
+        reward = step.reward.clone()
+        reward[..., 0] -= resigns.float()
+        agent_done = step.agent_done.clone()
+        agent_done[..., 0] |= resigns
+        return ProtocolStep(step.shared_done, agent_done, step.terminated, reward)
+
+
+GAMES = [
+    ("nip", {}),
+    ("nip", {"protocol_common__randomize_prover_stance": True}),
+    ("nip", {"protocol_common__force_guess": "y", "nip_protocol__min_message_rounds": 3}),
+    ("adp", {"protocol_common__verifier_no_guess_reward": 0.5}),
+    ("debate", {"protocol_common__shared_reward": True}),
+    ("debate", {"debate_protocol__sequential": True}),
+    ("merlin_arthur", {}),
+    ("mnip", {"protocol_common__verifier_first": False}),
+    ("solo_verifier", {}),
+    (OrderBySeed, {}),
+    (OrderBySeed, {"protocol_common__randomize_prover_stance": True}),
+    (MoodyJudge, {}),
+    (ProverMayResign, {}),
+]
+
+
+@pytest.mark.parametrize(("protocol", "changes"), GAMES)
+def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game):
+    game = make_text_game(protocol, eagerness=0.4, **changes)
+    environment, handler = game.environment, game.handler
+    seeds = np.arange(24)
+    state = environment.reset(seeds % 4, seeds)
+    episodes = [begin_episode(environment, s % 4, s, s) for s in seeds.tolist()]
+    for _ in range(environment.max_rounds + 1):
+        active = environment.active_agents(state)
+        outputs = environment.action_spec.blank(len(seeds))
+        paid = []
+        for row, episode in enumerate(episodes):
+            actions = {}
+            for a, name in enumerate(handler.agent_names):
+                view = view_of(environment.game, episode.position, name)
+                assert agent_view(state, row, name, handler) == view
+                action = actions[name] = game.agents[name].action(view)
+                outputs["agents", "raw_message"][row, a] = action.raw_message
+                outputs["agents", "decision"][row, a] = action.decision
+                for c, channel in enumerate(handler.message_channel_names):
+                    outputs["agents", "message"][row, a, c] = action.messages.get(channel)
+            if episode.done:
+                assert not active[row].any()
+                paid.append((0.0,) * handler.num_agents)
+                continue
+            after = episodes[row] = advance_episode(environment, episode, actions)
+            step = after.steps[-1]
+            assert [tuple(np.flatnonzero(acts)) for acts in active[row]] == list(step.channels)
+            paid.append(step.rewards)
+        before = state.clone()
+        state, reward = environment.step(state, outputs)
+        assert reward.tolist() == [list(rewards) for rewards in paid]
+        assert before != state or all(before["done"])
+        for row, episode in enumerate(episodes):
+            assert position_of(environment.game, state, row) == episode.position
+            assert bool(state["done"][row]) == episode.done
+            assert bool(state["terminated"][row]) == episode.terminated
+            assert tuple(state["agents", "done"][row].tolist()) == episode.agents_done
+    assert state["done"].all()
+
+
+def test_seeds_change_what_is_played_where_they_should(make_text_game):
+    for protocol, orders in ((OrderBySeed, 2), ("merlin_arthur", 2), ("nip", 1)):
+        inner = make_text_game(protocol).environment.game
+        seen = [inner.turns(seed) for seed in range(12)]
+        assert len({tuple(str(turn) for row in turns for turn in row) for turns in seen}) == orders
+
+
+def test_states_and_steps_are_as_the_specs_say(make_text_game):
+    game = make_text_game("mnip")
+    environment = game.environment
+    state = environment.reset([0, 1, 2], [5, 6, 7])
+    assert state["question"].tolist() == ["question 0", "question 1", "question 2"]
+    assert state["y"].tolist() == [0, 1, 0]
+    for _ in range(3):
+        for spec in (environment.observation_spec, environment.state_spec, environment.done_spec):
+            spec.check(state, allow_more=True)
+        outputs = environment.action_spec.zeros(3)
+        environment.action_spec.check(outputs)
+        outputs["agents", "decision"][:] = 2
+        before = state.clone()
+        following, reward = environment.step(state, outputs)
+        assert state == before
+        assert reward.shape == (3, 3)
+        assert reward.dtype == environment.reward_spec["agents", "reward"].dtype
+        state = following
+
+
+def test_a_batch_may_be_empty(make_text_game):
+    environment = make_text_game("nip").environment
+    state = environment.reset([], [])
+    state, reward = environment.step(state, environment.action_spec.zeros(0))
+    assert (len(state), reward.shape) == (0, (0, 2))
+
+
+def test_how_much_an_iteration_is(make_text_parameters, make_text_dataset):
+    def made(train, **changes):
+        hyper_params = make_text_parameters("nip", **changes)
+        handler = build_protocol_handler(hyper_params)
+        return PureTextEnvironment(hyper_params, make_text_dataset(9), handler, train=train)
+
+    environment = made(True, rl__rollouts_per_iteration=5)
+    assert environment.num_rollouts_per_iteration == environment.num_envs == 5
+    assert environment.frames_per_batch == 40
+    assert environment.batch_size == (5,)
+    assert made(True).num_rollouts_per_iteration == 9
+    assert made(False).num_rollouts_per_iteration == 9
+
+
+def test_a_dataset_without_a_field_is_refused(make_text_parameters, make_text_dataset):
+    hyper_params = make_text_parameters("nip")
+    data = make_text_dataset().data.select("question", "y", "datapoint_id")
+    handler = build_protocol_handler(hyper_params)
+    with pytest.raises(DataError, match=r"no \['solution'\]"):
+        PureTextEnvironment(hyper_params, NestedArrayDictDataset(data), handler, train=True)
+
+
+@pytest.mark.parametrize("protocol", ["debate", "mnip", "merlin_arthur", "solo_verifier"])
+def test_a_stance_is_drawn_for_a_single_prover_only(protocol, make_text_parameters):
+    hyper_params = make_text_parameters(protocol, protocol_common__randomize_prover_stance=True)
+    with pytest.raises(ParameterError, match="randomize_prover_stance"):
+        build_protocol_handler(hyper_params)
+
+
+def test_zero_knowledge_is_refused(make_text_game, make_text_parameters):
+    hyper_params = make_text_parameters("nip", protocol_common__zero_knowledge=True)
+    with pytest.raises(ParameterError, match="zero_knowledge"):
+        build_protocol_handler(hyper_params)
+    with pytest.raises(ParameterError, match="zero_knowledge"):  # however the handler was made
+        make_text_game(NipProtocolHandler, protocol_common__zero_knowledge=True)
+
+
+def test_a_protocol_that_says_nothing_of_text_is_refused(make_text_game):
+    with pytest.raises(ProtocolSpecificationError, match="text_agent_spec"):
+        make_text_game("multi_channel_test")
+
+
+class Crowded(NipProtocolHandler):
+    """Both write in one channel at once."""
+
+    def is_agent_active(self, agent_name, round, channel_name):
+        return round == 3
+
+
+class CrowdedForSomeSeeds(OrderBySeed):
+    """Both write at once, for seeds that are not among the first."""
+
+    def get_active_agents_mask_from_rounds_and_seed(self, round, seed):
+        rounds, seeds = rounds_and_seeds(round, seed)
+        usual = super().get_active_agents_mask_from_rounds_and_seed(rounds, seeds)
+        return usual | (seeds > 1000)[..., None, None]
+
+
+def test_two_speakers_in_one_channel_are_refused(make_text_game, make_action):
+    with pytest.raises(ProtocolSpecificationError, match=r"round 3 .*'main'.*prover.*verifier"):
+        make_text_game(Crowded)
+    game = make_text_game(CrowdedForSomeSeeds)
+    state = game.environment.reset([0], [2000])
+    with pytest.raises(ProtocolSpecificationError, match="at most one"):
+        game.environment.step(state, game.environment.action_spec.zeros(1))
+    both = dict.fromkeys(game.agents, make_action({"main": "x"}, "x"))
+    with pytest.raises(ProtocolSpecificationError, match="at most one"):
+        advance_episode(game.environment, begin_episode(game.environment, 0, 2000), both)
+
+
+class Endless(NipProtocolHandler):
+    """Its judge never ends an episode."""
+
+    def judge(self, round, seed, y, decision, *, ended):
+        outcome = super().judge(round, seed, y, decision, ended=ended)
+        return outcome._replace(terminated=torch.zeros_like(outcome.terminated))
+
+
+def test_a_protocol_that_goes_on_after_its_last_round_is_refused(make_text_game, make_action):
+    game = make_text_game(Endless, nip_protocol__max_message_rounds=1)
+    state = game.environment.reset([0], [0])
+    outputs = game.environment.action_spec.blank(1)
+    with pytest.raises(ProtocolSpecificationError, match="goes on after round 0"):
+        game.environment.step(state, outputs)
+    with pytest.raises(ProtocolSpecificationError, match="goes on after round 0"):
+        advance_episode(
+            game.environment,
+            begin_episode(game.environment, 0, 0),
+            {"verifier": make_action({"main": "x"}, "x")},
+        )
+
+
+def test_a_step_after_the_end_or_without_an_agent_is_refused(make_text_game, make_action):
+    game = make_text_game("solo_verifier")
+    episode = begin_episode(game.environment, 2, 0)
+    with pytest.raises(RolloutError, match=r"datapoint 2, round 0.*\['verifier'\]"):
+        advance_episode(game.environment, episode, {})
+    done = advance_episode(
+        game.environment, episode, {"verifier": make_action({}, "x", decision=1)}
+    )
+    with pytest.raises(RolloutError, match="over"):
+        advance_episode(game.environment, done, {})
+
+
+def test_several_steps_can_be_played_from_one_episode(make_text_game, make_action):
+    game = make_text_game("nip")
+    root = begin_episode(game.environment, 1, 0)
+    first, second = (
+        advance_episode(
+            game.environment, root, {"verifier": make_action({"main": text}, text)}, node_id=node
+        )
+        for node, text in enumerate(("a", "b"), start=5)
+    )
+    assert root.steps == ()
+    assert [e.steps[0].node_id for e in (first, second)] == [5, 6]
+    assert [e.position.messages[0].text for e in (first, second)] == ["a", "b"]
+
+
+class NoHeader(NipProtocolHandler):
+    """The prover has no header for where it writes."""
+
+    def text_agent_spec(self, agent_name):
+        return TextAgentSpec(agent_name, {"main": "Q:"} if agent_name == "verifier" else {})
+
+
+class SameName(NipProtocolHandler):
+    """Both are called the same."""
+
+    def text_agent_spec(self, agent_name):
+        return TextAgentSpec("Player", {"main": f"{agent_name}:"})
+
+
+class WrongChannel(NipProtocolHandler):
+    """A header for a channel that isn't there."""
+
+    def text_agent_spec(self, agent_name):
+        return TextAgentSpec(agent_name, {"mian": "Q:", "main": "A:"})
+
+
+class MuteVerifier(NipProtocolHandler):
+    """The verifier only decides, and may not yet."""
+
+    min_message_rounds = 4
+
+    def text_agent_spec(self, agent_name):
+        return TextAgentSpec(agent_name, {} if agent_name == "verifier" else {"main": "A:"})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "message"),
+    [
+        (NoHeader, r"'prover'\).*\['main'\]"),
+        (SameName, "'Player', 'Player'"),
+        (WrongChannel, "mian"),
+        (MuteVerifier, "in round 0 .*may not decide yet"),
+    ],
+)
+def test_specs_that_contradict_the_protocol_are_refused(protocol, message, make_text_game):
+    with pytest.raises(ProtocolSpecificationError, match=message):
+        make_text_game(protocol)
+
+
+def test_the_specs_of_the_built_in_protocols_are_checked_and_complete(make_text_parameters):
+    for protocol in ("nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier"):
+        specs = check_text_specs(build_protocol_handler(make_text_parameters(protocol)))
+        assert all(
+            spec.anonymous == (protocol == "merlin_arthur" and spec.human_name != "Verifier")
+            for spec in specs.values()
+        )
