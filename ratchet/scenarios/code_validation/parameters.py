@@ -22,12 +22,14 @@ register_agent_parameters("code_validation")(TextAgentParameters)
 class CodeValidationParameters(SubParameters):
     """Which programs are judged, and how agents are told about it.
 
-    ``dataset: generated`` uses ``levels``, ``num_train``, ``num_test``, ``max_mutations`` and
-    ``dataset_seed`` (the experiment's seed when not given). Datasets of other names are read:
-    ``jsonl:PATH`` from a file or a folder with ``train.jsonl`` and ``test.jsonl``,
-    ``hub:OWNER/NAME`` or ``hub:PATH`` from the Hugging Face hub; of these ``num_train`` and
-    ``num_test`` are upper bounds, and ``difficulties`` (names of the dataset's own) a filter.
-    ``time_limit`` (CPU seconds) and ``memory_mb`` bound a program that is tested.
+    ``dataset: generated`` uses ``levels`` (of difficulty, in equal parts), ``num_train``,
+    ``num_test``, ``max_mutations`` (changes in one buggy program) and ``dataset_seed`` (the
+    experiment's seed when not given). Datasets of other names are read: ``jsonl:PATH`` from a
+    file, or a folder with ``train.jsonl`` and ``test.jsonl``; ``hub:OWNER/NAME`` or ``hub:PATH``
+    from the Hugging Face hub or a local copy. Of these ``difficulties`` (the dataset's own names)
+    chooses a part, ``exclude_flagged`` leaves out problems that are marked as doubtful,
+    ``max_test_size`` is to the test set what ``dataset_options.max_train_size`` is to the other,
+    and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests.
     """
 
     prompt_templates: Literal["full", "compact"] = "full"
@@ -36,9 +38,10 @@ class CodeValidationParameters(SubParameters):
     num_test: PositiveInt = 200
     max_mutations: PositiveInt = 1
     dataset_seed: NonNegativeInt | None = None
-    make_balanced: bool = True
     difficulties: tuple[str, ...] = ()
-    time_limit: PositiveFloat = 2.0
+    exclude_flagged: bool = True
+    max_test_size: PositiveInt | None = None
+    time_limit: PositiveFloat = 4.0
     memory_mb: int = Field(default=256, ge=64)
 
     @model_validator(mode="after")

@@ -1,0 +1,157 @@
+"""Datasets of programs by name: ``generated``, ``jsonl:PATH``, ``hub:NAME``.
+
+Train and test share no question, whatever the dataset: where it has no splits of its own, a
+question's hash decides its side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.code_validation.generator.examples import (
+    Example,
+    ExamplePlan,
+    generate_examples,
+    question_share,
+)
+from ratchet.scenarios.code_validation.hub import load_hub_examples
+from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
+from ratchet.seeding import derive_seed, numpy_generator
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
+
+GENERATED, JSONL, HUB = "generated", "jsonl:", "hub:"
+
+
+def build_code_validation_datasets(
+    hyper_params: HyperParameters,
+) -> dict[str, NestedArrayDictDataset]:
+    """Make ``train`` and ``test``.
+
+    Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id`` and
+    ``level`` (-1 unknown) int64.
+
+    Raises
+    ------
+    ParameterError
+        If the dataset's name has no known form.
+    DataError
+        If it can't be made or read.
+    """
+    section: CodeValidationParameters = hyper_params.code_validation
+    seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
+    name = hyper_params.dataset
+    if name == GENERATED:
+        examples = _generate(section, seed, hyper_params.test_size)
+    else:
+        examples = _load(hyper_params, section, seed)
+    largest = {
+        "train": hyper_params.dataset_options.max_train_size,
+        "test": section.max_test_size,
+    }
+    return {
+        side: examples_to_dataset(examples[side], name).take(largest[side])
+        for side in ("train", "test")
+    }
+
+
+def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArrayDictDataset:
+    """Put examples into arrays, in their order."""
+    return NestedArrayDictDataset(
+        NestedArrayDict(
+            {
+                "question": [example.question for example in examples],
+                "solution": [example.solution for example in examples],
+                "y": np.array([example.y for example in examples], dtype=np.int64),
+                "datapoint_id": np.arange(len(examples), dtype=np.int64),
+                "level": np.array([example.level for example in examples], dtype=np.int64),
+                "source": [source] * len(examples),
+            },
+            len(examples),
+        )
+    )
+
+
+def _generate(
+    section: CodeValidationParameters, seed: int, test_size: float
+) -> dict[str, list[Example]]:
+    salt = derive_seed(seed, "code_validation", purpose="sides")
+    sizes = {"train": section.num_train, "test": section.num_test}
+    return {
+        side: generate_examples(
+            ExamplePlan(
+                seed=seed,
+                purpose=side,
+                count=count,
+                levels=section.levels,
+                max_mutations=section.max_mutations,
+                accepts=lambda q, is_test=side == "test": (  # type: ignore[misc]
+                    (question_share(q, salt) < test_size) == is_test
+                ),
+            )
+        )
+        for side, count in sizes.items()
+    }
+
+
+def _load(
+    hyper_params: HyperParameters, section: CodeValidationParameters, seed: int
+) -> dict[str, list[Example]]:
+    name = hyper_params.dataset
+    options = LoadingOptions(
+        difficulties=section.difficulties,
+        exclude_flagged=section.exclude_flagged,
+        time_limit=section.time_limit,
+        memory_mb=section.memory_mb,
+    )
+    if name.startswith(JSONL) and len(name) > len(JSONL):
+        splits = load_jsonl_examples(Path(name.removeprefix(JSONL)), options)
+    elif name.startswith(HUB) and len(name) > len(HUB):
+        splits = load_hub_examples(name.removeprefix(HUB), options)
+    else:
+        raise ParameterError(
+            f"dataset: got {name!r}, expected 'generated', 'jsonl:PATH' or 'hub:OWNER/NAME' for the"
+            " scenario code_validation."
+        )
+    if "test" not in splits:
+        salt = derive_seed(seed, "code_validation", purpose="sides")
+        everything = [example for examples in splits.values() for example in examples]
+        shares = [question_share(example.question, salt) for example in everything]
+        sides = [share < hyper_params.test_size for share in shares]
+        splits = {
+            "train": [e for e, test in zip(everything, sides, strict=True) if not test],
+            "test": [e for e, test in zip(everything, sides, strict=True) if test],
+        }
+    return {
+        side: _arrange(
+            splits[side], side, seed, balanced=hyper_params.dataset_options.make_balanced
+        )
+        for side in ("train", "test")
+    }
+
+
+def _arrange(examples: list[Example], side: str, seed: int, *, balanced: bool) -> list[Example]:
+    """Shuffle; where asked for, leave out what one class has more than the other."""
+    rng = numpy_generator(seed, "code_validation", purpose=f"order/{side}")
+    shuffled = [examples[int(i)] for i in rng.permutation(len(examples))]
+    if balanced:
+        by_class = [[e for e in shuffled if e.y == y] for y in (0, 1)]
+        fewest = min(map(len, by_class))
+        kept = [by_class[y][i] for i in range(fewest) for y in (0, 1)]
+        shuffled = [kept[int(i)] for i in rng.permutation(len(kept))]
+    if not shuffled:
+        what = "right and buggy programs" if balanced else "programs"
+        raise DataError(
+            f"code_validation: the {side} set has no {what} among {len(examples)} that were read."
+            " Choose other difficulties, another test_size, or dataset_options.make_balanced=false."
+        )
+    return shuffled

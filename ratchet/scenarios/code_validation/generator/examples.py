@@ -1,0 +1,186 @@
+"""Examples: problems with a program that was tested, right ones and buggy ones.
+
+Every label is what a run of the tests said. A buggy program is one that differs from the true one
+by a small change and fails a test that the true one passes; a change that passes all tests is not
+used, as it may be none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from ratchet.errors import DataError
+from ratchet.scenarios.code_validation.generator.levels import LEVELS
+from ratchet.scenarios.code_validation.generator.problem import Problem
+from ratchet.scenarios.code_validation.mutation import mutants, normalize
+from ratchet.scenarios.code_validation.sandbox import Program, ProgramResult, run_programs
+from ratchet.seeding import derive_seed, numpy_generator
+
+MAX_STEPS = 60_000
+"""Instructions of a generated program: no true one comes near, an endless loop always does."""
+
+TIME_LIMIT = 0.5
+"""CPU seconds of a generated program, which takes a thousandth of that."""
+
+BUGGY = frozenset({"wrong_answer", "error", "exited", "too_many_steps", "bad_output"})
+"""What becomes of a program that is buggy, the same on every machine; what used up time or memory
+is neither right nor buggy, so that no label depends on a machine."""
+
+GROUP_SIZE = 32
+MAX_DRAWS = 1000
+MAX_MUTANTS = 16
+
+
+@dataclass(frozen=True)
+class Example:
+    """One datapoint: ``y`` is 1 for a right program, 0 for a buggy one."""
+
+    question: str
+    solution: str
+    y: int
+    level: int = -1
+
+
+@dataclass(frozen=True)
+class ExamplePlan:
+    """Which examples are wanted.
+
+    Parameters
+    ----------
+    seed
+        Decides everything.
+    purpose
+        Keeps sets of the same seed apart, e.g. ``"train"``.
+    count
+        How many.
+    levels
+        In equal parts.
+    max_mutations
+        Changes in a buggy program, at most.
+    accepts
+        Whether a question belongs to this set: sets whose questions exclude each other are
+        disjoint.
+    """
+
+    seed: int
+    purpose: str
+    count: int
+    levels: tuple[int, ...]
+    max_mutations: int = 1
+    accepts: Callable[[str], bool] = field(default=lambda question: True)
+
+
+@dataclass
+class _Slot:
+    """A place in the dataset, and what was found for it so far."""
+
+    index: int
+    level: int
+    y: int
+    draws: int = 0
+    problem: Problem | None = None
+    mutants: Iterator[str] = field(default_factory=lambda: iter(()))
+    tried: int = 0
+    example: Example | None = None
+
+
+def generate_examples(plan: ExamplePlan) -> list[Example]:
+    """Make examples: as many right as buggy ones in every level, no question twice.
+
+    Raises
+    ------
+    DataError
+        If there aren't so many problems, or the generator contradicts itself: a solution that
+        should be right fails a test.
+    SandboxError
+        If no subprocess can be started.
+    """
+    slots = list(_slots(plan))
+    asked: set[str] = set()
+    while open_slots := [slot for slot in slots if slot.example is None]:
+        _draw_problems(plan, open_slots, asked)
+        _try_mutants([slot for slot in open_slots if slot.example is None])
+    return [slot.example for slot in slots if slot.example is not None]
+
+
+def question_share(question: str, salt: int) -> float:
+    """Give a question's place in [0, 1), the same whatever else is in the dataset."""
+    digest = hashlib.sha256(f"{salt}\x1f{question}".encode()).digest()
+    return int.from_bytes(digest[:6], "big") / 2**48
+
+
+def _slots(plan: ExamplePlan) -> Iterator[_Slot]:
+    """Pairs of one right and one buggy example of the same level, in random order."""
+    rng = numpy_generator(plan.seed, "code_validation", purpose=f"labels/{plan.purpose}")
+    for index in range(plan.count):
+        if index % 2 == 0:
+            first = int(rng.integers(2))
+        pair = index // 2
+        level = plan.levels[pair % len(plan.levels)]
+        yield _Slot(index, level, first if index % 2 == 0 else 1 - first)
+
+
+def _draw_problems(plan: ExamplePlan, slots: Sequence[_Slot], asked: set[str]) -> None:
+    """Give each slot without a problem a new one, and test the true solutions."""
+    new = [slot for slot in slots if slot.problem is None]
+    for slot in new:
+        _draw_problem(plan, slot, asked)
+    problems = [slot.problem for slot in new if slot.problem is not None]
+    programs = [Program(problem.solution, problem.tests, MAX_STEPS) for problem in problems]
+    for slot, problem, result in zip(new, problems, _run(programs), strict=True):
+        if not result.passed:
+            raise DataError(
+                f"code_validation: the true solution of a generated problem of level {slot.level}"
+                f" ended with {result.status} {result.detail}, expected it to pass its tests. The"
+                f" generator contradicts itself:\n{problem.question}\n{problem.solution}"
+            )
+        if slot.y == 1:
+            slot.example = Example(problem.question, problem.solution, 1, slot.level)
+
+
+def _draw_problem(plan: ExamplePlan, slot: _Slot, asked: set[str]) -> None:
+    level = LEVELS[slot.level]
+    base = derive_seed(plan.seed, "code_validation", slot.index, plan.purpose)
+    for _ in range(MAX_DRAWS):
+        slot.draws += 1
+        rng = numpy_generator(base, "problem", slot.draws)
+        problem = level.draw(rng)
+        if problem.question in asked or not plan.accepts(problem.question):
+            continue
+        asked.add(problem.question)
+        solution = normalize(problem.solution)
+        slot.problem = Problem(problem.question, solution, problem.tests, slot.level)
+        slot.tried = 0
+        slot.mutants = mutants(
+            solution, rng, kinds=level.bug_kinds, max_mutations=plan.max_mutations
+        )
+        return
+    raise DataError(
+        f"code_validation: {MAX_DRAWS} draws gave no new problem of level {slot.level} for the"
+        f" {plan.purpose} set, which has {len(asked)} of {plan.count}. Ask for fewer, or for"
+        " further levels."
+    )
+
+
+def _try_mutants(slots: Sequence[_Slot]) -> None:
+    """Test further mutants of each slot; take the first that fails, or give the problem up."""
+    candidates: list[tuple[_Slot, Problem, str]] = []
+    for slot in slots:
+        assert slot.problem is not None  # drawn before
+        count = 1 if slot.tried == 0 else 4
+        found = list(islice(slot.mutants, count))
+        slot.tried += len(found)
+        candidates += [(slot, slot.problem, source) for source in found]
+        if not found or slot.tried > MAX_MUTANTS:
+            slot.problem = None
+    programs = [Program(source, problem.tests, MAX_STEPS) for _, problem, source in candidates]
+    for (slot, problem, source), result in zip(candidates, _run(programs), strict=True):
+        if slot.example is None and result.status in BUGGY:
+            slot.example = Example(problem.question, source, 0, slot.level)
+
+
+def _run(programs: Sequence[Program]) -> list[ProgramResult]:
+    return run_programs(programs, time_limit=TIME_LIMIT, group_size=GROUP_SIZE)

@@ -1,0 +1,220 @@
+"""Read examples from rows: local JSONL files, and the rows of datasets in two layouts.
+
+Plain: ``question``, ``solution`` and ``y`` (1 right, 0 buggy), or ``tests`` instead of ``y``,
+which are then run. Buggy-APPS: ``question``, ``difficulty``, ``flags``, and the lists
+``solutions`` and ``buggy_solutions`` of objects with ``solution``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+from ratchet.errors import DataError
+from ratchet.scenarios.code_validation.generator.examples import Example
+from ratchet.scenarios.code_validation.generator.problem import (
+    TestCase,
+    TestMode,
+    TestSuite,
+    Value,
+)
+from ratchet.scenarios.code_validation.sandbox import Program, run_programs
+
+DIFFICULTIES = ("introductory", "interview", "competition")
+"""The difficulties of APPS: levels 1 to 3 here."""
+
+Row: TypeAlias = "Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class LoadingOptions:
+    """Which rows are used, and what bounds programs whose tests are run."""
+
+    difficulties: tuple[str, ...] = ()
+    exclude_flagged: bool = True
+    time_limit: float = 4.0
+    memory_mb: int = 256
+
+
+@dataclass(frozen=True)
+class _Untested:
+    """An example whose label its tests will give; ``y`` is what the row says, if anything."""
+
+    example: Example
+    y: int | None
+    tests: TestSuite
+    place: str
+
+
+def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[Example]]:
+    """Read a JSONL file, or ``train.jsonl`` and ``test.jsonl`` in a folder.
+
+    Returns
+    -------
+    dict
+        Examples by split; a single file is the split ``all``.
+
+    Raises
+    ------
+    DataError
+        With file, line and field.
+    """
+    if path.is_dir():
+        files = {split: path / f"{split}.jsonl" for split in ("train", "test")}
+    else:
+        files = {"all": path}
+    return {split: rows_to_examples(_read_lines(file), options) for split, file in files.items()}
+
+
+def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -> list[Example]:
+    """Turn rows, each with its place for messages, into examples.
+
+    Raises
+    ------
+    DataError
+        With the place and the field of what is wrong, or where a label and the tests disagree.
+    """
+    found: list[Example | _Untested] = []
+    for place, row in rows:
+        if _is_wanted(row, options, place):
+            found += _read_row(row, place)
+    untested = [item for item in found if isinstance(item, _Untested)]
+    programs = [Program(item.example.solution, item.tests) for item in untested]
+    results = run_programs(programs, time_limit=options.time_limit, memory_mb=options.memory_mb)
+    labels = iter(
+        _label(item, result.passed, result.status)
+        for item, result in zip(untested, results, strict=True)
+    )
+    return [
+        replace(item.example, y=next(labels)) if isinstance(item, _Untested) else item
+        for item in found
+    ]
+
+
+def _label(item: _Untested, passed: bool, status: str) -> int:
+    if item.y is not None and item.y != passed:
+        expected = "the tests to pass" if item.y else "a test to fail"
+        raise DataError(
+            f"{item.place}: y: got {item.y}, but the program's tests ended with {status!r},"
+            f" expected {expected}. Correct y or the tests, or leave out one of them."
+        )
+    return int(passed)
+
+
+def _read_lines(file: Path) -> Iterator[tuple[str, Row]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"dataset: cannot read {file}: {error}. Expected a file in UTF-8 with one JSON object"
+            " on each line, or a folder with train.jsonl and test.jsonl."
+        ) from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{file}:{number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{place}: no JSON: {error}. Expected one object on a line.") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: got {_kind(row)}, expected a JSON object.")
+        yield place, row
+
+
+def _is_wanted(row: Row, options: LoadingOptions, place: str) -> bool:
+    if options.difficulties:
+        difficulty = _text(row, "difficulty", place)
+        if difficulty not in options.difficulties:
+            return False
+    return not (options.exclude_flagged and row.get("flags"))
+
+
+def _read_row(row: Row, place: str) -> Sequence[Example | _Untested]:
+    question = _text(row, "question", place)
+    level = _level(row, place)
+    if "buggy_solutions" in row or "solutions" in row:
+        return [
+            Example(question, solution, y, level)
+            for y, field in ((1, "solutions"), (0, "buggy_solutions"))
+            for solution in _solutions(row, field, place)
+        ]
+    solution = _text(row, "solution", place)
+    label = _label_of(row, place)
+    if row.get("tests") is None:
+        if label is None:
+            raise DataError(f"{place}: y: missing, expected 0 or 1, or tests that decide it.")
+        return [Example(question, solution, label, level)]
+    tests = _tests(row["tests"], place)
+    return [_Untested(Example(question, solution, -1, level), label, tests, place)]
+
+
+def _label_of(row: Row, place: str) -> int | None:
+    label = row.get("y")
+    if label is not None and (isinstance(label, bool) or label not in (0, 1)):
+        raise DataError(f"{place}: y: got {label!r}, expected 0 (buggy) or 1 (right).")
+    return None if label is None else int(label)
+
+
+def _level(row: Row, place: str) -> int:
+    level = row.get("level")
+    if level is not None:
+        if isinstance(level, bool) or not isinstance(level, int) or level < -1:
+            raise DataError(f"{place}: level: got {level!r}, expected a whole number from -1.")
+        return level
+    difficulty = row.get("difficulty")
+    return DIFFICULTIES.index(difficulty) + 1 if difficulty in DIFFICULTIES else -1
+
+
+def _solutions(row: Row, field: str, place: str) -> list[str]:
+    items = row.get(field)
+    if isinstance(items, Mapping):  # a list of objects, turned around by some readers
+        items = [{"solution": solution} for solution in items.get("solution", ())]
+    if not isinstance(items, Sequence) or isinstance(items, str):
+        raise DataError(f"{place}: {field}: got {_kind(items)}, expected a list of objects.")
+    for i, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise DataError(f"{place}: {field}[{i}]: got {_kind(item)}, expected an object.")
+    return [_text(item, "solution", f"{place}: {field}[{i}]") for i, item in enumerate(items)]
+
+
+def _tests(value: Any, place: str) -> TestSuite:  # noqa: ANN401 -- JSON holds anything
+    """Read ``{"mode": …, "entry": …, "cases": [{"given": …, "expected": …}]}``."""
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: tests: got {_kind(value)}, expected an object.")
+    mode = value.get("mode", "call")
+    if mode not in get_args(TestMode):
+        raise DataError(
+            f"{place}: tests.mode: got {mode!r}, expected one of {', '.join(get_args(TestMode))}."
+        )
+    entry = _text(value, "entry", f"{place}: tests") if mode == "call" else None
+    cases: list[dict[str, Value]] | None = value.get("cases")
+    if not isinstance(cases, list) or not cases:
+        raise DataError(f"{place}: tests.cases: got {_kind(cases)}, expected a list of tests.")
+    kinds: dict[str, type] = {"call": list, "variables": dict, "stdio": str}
+    made: list[TestCase] = []
+    for i, case in enumerate(cases):
+        if not isinstance(case, Mapping) or not {"given", "expected"} <= case.keys():
+            raise DataError(f"{place}: tests.cases[{i}]: expected an object: given, expected.")
+        if not isinstance(case["given"], kinds[mode]):
+            raise DataError(
+                f"{place}: tests.cases[{i}].given: got {_kind(case['given'])}, expected"
+                f" {kinds[mode].__name__} in the mode {mode}."
+            )
+        made.append(TestCase(case["given"], case["expected"]))
+    return TestSuite(mode, tuple(made), entry)
+
+
+def _text(row: Row, field: str, place: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str) or not value.strip():
+        got = "nothing" if field not in row else repr(value)[:60]
+        raise DataError(f"{place}: {field}: got {got}, expected a text that is not empty.")
+    return value
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else type(value).__name__
