@@ -1,0 +1,104 @@
+"""The base model as a folder: made once for each home, then found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ratchet.language_models.service.base_model import (
+    corpus,
+    players,
+    pretraining,
+    vocabulary,
+)
+from ratchet.language_models.service.base_model.vocabulary import END, PAD
+from ratchet.language_models.service.model_folder import save_llama
+from ratchet.language_models.service.plain_llama import LlamaShape
+from ratchet.language_models.service.tokenizer import ChatTokenizer
+from ratchet.scenarios.code_validation.generator import level0
+from ratchet.tracking.files import locked
+
+NAME = "ratchet-tiny"
+_DIGEST_LENGTH = 12
+
+
+def ensure_base_model(home: Path) -> Path:
+    """Give the folder of the base model; make it if this home has none.
+
+    Parameters
+    ----------
+    home
+        Where ``llm/base/`` lies or will lie.
+
+    Returns
+    -------
+    Path
+        A folder in Hugging Face's layout, named by the model and a digest of the code that makes
+        it. Of several processes that ask at once one makes it and the others wait; a killed one
+        leaves nothing behind that would be taken for a model.
+    """
+    place = home / "llm" / "base"
+    folder = place / f"{NAME}-{recipe_digest()}"
+    if folder.is_dir():
+        return folder
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place / ".lock"):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=place, prefix=".making-") as work:
+                build_base_model(Path(work) / NAME)
+                shutil.move(Path(work) / NAME, folder)
+    return folder
+
+
+def build_base_model(folder: Path) -> None:
+    """Make tokenizer and weights, and write them to a new folder."""
+    folder.mkdir(parents=True)
+    tokenizer = vocabulary.make_tokenizer()
+    vocabulary.save_tokenizer(tokenizer, folder)
+    ends = {"eos_token_id": tokenizer.token_to_id(END), "pad_token_id": tokenizer.token_to_id(PAD)}
+    shape = pretraining.base_shape(tokenizer.get_vocab_size())
+    _write_json(folder / "config.json", config_of(shape) | ends)
+    _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that the weights don't depend on how many there are
+    try:
+        model = pretraining.pretrain(ChatTokenizer(folder), shape)
+    finally:
+        torch.set_num_threads(threads)
+    save_llama(model, folder)
+
+
+def recipe_digest() -> str:
+    """Give the first digits of a SHA-256 of the code that makes the base model."""
+    sources = [Path(str(m.__file__)) for m in (vocabulary, players, corpus, pretraining, level0)]
+    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
+    return digest.hexdigest()[:_DIGEST_LENGTH]
+
+
+def config_of(shape: LlamaShape) -> dict[str, Any]:
+    """Write a shape as ``config.json`` has it."""
+    figures = asdict(shape)
+    theta = figures.pop("rope_theta")
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **figures,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "rope_theta": theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+        "dtype": "float32",
+        "use_cache": True,
+    }
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=1), encoding="utf-8")

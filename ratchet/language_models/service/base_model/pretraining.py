@@ -1,0 +1,96 @@
+"""Training of the base model: first on good players, then on mixed ones.
+
+From the good ones it learns to quote and to compare; the mixed ones take its certainty away, so
+that it decides a little better than chance and leaves something to be learned by play.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ratchet.language_models.service.base_model.corpus import Reply, write_corpus
+from ratchet.language_models.service.base_model.players import Skill
+from ratchet.language_models.service.base_model.vocabulary import END
+from ratchet.language_models.service.optimization import (
+    Optimization,
+    TokenSequence,
+    pad,
+    shuffled_batches,
+)
+from ratchet.language_models.service.plain_llama import LlamaShape, PlainLlama
+from ratchet.language_models.service.tokenizer import ChatTokenizer
+from ratchet.seeding import numpy_generator, torch_generator
+
+SEED = 0
+GOOD = Skill(mark_errors=(0.01,), follows=0.97)
+MIXED = Skill(mark_errors=(0.01, 0.1), follows=0.58)
+GAMES = {"good": 9000, "mixed": 6000}
+STEPS = {"good": 900, "mixed": 600}
+BATCH_SIZE = 32
+LEARNING_RATE = 3e-3
+_WARMUP = 50
+
+
+def base_shape(vocab_size: int) -> LlamaShape:
+    """Give the figures of the base model."""
+    return LlamaShape(
+        vocab_size=vocab_size,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        max_position_embeddings=1024,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        tie_word_embeddings=True,
+    )
+
+
+def pretrain(tokenizer: ChatTokenizer, shape: LlamaShape) -> PlainLlama:
+    """Train the base model; the same weights each time on machines of a kind.
+
+    Parameters
+    ----------
+    tokenizer
+        Its tokenizer.
+    shape
+        Its figures.
+    """
+    model = PlainLlama(shape)
+    model.initialise(torch_generator(SEED, "base model", purpose="weights"))
+    optimization = Optimization(model.parameters(), LEARNING_RATE, sum(STEPS.values()), _WARMUP)
+    for stage, skill in (("good", GOOD), ("mixed", MIXED)):
+        rng = numpy_generator(SEED, "base model", purpose=stage)
+        corpus = _encode(tokenizer, write_corpus(rng, GAMES[stage], skill))
+        take = shuffled_batches(rng, len(corpus), BATCH_SIZE)
+        for _ in range(STEPS[stage]):
+            ids, weights = pad([corpus[place] for place in take()])
+            optimization.step(_loss(model, ids, weights))
+    return model
+
+
+def _encode(tokenizer: ChatTokenizer, replies: Sequence[Reply]) -> list[TokenSequence]:
+    """Mark the replies as what is to be learned, each weighing 1 / √length in all."""
+    sequences = []
+    for reply in replies:
+        before = tokenizer.prompt_ids(reply.prompt)
+        after = tokenizer.encode(reply.text + END)
+        weight = len(after) ** -0.5
+        weights = (0.0,) * len(before) + (weight,) * len(after)
+        sequences.append(TokenSequence((*before, *after), weights))
+    return sequences
+
+
+def _loss(model: PlainLlama, ids: Tensor, weights: Tensor) -> Tensor:
+    """Weighted mean of the cross-entropy of the next token."""
+    wanted = weights[:, 1:]
+    chosen = wanted > 0
+    logits = model.logits(model(ids[:, :-1])[chosen])
+    losses = F.cross_entropy(logits, ids[:, 1:][chosen], reduction="none")
+    return torch.dot(losses, wanted[chosen]) / wanted.sum()

@@ -1,0 +1,100 @@
+"""Optimizer steps that training of every kind shares: padding, schedule, clipping, one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MAX_GRADIENT_NORM = 1.0
+_BETAS = (0.9, 0.98)
+_LAST_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Token ids, and which of them are to be learned: ``weights`` 0.0 or 1.0 for each."""
+
+    ids: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+def pad(sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
+    """Lay sequences in one rectangle, padded on the right.
+
+    Returns
+    -------
+    tuple
+        Ids int64[B, T] and weights float32[B, T], both 0 in the padding.
+    """
+    longest = max(len(sequence.ids) for sequence in sequences)
+    ids = np.zeros((len(sequences), longest), dtype=np.int64)
+    weights = np.zeros((len(sequences), longest), dtype=np.float32)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence.ids)] = sequence.ids
+        weights[row, : len(sequence.ids)] = sequence.weights
+    return torch.from_numpy(ids), torch.from_numpy(weights)
+
+
+class Optimization:
+    """Adam with a warm-up and a linear decline.
+
+    Parameters
+    ----------
+    parameters
+        What is optimised.
+    learning_rate
+        At its highest.
+    steps
+        How many there will be.
+    warmup
+        Over how many of them the learning rate rises.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[torch.nn.Parameter],
+        learning_rate: float,
+        steps: int,
+        warmup: int,
+    ) -> None:
+        self._parameters = list(parameters)
+        self._learning_rate = learning_rate
+        self._steps, self._warmup = steps, max(1, min(warmup, steps // 4))
+        self._done = 0
+        self._adam = torch.optim.Adam(self._parameters, learning_rate, betas=_BETAS, fused=True)
+
+    def step(self, loss: Tensor) -> float:
+        """Follow a loss's gradient once; gives the loss."""
+        for group in self._adam.param_groups:
+            group["lr"] = self._learning_rate * self._factor()
+        self._adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM)
+        self._adam.step()
+        self._done += 1
+        return float(loss.detach())
+
+    def _factor(self) -> float:
+        rise = (self._done + 1) / self._warmup
+        fall = 1 - self._done / self._steps
+        return min(1.0, rise, max(_LAST_SHARE, fall))
+
+
+def shuffled_batches(
+    rng: np.random.Generator, size: int, batch_size: int
+) -> Callable[[], list[int]]:
+    """Give a function that draws the next batch of places, each place once before any twice."""
+    waiting: list[int] = []
+
+    def take() -> list[int]:
+        nonlocal waiting
+        if len(waiting) < batch_size:
+            waiting = rng.permutation(size).tolist()
+        batch, waiting = waiting[:batch_size], waiting[batch_size:]
+        return batch
+
+    return take
