@@ -6,12 +6,14 @@ Shared by all stages of all arms of a run; safe among threads.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ratchet.errors import BudgetExceededError
 
 if TYPE_CHECKING:
-    from ratchet.parameters.settings import ExperimentSettings
+    from tasks.calls import StageCall
 
 
 class Spending:
@@ -41,8 +43,8 @@ class Spending:
         with self._lock:
             self._spent += cost
 
-    def remaining(self, settings: ExperimentSettings) -> ExperimentSettings:
-        """Give the settings with what is left as the budget of the next stage.
+    def left(self, run_id: str | None) -> float | None:
+        """Give what the next stage may cost; None for anything.
 
         Raises
         ------
@@ -50,12 +52,29 @@ class Spending:
             If nothing is left.
         """
         if self.limit is None:
-            return settings
+            return None
         left = self.limit - self.spent
         if left <= 0:
-            raise BudgetExceededError(
-                f"settings.budget: {self.spent:.4g} is spent, the limit is {self.limit:.4g}."
-                " Finished stages and calls are kept; go on with a higher budget:"
-                f" `ratchet resume {settings.run_id} --budget MORE`."
-            )
-        return settings.model_copy(update={"budget": left})
+            raise self._exceeded(run_id, "so that nothing is left")
+        return left
+
+    @contextmanager
+    def watched(self, call: StageCall, run_id: str | None) -> Iterator[None]:
+        """Say in which stage the budget came to its end.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the stage has raised it.
+        """
+        try:
+            yield
+        except BudgetExceededError as error:
+            raise self._exceeded(run_id, f"and {call.label!r} has used up the rest") from error
+
+    def _exceeded(self, run_id: str | None, where: str) -> BudgetExceededError:
+        return BudgetExceededError(
+            f"settings.budget: the limit is {self.limit:.4g}; finished stages of this run have cost"
+            f" {self.spent:.4g}, {where}. Finished stages and calls"
+            f" are kept; go on with a higher budget: `ratchet resume {run_id} --budget MORE`."
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -79,7 +80,8 @@ class TextArmSession(BaseSession):
 
         settings = self.settings
         if calls:
-            settings = self.spending.remaining(settings)
+            left = self.spending.left(settings.run_id)
+            settings = settings.model_copy(update={"budget": left})
             if self.before_calls is not None:
                 self.before_calls()
         instance = build_scenario_instance(
@@ -102,6 +104,10 @@ class TextArmSession(BaseSession):
         folder = self.store.open(key) / STATE_FOLDER
         trainer.state = self.keys.trainer_class.State.load(folder)
         return trainer
+
+    def watched(self, call: StageCall) -> AbstractContextManager[None]:
+        """Give the context in which a stage spends money."""
+        return self.spending.watched(call, self.settings.run_id)
 
     @property
     def datasets(self) -> Mapping[str, Dataset]:

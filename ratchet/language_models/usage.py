@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ratchet.language_models.pricing import ModelPrice
+from ratchet.language_models.pricing import Budget, ModelPrice
 from ratchet.language_models.types import Completion
 
 
@@ -47,10 +47,13 @@ class UsageMeter:
     ----------
     stage
         The stage that uses it, e.g. ``"sample_rollouts"``.
+    budget
+        What the calls may cost; a call that exceeds it is counted, and none is made after it.
     """
 
-    def __init__(self, stage: str = "") -> None:
+    def __init__(self, stage: str = "", budget: Budget | None = None) -> None:
         self.stage = stage
+        self._budget = budget
         self._rows: dict[tuple[str, str, str], UsageRow] = {}
 
     def record_call(
@@ -68,10 +71,17 @@ class UsageMeter:
             What came back.
         price
             The model's; None if it has none.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the calls have cost more than the budget by now.
         """
         tokens = completion.prompt_tokens, completion.completion_tokens
         cost = price.of_call(*tokens) if price else None
         self.add(UsageRow(self.stage, agent, model, 1, *tokens, 0, cost))
+        if self._budget is not None:
+            self._budget.check(self.cost)
 
     def record_training(
         self, group: str, model: str, tokens: int, price: ModelPrice | None

@@ -9,22 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from ratchet.errors import FineTuneError
+from ratchet.store.manifest import MetricPoint
 from tasks.calls import StageCall
 from tasks.session import STATE_FOLDER
 from tasks.stage import Metrics, waiting_stage
-from tasks.text.files import read_rollouts
+from tasks.text.files import finite, read_rollouts, write_usage
 from tasks.text_session import TextArmSession
 
 
 @waiting_stage
 def create_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
-    """Make the jobs; write the state that knows them."""
+    """Make the jobs; write the state that knows them. The metrics say which group has none."""
     keys = session.keys
     trainer = session.trainer_at(keys.state_key(call.iteration), calls=True)
     rollouts = read_rollouts(session.store, keys.sample_rollouts(call.iteration).key)
     earlier = [read_rollouts(session.store, e.key) for e in keys.earlier_rollouts(call.iteration)]
-    trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier).save(folder / STATE_FOLDER)
-    return []
+    state = trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier)
+    state.save(folder / STATE_FOLDER)
+    return [MetricPoint(iteration=call.iteration, values=finite(trainer.job_stats()))]
 
 
 @waiting_stage
@@ -45,4 +47,11 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
             f" {session.settings.run_id}` makes a new job."
         ) from error
     state.save(folder / STATE_FOLDER)
-    return []
+    usage = trainer.training_usage
+    if usage is None:
+        return []
+    session.spending.add(usage.cost)
+    write_usage(folder, usage)
+    total = usage.total
+    values = {"training_tokens": float(total.training_tokens), "cost": float(usage.cost)}
+    return [MetricPoint(iteration=call.iteration, values=values)]

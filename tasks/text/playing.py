@@ -7,6 +7,7 @@ again for the calls in flight only.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ratchet.store.manifest import MetricPoint
 from tasks.calls import StageCall
@@ -15,40 +16,49 @@ from tasks.tables import write_table
 from tasks.text.files import finite, result_table, usage_metrics, write_played, write_usage
 from tasks.text_session import TextArmSession
 
+if TYPE_CHECKING:
+    from ratchet.language_models.usage import UsageMeter
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+
 
 @waiting_stage
 def sample_rollouts(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     """Play the rollouts of an iteration; write them, their transcripts and what they cost."""
-    trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
-    rollouts, usage = trainer.sample_rollouts(call.iteration, session.journal(call))
-    session.spending.add(usage.cost)
-    write_played(folder, rollouts, session.protocol)
-    write_usage(folder, usage)
+    with session.watched(call):
+        trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
+        rollouts, usage = trainer.sample_rollouts(call.iteration, session.journal(call))
+    _keep(folder, session, rollouts, usage)
     return [MetricPoint(iteration=call.iteration, values=usage_metrics(usage))]
 
 
 @waiting_stage
 def test_during_training(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     """Test the models at the beginning of an iteration, on the same datapoints in each."""
-    trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
-    rollouts, metrics, usage = trainer.test(call.iteration, session.journal(call))
-    session.spending.add(usage.cost)
-    write_played(folder, rollouts, session.protocol)
-    write_usage(folder, usage)
+    with session.watched(call):
+        trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
+        rollouts, metrics, usage = trainer.test(call.iteration, session.journal(call))
+    _keep(folder, session, rollouts, usage)
     return [MetricPoint(iteration=call.iteration, values=finite(metrics))]
 
 
 @waiting_stage
 def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     """Test the final models on the dataset named by ``call.detail``; write each answer."""
-    trainer = session.trainer_at(session.keys.final_state_key, calls=True)
-    rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
-    session.spending.add(usage.cost)
-    write_played(folder, rollouts, session.protocol)
-    write_usage(folder, usage)
+    with session.watched(call):
+        trainer = session.trainer_at(session.keys.final_state_key, calls=True)
+        rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
+    _keep(folder, session, rollouts, usage)
     write_table(folder, result_table(rollouts, session.protocol))
     return [MetricPoint(iteration=call.iteration, values=finite(metrics))]
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
 test_during_training.__test__ = False  # type: ignore[attr-defined]
+
+
+def _keep(
+    folder: Path, session: TextArmSession, rollouts: NestedArrayDict, usage: UsageMeter
+) -> None:
+    session.spending.add(usage.cost)
+    write_played(folder, rollouts, session.protocol)
+    write_usage(folder, usage)

@@ -20,6 +20,7 @@ import numpy as np
 from ratchet.agents.text.whole_agent import CallContext
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
 from ratchet.rollouts.rollout_statistics import rollout_statistics
@@ -260,7 +261,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             if journal_path is None:
                 journal_path = Path(stack.enter_context(TemporaryDirectory())) / "calls.jsonl"
             journal = stack.enter_context(CallJournal(journal_path))
-            self._calls = Calls(journal, UsageMeter(stage))
+            self._calls = Calls(journal, UsageMeter(stage, Budget(self.settings.budget)))
             try:
                 yield self._calls
             finally:
