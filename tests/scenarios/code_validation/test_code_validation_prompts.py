@@ -1,0 +1,172 @@
+"""System prompts: every protocol has them, what is wrong with one is said before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from string import Template
+
+import pytest
+
+from ratchet import HyperParameters
+from ratchet.errors import PromptTemplateError
+from ratchet.protocols.registry import build_protocol_handler
+from ratchet.protocols.text_specs import check_text_specs
+from ratchet.scenarios.code_validation import prompts
+from ratchet.scenarios.code_validation.prompts import SystemPrompts
+from ratchet.scenarios.pure_text.episode import Position
+from ratchet.scenarios.pure_text.game import game_of
+from ratchet.scenarios.pure_text.views import view_of
+
+PROTOCOLS = ("nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier")
+PROGRAM = "def f(x):\n    return '$question' + '$$'"
+
+
+def parameters(protocol="nip", kind="full", **changes):
+    hyper_params = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        interaction_protocol=protocol,
+        code_validation={"prompt_templates": kind},
+    )
+    return hyper_params.replace({key.replace("__", "."): v for key, v in changes.items()})
+
+
+def rendered(protocol="nip", kind="full", stance=1, **changes):
+    hyper_params = parameters(protocol, kind, **changes)
+    handler = build_protocol_handler(hyper_params)
+    system_prompts = SystemPrompts.of(hyper_params, handler)
+    position = Position(0, 1, stance, "the question", PROGRAM)
+    game = game_of(handler)
+    return {a: system_prompts.render(view_of(game, position, a)) for a in handler.agent_names}
+
+
+@pytest.fixture
+def own_templates(tmp_path, monkeypatch):
+    """Give a copy of the templates that a test may spoil."""
+    shutil.copytree(prompts.TEMPLATES, tmp_path / "templates")
+    monkeypatch.setattr(prompts, "TEMPLATES", tmp_path / "templates")
+    return tmp_path / "templates"
+
+
+def load(protocol="nip", **changes):
+    hyper_params = parameters(protocol, **changes)
+    return SystemPrompts.of(hyper_params, build_protocol_handler(hyper_params))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_agent_is_told_problem_program_length_and_how_to_answer(protocol):
+    handler = build_protocol_handler(parameters(protocol))
+    specs = check_text_specs(handler)
+    told = rendered(protocol, agents={"_default": {"max_response_words": 77}})
+    for agent, prompt in told.items():
+        assert "the question" in prompt
+        assert PROGRAM in prompt
+        assert not Template(prompt.replace(PROGRAM, "")).get_identifiers()
+        for header in specs[agent].headers.values():
+            assert f"\n{header} " in prompt
+        assert ("77" in prompt) == bool(specs[agent].headers)
+        decides = agent in handler.verifier_names
+        assert ("\nDecision: accept\n" in prompt) == decides
+        assert ("\nDecision: reject\n" in prompt) == decides
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_compact_templates_are_there_too_and_shorter(protocol):
+    full, compact = rendered(protocol), rendered(protocol, "compact")
+    for agent, prompt in compact.items():
+        assert "the question" in prompt
+        assert len(prompt) < len(full[agent]) / 2
+
+
+@pytest.mark.parametrize(
+    ("protocol", "aims"),
+    [
+        ("nip", {"prover": "accept"}),
+        ("adp", {"prover": "accept"}),
+        ("debate", {"prover0": "reject", "prover1": "accept"}),
+        ("merlin_arthur", {"prover0": "reject", "prover1": "accept"}),
+        ("mnip", {"prover0": "accept", "prover1": "accept"}),
+    ],
+)
+def test_provers_are_told_to_argue_for_what_pays_them(protocol, aims):
+    told = rendered(protocol)
+    for agent, aim in aims.items():
+        assert f"the verifier decides to {aim} the program" in told[agent]
+
+
+def test_a_drawn_stance_is_told_to_the_prover_alone():
+    by_stance = [
+        rendered("nip", stance=stance, protocol_common__randomize_prover_stance=True)
+        for stance in (0, 1)
+    ]
+    assert "decides to reject the program" in by_stance[0]["prover"]
+    assert "decides to accept the program" in by_stance[1]["prover"]
+    assert by_stance[0]["verifier"] == by_stance[1]["verifier"]
+
+
+def test_a_verifier_is_told_how_often_it_can_write():
+    assert "at most 4 turns" in rendered("nip")["verifier"]
+    assert "at most 3 turns" in rendered("nip", nip_protocol__max_message_rounds=5)["verifier"]
+
+
+def test_experts_are_called_what_they_are_called_in_the_conversation():
+    for protocol in ("debate", "mnip"):
+        told = rendered(protocol)
+        assert told["prover0"].startswith("You are Expert 1")
+        assert told["prover1"].startswith("You are Expert 2")
+
+
+def test_a_missing_template_is_an_error_that_says_where_it_is_looked_for(own_templates):
+    (own_templates / "full/nip/prover.txt").unlink()
+    with pytest.raises(PromptTemplateError, match=r"'prover'.*full/nip/prover\.txt.*\$question"):
+        load("nip")
+    load("adp")
+
+
+@pytest.mark.parametrize(
+    ("agent", "text", "message"),
+    [
+        ("prover", "$question", r"prover\.txt: has no \$solution"),
+        ("prover", "$question $solution $qestion", r"unknown variable \$qestion .*question"),
+        ("prover", "$question $solution costs $ 5", r"'\$' that begins no variable"),
+        ("verifier", "$question $solution $agent_stance_string", "unknown variable"),
+    ],
+)
+def test_a_wrong_template_is_an_error_before_anything_is_played(
+    agent, text, message, own_templates
+):
+    (own_templates / f"full/nip/{agent}.txt").write_text(text)
+    with pytest.raises(PromptTemplateError, match=message):
+        load("nip")
+
+
+def test_where_stances_are_drawn_the_prover_must_be_told(own_templates):
+    (own_templates / "full/nip/prover.txt").write_text("$question $solution ${max_questions}")
+    load("nip")
+    with pytest.raises(PromptTemplateError, match=r"has no \$agent_stance_string"):
+        load("nip", protocol_common__randomize_prover_stance=True)
+
+
+def test_a_protocol_in_a_file_has_its_templates_beside_it(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from ratchet.protocols.nip import NipProtocolHandler\n"
+        "class Mine(NipProtocolHandler):\n    '''A protocol.'''\n"
+    )
+    hyper_params = parameters(f"{tmp_path / 'mine.py'}:Mine")
+    handler = build_protocol_handler(hyper_params)
+    with pytest.raises(PromptTemplateError, match=r"templates/full/Mine/prover\.txt"):
+        SystemPrompts.of(hyper_params, handler)
+    folder = tmp_path / "templates/full/Mine"
+    shutil.copytree(prompts.TEMPLATES / "full/nip", folder)
+    assert set(SystemPrompts.of(hyper_params, handler).templates) == {"prover", "verifier"}
+
+
+def test_the_digest_changes_with_all_that_changes_prompts(own_templates):
+    first = load("nip").digest
+    assert load("nip").digest == first
+    assert load("nip", nip_protocol__max_message_rounds=3).digest != first
+    assert load("nip", agents={"prover": {"max_response_words": 9}}).digest != first
+    file = own_templates / "full/nip/prover.txt"
+    file.write_text(file.read_text() + "Be brief.")
+    assert load("nip").digest != first
