@@ -43,7 +43,7 @@ class RunningService:
 
     @contextlib.contextmanager
     def serving(self):
-        with socket.socket() as listener:
+        with socket.socket(proto=socket.IPPROTO_TCP) as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen(512)
             config = uvicorn.Config(self.app, log_level="error", access_log=False)

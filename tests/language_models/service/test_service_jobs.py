@@ -169,7 +169,8 @@ def test_jobs_are_listed_by_page_and_by_metadata(gate, client, upload):
         ({"extra_body": {"epochs": 3}}, 400, "epochs"),
     ],
 )
-def test_a_wrong_job_is_refused(client, upload, options, status, param):
+def test_a_wrong_job_is_refused(running, upload, options, status, param):
+    client = running.client()
     file_id = upload(client)
     with pytest.raises(openai.APIStatusError) as caught:
         client.fine_tuning.jobs.create(
