@@ -183,10 +183,11 @@ class _Table:
     def _playing(self, stage: str, iteration: int, games: int, branches: int) -> StageEstimate:
         estimate = StageEstimate(stage, iteration)
         chain_seconds = 0.0
+        is_tuned = iteration > 0 or (iteration < 0 and self._hyper_params.rl.num_iterations > 1)
         for name, calls, prompt_tokens in self._game.calls(branches):
             agent = self._game.agents[name]
             prompt, completion = (calls * games * n for n in (prompt_tokens, agent.max_tokens))
-            price = self._price(agent, is_tuned=iteration != 0)
+            price = self._price(agent, is_tuned=is_tuned)
             estimate = replace(
                 estimate,
                 calls=estimate.calls + calls * games,

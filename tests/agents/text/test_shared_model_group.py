@@ -1,0 +1,211 @@
+"""Agents that share a model: one job on what all of them did, made once, then the next model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from ratchet.agents.text.examples import PreferencePair
+from ratchet.agents.text.group_state import PureTextSharedModelGroupState
+from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
+from ratchet.errors import FineTuneError, ParameterError, StateError, UnknownNameError
+from ratchet.language_models.usage import UsageMeter
+from ratchet.parameters import ExperimentSettings
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+
+
+def rollouts(count, agent_index, word="said"):
+    """Rollouts of one step in which one of two agents speaks."""
+    acts = np.zeros((count, 1, 2), dtype=bool)
+    acts[..., agent_index] = True
+    texts = [[[None, None]] for _ in range(count)]
+    prompts = [[[None, None]] for _ in range(count)]
+    for row in range(count):
+        texts[row][0][agent_index] = f"{word} {row}"
+        prompts[row][0][agent_index] = json.dumps([{"role": "user", "content": f"q{row}"}])
+    return NestedArrayDict(
+        {
+            "y": np.arange(count) % 2,
+            "padding": np.zeros((count, 1), dtype=bool),
+            "agents": {"active": acts, "valid": acts, "raw_message": texts, "prompt": prompts},
+        },
+        count,
+    )
+
+
+@pytest.fixture
+def build(fine_tune_service, game, tmp_path):
+    """Makes the group of both agents of nip."""
+
+    def make(url=fine_tune_service.url, **changes):
+        shared = {"base_url": url, "model_name": "tiny", "shared_model_group": "both", **changes}
+        parameters = game.parameters(_default=shared)
+        settings = ExperimentSettings(home=str(tmp_path), poll_seconds=0.01, poll_seconds_max=0.02)
+        agents = game.agents(parameters, settings)
+        return PureTextSharedModelGroup(parameters, settings, "both", list(agents.values()))
+
+    return make
+
+
+def succeed(service, model):
+    service.jobs[-1].update(status="succeeded", fine_tuned_model=model, trained_tokens=500)
+
+
+def uploaded(service):
+    (request,) = [r for r in service.requests if r.path.endswith("/files") and r.body]
+    return [json.loads(line) for line in request.body.splitlines() if line.startswith(b'{"')]
+
+
+def test_one_job_trains_on_all_agents_data_in_order(fine_tune_service, build):
+    group = build()
+    group.create_supervised_fine_tune_job(
+        {"verifier": rollouts(6, 1, "v"), "prover": rollouts(6, 0, "p")},
+        {"verifier": rollouts(2, 1)},
+    )
+    last = [example["messages"][-1]["content"] for example in uploaded(fine_tune_service)]
+    decisions = ["Decision: reject", "Decision: accept"]
+    assert last == [f"p {n}" for n in range(6)] + [f"v {n}" for n in range(6)] + decisions
+    (job,) = fine_tune_service.jobs
+    assert (job["model"], job["method"]["type"]) == ("tiny", "supervised")
+    assert group.get_fine_tune_job_status() == "pending"
+
+
+def test_after_success_all_agents_play_with_the_new_model(fine_tune_service, build):
+    group = build()
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    with pytest.raises(FineTuneError, match=r"is pending.*await_job"):
+        group.switch_to_next_model()
+    succeed(fine_tune_service, "ft:tiny:both:1")
+    job = asyncio.run(group.await_job())
+    assert job is not None
+    assert job.status == group.get_fine_tune_job_status() == "succeeded"
+    usage = UsageMeter("await_fine_tune_jobs")
+    group.record_usage(usage)
+    assert [(row.agent, row.training_tokens) for row in usage.rows()] == [("both", 500)]
+    group.switch_to_next_model()
+    assert group.state == PureTextSharedModelGroupState(
+        "ft:tiny:both:1", ("tiny", "ft:tiny:both:1")
+    )
+    assert [agent.model_name for agent in group.agents.values()] == ["ft:tiny:both:1"] * 2
+
+
+@pytest.mark.parametrize(("scratch", "base"), [(True, "tiny"), (False, "ft:tiny:both:1")])
+def test_the_next_job_starts_from_the_first_or_the_current_model(
+    fine_tune_service, build, scratch, base
+):
+    group = build(fine_tune_from_scratch=scratch)
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    succeed(fine_tune_service, "ft:tiny:both:1")
+    group.switch_to_next_model()
+    group.create_supervised_fine_tune_job({"prover": rollouts(11, 0)})
+    assert fine_tune_service.jobs[-1]["model"] == base
+
+
+def test_made_again_from_the_same_state_the_job_is_the_same(fine_tune_service, build):
+    first, second = build(), build()
+    first.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    second.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    assert first.state == second.state
+    assert len(fine_tune_service.jobs) == 1
+    second.state = PureTextSharedModelGroupState.from_dict(
+        json.loads(json.dumps(first.state.to_dict()))
+    )
+    assert second.state == first.state
+    with pytest.raises(StateError, match="has the job ftjob-0 already"):
+        second.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_a_lost_job_has_its_reason_and_is_made_anew_when_asked_again(fine_tune_service, build, end):
+    group = build()
+    before = group.state
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    fine_tune_service.jobs[0].update(status=end, error={"code": "x", "message": "bad line 3"})
+    asyncio.run(group.await_job())
+    assert group.get_fine_tune_job_status() == end
+    assert "bad line 3" in group.get_fine_tune_job_error_repr()
+    with pytest.raises(FineTuneError, match="bad line 3"):
+        group.switch_to_next_model()
+    group.state = before
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    assert group.state.fine_tune_job_id == "ftjob-1"
+
+
+def test_too_few_examples_make_no_job_and_a_warning(fine_tune_service, build, caplog):
+    group = build()
+    with caplog.at_level(logging.WARNING):
+        group.create_supervised_fine_tune_job({"prover": rollouts(9, 0)})
+    assert "got 9 examples, expected at least 10" in caplog.text
+    assert group.get_fine_tune_job_status() == "insufficient_data"
+    assert asyncio.run(group.await_job()) is None
+    group.switch_to_next_model()
+    assert group.current_model_name == "tiny"
+    assert fine_tune_service.requests == []
+
+
+def test_a_frozen_group_makes_no_job(fine_tune_service, build):
+    group = build(freeze_agent=True)
+    group.create_supervised_fine_tune_job({"prover": rollouts(50, 0)})
+    assert group.get_fine_tune_job_status() == "frozen"
+    assert fine_tune_service.requests == []
+
+
+def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service, build):
+    group = build(fine_tuning={"n_epochs": 2, "beta": 0.3, "seed": 9})
+    prompt = json.dumps([{"role": "user", "content": "q"}])
+    pairs = [PreferencePair(prompt, f"good {n}", "bad") for n in range(5)]
+    group.create_dpo_fine_tune_job({"verifier": pairs, "prover": pairs})
+    (job,) = fine_tune_service.jobs
+    assert job["method"] == {
+        "type": "dpo",
+        "dpo": {"hyperparameters": {"n_epochs": 2, "beta": 0.3}},
+    }
+    assert job["seed"] == 9
+
+
+def test_supervised_jobs_are_sent_no_beta(fine_tune_service, build):
+    group = build(fine_tuning={"beta": 0.3})
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    assert fine_tune_service.jobs[0]["method"] == {"type": "supervised"}
+
+
+def test_dummy_models_are_trained_without_a_service(fine_tune_service, build):
+    group = build(use_dummy_api=True, fine_tune_from_scratch=False)
+    for count in (10, 11):
+        group.create_supervised_fine_tune_job({"prover": rollouts(count, 0)})
+        saved = group.state
+        group.state = saved
+        asyncio.run(group.await_job())
+        group.switch_to_next_model()
+    names = group.state.model_names
+    assert len(set(names)) == 3
+    assert all(name.startswith("ft:tiny:both:") for name in names[1:])
+    assert fine_tune_service.requests == []
+
+
+def test_methods_work_where_an_event_loop_runs(fine_tune_service, build):
+    group = build()
+
+    async def inside():
+        group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+        return group.get_fine_tune_job_status()
+
+    assert asyncio.run(inside()) == "pending"
+
+
+def test_agents_that_disagree_cannot_share_a_model(game):
+    parameters = game.parameters(
+        _default={"shared_model_group": "both"}, prover={"model_name": "other"}
+    )
+    agents = game.agents(parameters)
+    with pytest.raises(ParameterError, match=r"model_name: got .* shared_model_group 'both'"):
+        PureTextSharedModelGroup(parameters, ExperimentSettings(), "both", list(agents.values()))
+
+
+def test_an_agent_of_another_group_is_an_error(build):
+    with pytest.raises(UnknownNameError, match=r"'provver'.*Did you mean 'prover'"):
+        build().create_supervised_fine_tune_job({"provver": rollouts(10, 0)})

@@ -1,0 +1,170 @@
+"""Usage, prices, budgets and estimates: sums that agree with sums made by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ratchet.errors import BudgetExceededError, ParameterError, PricingError
+from ratchet.language_models.estimates import estimate_experiment
+from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
+from ratchet.language_models.types import Completion
+from ratchet.language_models.usage import UsageMeter
+from ratchet.parameters import ExperimentSettings, HyperParameters
+
+
+def completion(prompt, out):
+    return Completion("x", "stop", prompt, out, "m")
+
+
+def parameters(trainer="pure_text_ei", **sections):
+    return HyperParameters(
+        **{
+            "scenario": "code_validation",
+            "trainer": trainer,
+            "dataset": "generated",
+            "nip_protocol": {"max_message_rounds": 3},
+            "rl": {"num_iterations": 2, "rollouts_per_iteration": 10},
+            "agents": {
+                "_default": {
+                    "model_name": "gpt-4o-mini",
+                    "base_url": None,
+                    "max_tokens_per_message": 100,
+                    "fine_tuning": {"n_epochs": 2},
+                }
+            },
+            **sections,
+        }
+    )
+
+
+def test_usage_adds_up_by_stage_agent_and_model_and_survives_json():
+    price = ModelPrice(1.0, 10.0, 100.0)
+    meter = UsageMeter("sample_rollouts")
+    meter.record_call("prover", "a", completion(100, 10), price)
+    meter.record_call("prover", "a", completion(200, 20), price)
+    meter.record_call("verifier", "b", completion(1, 1), None)
+    other = UsageMeter("await_fine_tune_jobs")
+    other.record_training("prover", "a", 1000, price)
+    meter.merge(other)
+    assert [(r.stage, r.agent, r.model, r.calls) for r in meter.rows()] == [
+        ("await_fine_tune_jobs", "prover", "a", 0),
+        ("sample_rollouts", "prover", "a", 2),
+        ("sample_rollouts", "verifier", "b", 1),
+    ]
+    assert meter.cost == pytest.approx((300 * 1 + 30 * 10 + 1000 * 100) / 1e6)
+    assert meter.unpriced_models == ["b"]
+    assert (meter.total.calls, meter.total.prompt_tokens, meter.total.training_tokens) == (
+        3,
+        301,
+        1000,
+    )
+    again = UsageMeter.from_table(json.loads(json.dumps(meter.to_table())))
+    assert again.rows() == meter.rows()
+
+
+def test_prices_of_dated_fine_tuned_own_and_unknown_models(tmp_path, monkeypatch):
+    table = PriceTable.load()
+    base = table.find("gpt-4o-mini")
+    assert base is not None
+    assert table.find("gpt-4o-mini-2024-07-18") == base
+    assert table.find("gpt-4o") != base
+    tuned = table.find("ft:gpt-4o-mini-2024-07-18:lab::abc")
+    assert tuned is not None
+    assert tuned.input > base.input
+    assert table.find("mystery") is None
+    assert table.find("gpt-4o", embedded=True) == ModelPrice(0, 0, 0)
+    own = tmp_path / "prices.yaml"
+    own.write_text("models:\n  mystery: {input: 1, output: 2}\n  gpt-4o: {input: 9, output: 9}\n")
+    for loaded in (PriceTable.load(own), _from_environment(monkeypatch, own)):
+        assert loaded.find("mystery") == ModelPrice(1, 2)
+        assert loaded.find("gpt-4o") == ModelPrice(9, 9)
+        assert loaded.find("gpt-4o-mini") == base
+
+
+def _from_environment(monkeypatch, file):
+    monkeypatch.setenv("RATCHET_PRICES", str(file))
+    return PriceTable.load()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: 3",
+        "other: {}",
+        "models: {a: {input: 1}}",
+        "models: {a: {input: -1, output: 1}}",
+        "models: {a: {input: x, output: 1}}",
+        "models: {a: {input: 1, output: 1, extra: 2}}",
+        "- 1",
+    ],
+)
+def test_a_bad_price_table_is_an_error(tmp_path, text):
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    with pytest.raises(PricingError, match=r"prices\.yaml"):
+        PriceTable.load(file)
+
+
+def test_a_missing_price_table_is_an_error(tmp_path):
+    with pytest.raises(PricingError, match="can't be read"):
+        PriceTable.load(tmp_path / "nowhere.yaml")
+
+
+def test_a_budget_says_what_was_spent_and_what_to_do():
+    Budget(None).check(1e9)
+    Budget(5.0).check(5.0)
+    with pytest.raises(BudgetExceededError, match=r"5\.5000 spent.*at most 5\.0000.*budget"):
+        Budget(5.0).check(5.5)
+    with pytest.raises(BudgetExceededError, match=r"2\.0000 would come next"):
+        Budget(5.0).check(4.0, planned=2.0)
+
+
+def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
+    """Three rounds of nip: verifier, prover, verifier; 50 + what was said before, 100 said."""
+    estimate = estimate_experiment(parameters(), 80, 20, problem_tokens=50)
+    stages = [(s.stage, s.iteration, s.calls) for s in estimate.stages]
+    assert stages == [
+        ("sample_rollouts", 0, 30),
+        ("await_fine_tune_jobs", 0, 0),
+        ("sample_rollouts", 1, 30),
+        ("test", -1, 60),
+    ]
+    first, training, second, _ = estimate.stages
+    assert first.prompt_tokens == 10 * (50 + 150 + 250)
+    assert first.completion_tokens == 10 * 300
+    assert first.cost == pytest.approx((4500 * 0.15 + 3000 * 0.60) / 1e6)
+    assert second.cost == pytest.approx((4500 * 0.30 + 3000 * 1.20) / 1e6)  # fine-tuned by then
+    assert training.training_tokens == 2 * 10 * (50 + 300) * 2  # agents, games, tokens, epochs
+    assert estimate.total.calls == 120
+    assert estimate.total.cost == pytest.approx(sum(s.cost for s in estimate.stages))
+
+
+def test_trees_tests_and_frozen_agents_are_counted():
+    malt = parameters("pure_text_malt", text_rl={"test_scheme": "all"})
+    stages = {(s.stage, s.iteration): s for s in estimate_experiment(malt, 80, 20).stages}
+    assert stages["sample_rollouts", 0].calls == 10 * (2 + 4 + 8)
+    assert stages["test_during_training", 1].calls == 60
+    frozen = parameters().replace({"agents._default.freeze_agent": True})
+    total = estimate_experiment(frozen, 80, 20).total
+    assert total.training_tokens == 0
+
+
+def test_the_embedded_service_is_free_and_the_unknown_is_named():
+    free = parameters().replace({"agents._default.base_url": "embedded"})
+    assert estimate_experiment(free, 80, 20).total.cost == 0
+    unknown = parameters().replace({"agents._default.model_name": "mystery"})
+    assert estimate_experiment(unknown, 80, 20).total.unpriced_models == ("mystery",)
+
+
+def test_a_limit_per_minute_makes_it_last():
+    limited = ExperimentSettings(requests_per_minute=1)
+    first, *_ = estimate_experiment(parameters(), 80, 20, limited).stages
+    assert first.seconds == 30 * 60
+
+
+def test_only_chat_models_are_estimated():
+    graphs = HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="er1000")
+    with pytest.raises(ParameterError, match="chat model"):
+        estimate_experiment(graphs, 10, 10)
