@@ -69,9 +69,7 @@ def parameters(**changes: object) -> HyperParameters:
     return HyperParameters(**PARAMETERS).replace(plain)
 
 
-def trainer(
-    hyper_params: HyperParameters, *, found: type | None = None, **settings: Any
-) -> Any:
+def trainer(hyper_params: HyperParameters, *, found: type | None = None, **settings: Any) -> Any:
     """Build a trainer with fresh agents."""
     made = ExperimentSettings(poll_seconds=0.01, **settings)
     instance = build_scenario_instance(hyper_params, made, trainer_type="pure_text")
