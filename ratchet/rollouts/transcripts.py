@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-import yaml
+from typing import Literal, TypeAlias
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -18,6 +16,7 @@ from ratchet.rollouts.transcript_content import (
     raw_transcripts,
     report_transcripts,
 )
+from ratchet.rollouts.yaml_text import to_yaml
 
 __all__ = [
     "Transcript",
@@ -38,7 +37,6 @@ _KINDS = {
     "processed": processed_transcripts,
     "prompts": prompt_transcripts,
 }
-_SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def write_transcripts(
@@ -123,26 +121,7 @@ def read_report_transcripts(file: Path | str) -> Iterator[Transcript]:
             yield transcript
 
 
-class _Dumper(_SafeDumper):  # type: ignore[misc]
-    """Writes text of several lines as such."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:  # noqa: ANN401 -- C or Python dumper
-    style = "|" if "\n" in text else None
-    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-    return node
-
-
-_Dumper.add_representer(str, _represent_text)
-
-
-def _dump(transcripts: Sequence[Mapping[str, Any]], format: TranscriptFormat) -> str:
+def _dump(transcripts: list[Transcript], format: TranscriptFormat) -> str:
     if format == "json":
         return json.dumps(transcripts, ensure_ascii=False, indent=2) + "\n"
-    text: str = yaml.dump(
-        list(transcripts), Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=100
-    )
-    return text
+    return to_yaml(transcripts)
