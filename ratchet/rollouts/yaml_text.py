@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ratchet.errors import DataError
 
-_Parts: TypeAlias = "dict[str, Plain] | list[Plain]"
-Plain: TypeAlias = "_Parts | str | float | bool | None"
+_Parts: TypeAlias = dict[str, Any] | list[Any]
+Plain: TypeAlias = _Parts | str | float | bool | None
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
