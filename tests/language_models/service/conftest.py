@@ -72,7 +72,7 @@ class RunningService:
 @pytest.fixture(scope="session", autouse=True)
 def _trainer_is_found():
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(HERE)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), before]))
     yield
     if before is None:
         del os.environ["PYTHONPATH"]

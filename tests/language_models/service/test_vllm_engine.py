@@ -1,0 +1,102 @@
+"""What the vLLM engine asks of vLLM, shown with a stand-in; the real one needs a GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ratchet.errors import LanguageServiceError, ParameterError
+from ratchet.language_models.service.engine import (
+    GenerationRequest,
+    RequestRefusedError,
+    TokenChoice,
+)
+from ratchet.language_models.service.vllm_engine import VllmEngine
+from ratchet.language_models.types import ChatMessage
+
+
+class FakeLlm:
+    made: list = []  # noqa: RUF012 -- one list for all
+
+    def __init__(self, model):
+        FakeLlm.made.append(model)
+        self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=10))
+
+    def get_tokenizer(self):
+        def apply(messages, add_generation_prompt, return_dict):
+            assert add_generation_prompt
+            assert not return_dict
+            return list(range(sum(len(message["content"]) for message in messages)))
+
+        return SimpleNamespace(apply_chat_template=apply)
+
+    def generate(self, prompts, samplings, use_tqdm):
+        return [
+            SimpleNamespace(
+                prompt_token_ids=prompt["prompt_token_ids"], outputs=[_answer(sampling)]
+            )
+            for prompt, sampling in zip(prompts, samplings, strict=True)
+        ]
+
+
+def _answer(sampling):
+    choices = {
+        1: SimpleNamespace(logprob=-2.0, decoded_token="a"),
+        2: SimpleNamespace(logprob=-0.5, decoded_token="b"),
+    }
+    return SimpleNamespace(
+        text=f"{sampling['seed']}",
+        finish_reason="length" if sampling["max_tokens"] == 1 else "stop",
+        token_ids=[1],
+        logprobs=None if sampling["logprobs"] is None else [choices],
+    )
+
+
+@pytest.fixture
+def engine(monkeypatch, tmp_path):
+    FakeLlm.made = []
+    stand_in = SimpleNamespace(LLM=FakeLlm, SamplingParams=lambda **values: values)
+    monkeypatch.setitem(sys.modules, "vllm", stand_in)
+    engine = VllmEngine()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        engine.load(name, tmp_path / name)
+    return engine
+
+
+def _request(content, **options):
+    return GenerationRequest("a", (ChatMessage("user", content),), 3, **options)
+
+
+def test_answers_stand_in_the_place_of_their_requests(engine):
+    answers = engine.generate([_request("1234"), _request("x" * 10), _request("1", max_tokens=1)])
+    assert (answers[0].text, answers[0].prompt_tokens, answers[0].finish_reason) == ("3", 4, "stop")
+    assert isinstance(answers[1], RequestRefusedError)
+    assert answers[1].code == "context_length_exceeded"
+    assert answers[2].finish_reason == "length"
+
+
+def test_log_probabilities_are_those_of_the_chosen_token_and_the_likeliest(engine):
+    (answer,) = engine.generate([_request("1", logprobs=True, top_logprobs=1)])
+    assert [(token.token, token.logprob) for token in answer.tokens] == [("a", -2.0)]
+    assert answer.tokens[0].top == (TokenChoice("b", -0.5),)
+
+
+def test_one_model_is_resident_at_a_time(engine):
+    engine.generate([_request("1")])
+    engine.generate([GenerationRequest("b", (ChatMessage("user", "1"),), 3)])
+    assert [path.rpartition("/")[2] for path in FakeLlm.made] == ["a", "b"]
+    engine.unload("b")
+    engine.generate([_request("1")])
+    assert len(FakeLlm.made) == 3
+
+
+def test_no_vllm_and_no_model_are_said(monkeypatch, engine, tmp_path):
+    with pytest.raises(LanguageServiceError, match="has no config"):
+        engine.load("c", tmp_path)
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ParameterError, match="needs vLLM and a GPU"):
+        VllmEngine()
