@@ -142,5 +142,7 @@ class BaseKeys(ABC):
     def _code_fingerprint(self) -> Fingerprint:
         from ratchet.protocols.registry import build_protocol_handler
 
-        protocol = type(build_protocol_handler(self.hyper_params, base_dir=self.base_path))
-        return code_fingerprint(self.trainer_class, type(self.scenario), protocol)
+        handler = build_protocol_handler(self.hyper_params, base_dir=self.base_path)
+        code = code_fingerprint(self.trainer_class, type(self.scenario), type(handler))
+        files = self.scenario.file_digests(self.hyper_params, handler)
+        return Fingerprint.of_modules({**code.modules, **files})

@@ -58,6 +58,15 @@ class Scenario(ABC):
         """
         return (type(self),)
 
+    def file_digests(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> Mapping[str, str]:
+        """Give the digests of files that are no code and decide what agents do, by readable name.
+
+        None by default. They count like the digests of modules: an edited file is played anew.
+        """
+        return {}
+
     @abstractmethod
     def load_dataset(self, directory: Path) -> Dataset:
         """Read a dataset that was saved in a folder.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,24 +65,12 @@ class SystemPrompts:
         PromptTemplateError
             If a template is missing, or lacks a variable or has one too many.
         """
-        kind = hyper_params.code_validation.prompt_templates
-        folders = template_folders(hyper_params.interaction_protocol, kind, handler)
-        templates = {name: _load(folders, name) for name in handler.agent_names}
-        for name, (template, file) in templates.items():
-            _check(template, file, name, handler)
+        loaded = _load_all(hyper_params, handler)
         return cls(
-            {name: template for name, (template, _) in templates.items()},
+            {name: template for name, (template, _) in loaded.items()},
             {name: hyper_params.agents[name].max_response_words for name in handler.agent_names},
             handler.max_verifier_questions,
         )
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all that decides the prompts besides the data; for keys of stages."""
-        text = {name: template.template for name, template in sorted(self.templates.items())}
-        words = dict(sorted(self.max_response_words.items()))
-        data = json.dumps([text, words, self.max_questions])
-        return hashlib.sha256(data.encode()).hexdigest()
 
     def render(self, view: AgentView) -> str:
         """Write the system prompt of the agent that sees ``view``."""
@@ -96,6 +83,22 @@ class SystemPrompts:
         if view.stance is not None:
             values[_STANCE] = _STANCES[view.stance]
         return self.templates[view.agent_name].substitute(values).strip()
+
+
+def template_digests(hyper_params: HyperParameters, handler: ProtocolHandler) -> dict[str, str]:
+    """Give the SHA-256 of each agent's template, by ``"<kind>/<protocol>/<agent>.txt"``.
+
+    Raises
+    ------
+    PromptTemplateError
+        As :meth:`SystemPrompts.of`.
+    """
+    kind = hyper_params.code_validation.prompt_templates
+    digests = {}
+    for name, (template, file) in _load_all(hyper_params, handler).items():
+        text = template.template.encode()
+        digests[f"{kind}/{file.parent.name}/{name}.txt"] = hashlib.sha256(text).hexdigest()
+    return digests
 
 
 def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tuple[Path, ...]:
@@ -113,6 +116,18 @@ def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tupl
     name = protocol.rpartition(":")[2] if is_class_spec(protocol) else protocol
     beside = Path(inspect.getfile(type(handler))).parent / "templates" / kind / name
     return (beside,) if is_class_spec(protocol) else (TEMPLATES / kind / name, beside)
+
+
+def _load_all(
+    hyper_params: HyperParameters, handler: ProtocolHandler
+) -> dict[str, tuple[Template, Path]]:
+    """Give the checked template of each agent, and where it lies."""
+    kind = hyper_params.code_validation.prompt_templates
+    folders = template_folders(hyper_params.interaction_protocol, kind, handler)
+    loaded = {name: _load(folders, name) for name in handler.agent_names}
+    for name, (template, file) in loaded.items():
+        _check(template, file, name, handler)
+    return loaded
 
 
 def _load(folders: Sequence[Path], agent: str) -> tuple[Template, Path]:

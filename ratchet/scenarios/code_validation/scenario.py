@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
-from ratchet.scenarios.code_validation.prompts import SystemPrompts
+from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_digests
 from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.registry import register_scenario
 
@@ -27,6 +27,12 @@ class CodeValidationScenario(TextScenario):
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Give the code that makes data only."""
         return (build_code_validation_datasets,)
+
+    def file_digests(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> Mapping[str, str]:
+        """Give those of the templates of system prompts."""
+        return template_digests(hyper_params, protocol_handler)
 
     def build_system_prompts(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler

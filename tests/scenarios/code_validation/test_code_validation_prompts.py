@@ -12,10 +12,11 @@ from ratchet.errors import PromptTemplateError
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.protocols.text_specs import check_text_specs
 from ratchet.scenarios.code_validation import prompts
-from ratchet.scenarios.code_validation.prompts import SystemPrompts
+from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_digests
 from ratchet.scenarios.pure_text.episode import Position
 from ratchet.scenarios.pure_text.game import game_of
 from ratchet.scenarios.pure_text.views import view_of
+from tasks.text_keys import TextArmKeys
 
 PROTOCOLS = ("nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier")
 PROGRAM = "def f(x):\n    return '$question' + '$$'"
@@ -162,11 +163,27 @@ def test_a_protocol_in_a_file_has_its_templates_beside_it(tmp_path):
     assert set(SystemPrompts.of(hyper_params, handler).templates) == {"prover", "verifier"}
 
 
-def test_the_digest_changes_with_all_that_changes_prompts(own_templates):
-    first = load("nip").digest
-    assert load("nip").digest == first
-    assert load("nip", nip_protocol__max_message_rounds=3).digest != first
-    assert load("nip", agents={"prover": {"max_response_words": 9}}).digest != first
+def test_an_edited_template_is_played_anew(own_templates):
+    hyper_params = parameters("nip")
+
+    def key():
+        return TextArmKeys("main", hyper_params).sample_rollouts(0)
+
+    before, data = key(), TextArmKeys("main", hyper_params).build_scenario()
+    assert key().key == before.key
     file = own_templates / "full/nip/prover.txt"
     file.write_text(file.read_text() + "Be brief.")
-    assert load("nip").digest != first
+    after = key()
+    assert after.key != before.key
+    assert after.fingerprint.difference(before.fingerprint) == ["full/nip/prover.txt changed"]
+    assert TextArmKeys("main", hyper_params).build_scenario().key == data.key
+
+
+def test_templates_of_other_protocols_change_nothing(own_templates):
+    hyper_params = parameters("nip")
+    handler = build_protocol_handler(hyper_params)
+    before = template_digests(hyper_params, handler)
+    assert set(before) == {"full/nip/prover.txt", "full/nip/verifier.txt"}
+    (own_templates / "full/adp/prover.txt").write_text("$question $solution")
+    (own_templates / "compact/nip/prover.txt").write_text("$question $solution")
+    assert template_digests(hyper_params, handler) == before
