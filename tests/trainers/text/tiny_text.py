@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.pure_text.base import TextScenario
+from ratchet.scenarios.pure_text.views import AgentView
 from ratchet.scenarios.registry import register_scenario
 from trainers.registry import trainer_class
 
@@ -28,8 +30,8 @@ PARAMETERS: dict[str, Any] = {
 
 
 class _Prompts:
-    def render(self, view: object, /) -> str:
-        return "Is the solution right?"
+    def render(self, view: AgentView, /) -> str:
+        return f"Is {view.solution} right for {view.question}?"
 
 
 @register_scenario("tiny_text")
@@ -74,3 +76,23 @@ def trainer(hyper_params: HyperParameters, *, found: type | None = None, **setti
     made = ExperimentSettings(poll_seconds=0.01, **settings)
     instance = build_scenario_instance(hyper_params, made, trainer_type="pure_text")
     return (found or trainer_class(hyper_params))(hyper_params, instance, made)
+
+
+def main(name: str, home: str, pause: str) -> None:
+    """Train under a run's id, as a process of its own that can be killed."""
+    import time
+
+    from ratchet.agents.text import whole_agent
+
+    answer = whole_agent.dummy_completion
+
+    def slowly(*args: Any, **kwargs: Any) -> object:
+        time.sleep(float(pause))
+        return answer(*args, **kwargs)
+
+    whole_agent.dummy_completion = slowly
+    trainer(parameters(trainer=name), home=home, run_id="r").train()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
