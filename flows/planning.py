@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flows.estimating import AFTER_TRAINING, count_rollouts, estimate_stages
 from flows.identity import ArmChanges, absolute_settings, read_arms, store_url
 from flows.pinning import Fork, arm_keys, recorded_stages
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -19,6 +20,9 @@ from tasks.chain import find_chain, next_stop
 from tasks.datasets import tested_datasets
 from tasks.keys import ArmKeys
 from tasks.text_keys import TextArmKeys
+
+if TYPE_CHECKING:
+    from ratchet.language_models.estimates import StageEstimate
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,10 @@ class PlannedStage:
         Its key.
     seconds
         How long it took when it was made; None if it was not.
+    estimate
+        What it asks of services at most; None if it asks nothing, or that is not known.
+    num_rollouts
+        How many rollouts of chat models it plays, where that is known.
     """
 
     arm: str
@@ -49,6 +57,8 @@ class PlannedStage:
     reason: str
     key: str
     seconds: float | None = None
+    estimate: StageEstimate | None = None
+    num_rollouts: int = 0
 
 
 def plan_experiment(
@@ -76,15 +86,24 @@ def plan_experiment(
     plan: list[PlannedStage] = []
     for keys in arm_keys(read_arms(hyper_params, arms), chosen, store, fork, records):
         if isinstance(keys, TextArmKeys):
-            plan.extend(_plan_text_arm(store, keys))
+            plan.extend(_plan_text_arm(store, keys, chosen))
         else:
             plan.extend(_plan_tensor_arm(store, keys, chosen.iterations_per_task))
     return plan
 
 
-def _plan_text_arm(store: StageStore, keys: TextArmKeys) -> Iterator[PlannedStage]:
+def _plan_text_arm(
+    store: StageStore, keys: TextArmKeys, settings: ExperimentSettings
+) -> Iterator[PlannedStage]:
+    estimates = estimate_stages(store, keys, settings)
+    rollouts = count_rollouts(store, keys)
     for call in keys.stages(_tested(store, keys)):
-        yield _planned(store, call)
+        iteration = AFTER_TRAINING if call.stage == "test" else call.iteration
+        yield replace(
+            _planned(store, call),
+            estimate=estimates.get((call.stage, iteration)),
+            num_rollouts=rollouts.get(call.stage, 0),
+        )
 
 
 def _plan_tensor_arm(

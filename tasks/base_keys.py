@@ -99,7 +99,7 @@ class BaseKeys(ABC):
     def code_changes(self, manifest: Manifest) -> list[str]:
         """Say which modules differ from those that a stored stage was made with."""
         is_data = manifest.stage == "build_scenario"
-        current = self._data_fingerprint if is_data else self._code_fingerprint
+        current = self._data_fingerprint if is_data else self._fingerprint_of(manifest.stage)
         return current.difference(manifest.fingerprint)
 
     def _call(
@@ -140,9 +140,17 @@ class BaseKeys(ABC):
 
     @cached_property
     def _code_fingerprint(self) -> Fingerprint:
+        return self._fingerprint_with(self.trainer_class)
+
+    def _fingerprint_of(self, stage: str) -> Fingerprint:
+        """Give the code that does a stage of the trainer's."""
+        return self._code_fingerprint
+
+    def _fingerprint_with(self, trainer: type) -> Fingerprint:
+        """Give the code of a trainer's class, the scenario and the protocol."""
         from ratchet.protocols.registry import build_protocol_handler
 
         handler = build_protocol_handler(self.hyper_params, base_dir=self.base_path)
-        code = code_fingerprint(self.trainer_class, type(self.scenario), type(handler))
+        code = code_fingerprint(trainer, type(self.scenario), type(handler))
         files = self.scenario.file_digests(self.hyper_params, handler)
         return Fingerprint.of_modules({**code.modules, **files})

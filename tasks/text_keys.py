@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import UnknownNameError, nearest
 from tasks.base_keys import BaseKeys
 from tasks.calls import ITERATION_STAGES, TEST_DATASET, StageCall
+from tasks.playing_code import class_that_plays
 
 if TYPE_CHECKING:
+    from ratchet.store.fingerprint import Fingerprint
     from trainers.text.staged import StagedTextTrainer
 
 STAGE_VERSIONS = {
@@ -28,6 +30,8 @@ STAGE_VERSIONS = {
     "test": 1,
 }
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+
+_PLAYING = ("sample_rollouts", "test_during_training", "test")
 
 
 class TextArmKeys(BaseKeys):
@@ -187,7 +191,19 @@ class TextArmKeys(BaseKeys):
     def _in_iteration(
         self, stage: str, iteration: int, inputs: dict[str, str | int], detail: str = ""
     ) -> StageCall:
-        return self._call(stage, inputs, self._code_fingerprint, iteration=iteration, detail=detail)
+        code = self._fingerprint_of(stage)
+        return self._call(stage, inputs, code, iteration=iteration, detail=detail)
+
+    def _fingerprint_of(self, stage: str) -> Fingerprint:
+        return self._playing_fingerprint if stage in _PLAYING else self._code_fingerprint
+
+    @cached_property
+    def _playing_fingerprint(self) -> Fingerprint:
+        """The code that plays: without a class that only says how to learn from what was played.
+
+        So an edit of what is learned from does not make rollouts anew, and pay for them again.
+        """
+        return self._fingerprint_with(class_that_plays(self.trainer_class))
 
     @cached_property
     def _state_keys(self) -> list[str]:

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.messages import print_plain, print_table
-from flows.cli.running import ExperimentPath, Overrides
+from flows.cli.running import Budget, ExperimentPath, Overrides
 
 if TYPE_CHECKING:
     from flows.planning import PlannedStage
+    from ratchet.language_models.estimates import StageEstimate
+
+_ASKED = ("calls", "tokens", "cost")
 
 
 def plan(
     file: ExperimentPath,
     overrides: Overrides = None,
     keys: Annotated[bool, typer.Option("--keys", help="Show the stages' keys too.")] = False,
+    budget: Budget = None,
 ) -> None:
-    """Say which stages `run` would find in the store and which it would make, and why."""
+    """Say which stages `run` would find in the store and which it would make, and why.
+
+    Of chat models also what they would ask for at most; more than the budget is an error.
+    """
     from flows.identity import MAIN_ARM, stable_run_id
     from ratchet.parameters.loading import load_experiment
 
@@ -27,6 +34,7 @@ def plan(
     arms = {MAIN_ARM: experiment.hyper_params, **experiment.arms}
     run_id = settings.run_id or stable_run_id(experiment.name, arms)
 
+    from flows.estimating import check_plan, remaining
     from flows.planning import plan_experiment
 
     stages = plan_experiment(
@@ -34,15 +42,50 @@ def plan(
         settings.model_copy(update={"run_id": run_id}),
         arms=experiment.arms,
     )
-    columns = ("arm", "stage", "iterations", "", "why", *(["key"] if keys else []))
-    rows = [(*_row(stage), *([stage.key] if keys else [])) for stage in stages]
+    asks = any(stage.estimate for stage in stages)
+    columns = ["arm", "stage", "iterations", "", *(_ASKED if asks else ()), "why"]
+    rows = [[*_row(stage), *(_asked(stage) if asks else ()), stage.reason] for stage in stages]
+    if keys:
+        columns.append("key")
+        rows = [[*row, stage.key] for row, stage in zip(rows, stages, strict=True)]
     print_table(f"Plan of {run_id}", columns, rows)
     print_plain(_summary(stages))
+    total = remaining(stages)
+    if total is not None:
+        print_plain(_total(total))
+    check_plan(stages, budget if budget is not None else settings.budget)
 
 
-def _row(stage: PlannedStage) -> tuple[str, str, str, str, str]:
+def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
+    from tasks.calls import ITERATION_STAGES
+
     span = f"{stage.start} → {stage.iteration}" if stage.stage == "train" else ""
-    return stage.arm, stage.stage, span, "stored" if stage.hit else "to do", stage.reason
+    if stage.stage in ITERATION_STAGES:
+        span = str(stage.iteration)
+    return stage.arm, stage.stage, span, "stored" if stage.hit else "to do"
+
+
+def _asked(stage: PlannedStage) -> tuple[str, str, str]:
+    """Write what a stage that is to do asks for: calls, thousands of tokens, money."""
+    estimate = stage.estimate
+    if estimate is None or stage.hit:
+        return "", "", ""
+    tokens = estimate.prompt_tokens + estimate.completion_tokens + estimate.training_tokens
+    cost = "?" if estimate.unpriced_models else f"{estimate.cost:.2f}"
+    return f"{estimate.calls:,}", f"{tokens / 1000:,.0f}k", cost
+
+
+def _total(total: StageEstimate) -> str:
+    from flows.cli.progress import format_seconds
+
+    text = (
+        f"At most {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
+        f" {total.completion_tokens:,} completion and {total.training_tokens:,} training tokens,"
+        f" {total.cost:.2f} in money, about {format_seconds(total.seconds)}."
+    )
+    if total.unpriced_models:
+        text += f" Without the price of {', '.join(total.unpriced_models)}, which is not known."
+    return text
 
 
 def _summary(stages: list[PlannedStage]) -> str:

@@ -23,6 +23,9 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[a.b=value]...", help="On top of it, e.g. rl.num_iterations=20"),
 ]
+Budget = Annotated[
+    float | None, typer.Option("--budget", help="What chat models may cost; stops there.")
+]
 NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
 
 
@@ -31,13 +34,15 @@ def run(
     overrides: Overrides = None,
     new: Annotated[bool, typer.Option("--new", help="A new run instead of going on.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Make stored stages anew.")] = False,
+    budget: Budget = None,
     no_progress: NoProgress = False,
 ) -> None:
     """Run an experiment file, or go on with its run: what is finished is never done twice."""
     from flows.identity import MAIN_ARM, stable_run_id
     from ratchet.parameters.loading import load_experiment
 
-    experiment = load_experiment(file, overrides or [])
+    changes = [*(overrides or []), *([] if budget is None else [f"settings.budget={budget}"])]
+    experiment = load_experiment(file, changes)
     arms = {MAIN_ARM: experiment.hyper_params, **experiment.arms}
     settings = experiment.settings
     run_id = settings.run_id or stable_run_id(experiment.name, arms)
@@ -52,7 +57,12 @@ def run(
     _run_and_show(work, run_id, settings, arms, quiet=no_progress)
 
 
-def resume(run: RunName, runs: RunsFolder = DEFAULT_RUNS, no_progress: NoProgress = False) -> None:
+def resume(
+    run: RunName,
+    runs: RunsFolder = DEFAULT_RUNS,
+    budget: Budget = None,
+    no_progress: NoProgress = False,
+) -> None:
     """Go on with a run as it was started, keeping what is finished even if code has changed."""
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
@@ -61,12 +71,14 @@ def resume(run: RunName, runs: RunsFolder = DEFAULT_RUNS, no_progress: NoProgres
     folder = find_run(runs, run)
     settings = ExperimentSettings.from_dict(folder.manifest.settings)
     settings = settings.model_copy(update={"run_id": folder.run_id})
+    if budget is not None:
+        settings = ExperimentSettings.from_dict({**settings.to_dict(), "budget": budget})
     arms = {arm: HyperParameters.from_dict(data) for arm, data in folder.manifest.arms.items()}
 
     def work() -> ExperimentResult:
         from flows.run import resume_experiment
 
-        return resume_experiment(folder.run_id, runs=str(folder.path.parent))
+        return resume_experiment(folder.run_id, settings, runs=str(folder.path.parent))
 
     _run_and_show(work, folder.run_id, settings, arms, quiet=no_progress, keep=True)
 
@@ -74,10 +86,11 @@ def resume(run: RunName, runs: RunsFolder = DEFAULT_RUNS, no_progress: NoProgres
 def fork(
     run: RunName,
     from_stage: Annotated[
-        str, typer.Option("--from", help="K or K:train, the first iteration it does itself.")
+        str, typer.Option("--from", help="K or K:STAGE, the first stage that it does itself.")
     ],
     overrides: Overrides = None,
     runs: RunsFolder = DEFAULT_RUNS,
+    budget: Budget = None,
     no_progress: NoProgress = False,
 ) -> None:
     """Start a new run that shares another's stages before a point and goes on with changes."""
@@ -91,6 +104,8 @@ def fork(
     own = changes.pop("settings", {})
     if not isinstance(own, dict):
         raise ParameterError(f"settings: got {own!r}, expected settings.NAME=value.")
+    if budget is not None:
+        own = {**own, "budget": budget}
     settings = ExperimentSettings.from_dict(merge_changes(folder.manifest.settings, own))
     settings = settings.model_copy(update={"runs": str(folder.path.resolve().parent)})
 
@@ -149,6 +164,8 @@ def _remaining_iterations(
 
 
 def _iterations(stage: PlannedStage, hyper_params: HyperParameters) -> int:
+    if stage.num_rollouts:
+        return stage.num_rollouts
     if stage.stage == "train":
         return stage.iteration - stage.start
     if stage.stage.startswith("pretrain-"):

@@ -1,0 +1,169 @@
+"""Keys of the stages of chat models: what changes which, and what is never paid for again."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.errors import UnknownNameError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from tasks.calls import ITERATION_STAGES
+from tasks.families import make_keys
+from tasks.keys import ArmKeys
+from tasks.playing_code import class_that_plays
+from tasks.text_keys import TextArmKeys
+from trainers.text.expert_iteration import PureTextEiTrainer
+
+
+def make_text_keys(arm="main", **changes):
+    hyper_params = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        rl={"num_iterations": 4, "rollouts_per_iteration": 12},
+        text_rl={"test_scheme": "all"},
+    ).replace(changes)
+    keys = make_keys(arm, hyper_params)
+    assert isinstance(keys, TextArmKeys)
+    return keys
+
+
+@pytest.fixture(scope="module")
+def text_keys():
+    return make_text_keys()
+
+
+def by_place(keys):
+    return {(call.name, call.iteration): call.key for call in keys.stages()}
+
+
+def changed(keys, **changes):
+    old, new = by_place(keys), by_place(make_text_keys(**changes))
+    return {f"{name} {i}" for name, i in old if old[name, i] != new.get((name, i))}
+
+
+def after(iteration, *stages):
+    """Name stages of an iteration, and all that come after its fine-tuning."""
+    found = {f"{stage} {iteration}" for stage in stages}
+    later = {
+        f"{stage} {i}"
+        for i in range(iteration + 1, 4)
+        for stage in ITERATION_STAGES
+        if i < 3 or "fine_tune" not in stage
+    }
+    return found | later | {"test 4"}
+
+
+LEARNING = ("create_fine_tune_jobs", "await_fine_tune_jobs")
+FIRST = after(0, *ITERATION_STAGES)
+
+
+def test_there_is_a_stage_for_each_step_and_no_jobs_in_the_last_iteration(text_keys):
+    places = [(call.name, call.iteration) for call in text_keys.stages()]
+    expected = [("build_scenario", 0), ("initial_state", 0)]
+    expected += [(stage, i) for i in range(3) for stage in ITERATION_STAGES]
+    expected += [(stage, 3) for stage in ITERATION_STAGES[:3]] + [("test", 4)]
+    assert places == expected
+    assert len(set(by_place(text_keys).values())) == len(expected)
+    assert by_place(make_text_keys(arm="other")) == by_place(text_keys)
+
+
+def test_what_is_learned_from_leaves_the_first_rollouts_alone(text_keys):
+    for change in ({"pure_text_ei.reward_threshold": 0.5}, {"text_rl.test_on_whole_dataset": 0}):
+        assert "sample_rollouts 0" not in changed(text_keys, **change)
+    assert changed(text_keys, **{"pure_text_ei.reward_threshold": 0.5}) == after(0, *LEARNING)
+
+
+def test_what_only_tests_read_changes_only_tests(text_keys):
+    tests = {f"test_during_training {i}" for i in range(4)} | {"test 4"}
+    assert changed(text_keys, **{"text_rl.test_on_whole_dataset": False}) == tests
+    assert changed(text_keys, **{"text_rl.test_scheme": "none"}) == tests - {"test 4"}
+
+
+def test_more_iterations_go_on_where_fewer_ended(text_keys):
+    assert changed(text_keys, **{"rl.num_iterations": 6}) == {"test 4"}
+
+
+def test_agents_play_their_part_in_all_but_the_data(text_keys):
+    assert changed(text_keys, **{"agents._default.temperature": 0.5}) == FIRST
+    model = {"agents._default.model_name": "other"}
+    assert changed(text_keys, **model) == FIRST | {"initial_state 0"}
+    everything = FIRST | {"initial_state 0", "build_scenario 0"}
+    assert changed(text_keys, seed=1) == everything
+    assert changed(text_keys, **{"code_validation.num_train": 30}) == everything
+
+
+def test_where_the_key_of_a_service_is_found_changes_nothing(text_keys):
+    assert changed(text_keys, **{"agents._default.api_key_name": "MY_KEY"}) == set()
+
+
+def test_all_earlier_rollouts_are_taken_in_where_they_are_learned_from():
+    keys = make_text_keys(**{"text_rl.fine_tune_on_all_previous_rollouts": True})
+    inputs = keys.create_fine_tune_jobs(2).inputs
+    assert set(inputs) == {"state", "rollouts", "rollouts.0", "rollouts.1"}
+
+
+def test_a_pinned_stage_is_what_the_later_ones_take_in(text_keys):
+    keys = make_text_keys()
+    for call in keys.stages():
+        if call.name == "await_fine_tune_jobs" and call.iteration == 0:
+            keys.pin(call, "0" * 64)
+    assert keys.sample_rollouts(1).inputs["state"] == "0" * 64
+    assert keys.sample_rollouts(0).key == text_keys.sample_rollouts(0).key
+    assert keys.has("await_fine_tune_jobs", 0, "0" * 64)
+
+
+def test_a_recorded_text_stage_is_recognised(text_keys):
+    call = text_keys.sample_rollouts(2)
+    assert text_keys.has("sample_rollouts", 2, call.key)
+    assert not text_keys.has("sample_rollouts", 1, call.key)
+    assert not text_keys.has("create_fine_tune_jobs", 3, text_keys.create_fine_tune_jobs(3).key)
+    assert not text_keys.has("unheard-of", 0, call.key)
+    with pytest.raises(UnknownNameError):
+        text_keys.by_name("unheard-of", 0)
+    assert call.label == "sample rollouts main 2"
+
+
+def test_hundreds_of_iterations_have_keys():
+    keys = make_text_keys(**{"rl.num_iterations": 700, "text_rl.test_scheme": "none"})
+    assert len(keys.test().key) == 64
+
+
+def test_a_retest_only_tests():
+    base_run = {"base_run_type": "rerun_tests", "run_id": "x"}
+    keys = make_text_keys(base_run=base_run)
+    assert {call.stage for call in keys.stages()} == {
+        "build_scenario",
+        "test_during_training",
+        "test",
+    }
+
+
+def test_who_only_learns_otherwise_plays_by_its_bases_code():
+    assert class_that_plays(PureTextEiTrainer) is PureTextEiTrainer.__mro__[1]
+
+    class Learns(PureTextEiTrainer):
+        def _stage_create_fine_tune_jobs(self, rollouts):
+            self.something_of_its_own(rollouts)
+
+        def something_of_its_own(self, rollouts):
+            pass
+
+    class Plays(Learns):
+        def _sample_rollouts(self, environment, iteration, use_tqdm=False):
+            pass
+
+    class Mixin:
+        def _get_log_stats(self, rollouts, *, train=True):
+            pass
+
+    class Mixed(Mixin, PureTextEiTrainer):
+        pass
+
+    assert class_that_plays(Learns) is PureTextEiTrainer.__mro__[1]
+    assert class_that_plays(Plays) is Plays
+    assert class_that_plays(Mixed) is Mixed
+
+
+def test_other_trainers_are_of_the_other_family():
+    params = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
+    assert isinstance(make_keys("main", HyperParameters(**params)), ArmKeys)
