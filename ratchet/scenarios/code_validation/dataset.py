@@ -58,8 +58,9 @@ def build_code_validation_datasets(
         "train": hyper_params.dataset_options.max_train_size,
         "test": section.max_test_size,
     }
+    source = _source(name)
     return {
-        side: examples_to_dataset(examples[side], name).take(largest[side])
+        side: examples_to_dataset(examples[side], source).take(largest[side])
         for side in ("train", "test")
     }
 
@@ -79,6 +80,13 @@ def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArray
             len(examples),
         )
     )
+
+
+def _source(name: str) -> str:
+    """Name a dataset without the folder that it lies in."""
+    kind, separator, rest = name.partition(":")
+    is_path = kind == JSONL.rstrip(":") or Path(rest).expanduser().exists()
+    return f"{kind}:{Path(rest).name}" if separator and is_path else name
 
 
 def _generate(

@@ -66,6 +66,7 @@ def run_program(job: dict[str, Any]) -> bytes:
     """
     outputs: list[str] = []
     random.seed(0)
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # else made by site
     sys.stdout = sys.stderr = _NoText()
     status, detail = "finished", ""
     try:
