@@ -6,9 +6,6 @@ import json
 import threading
 from typing import Any
 
-import httpx2
-import openai
-
 from ratchet.errors import ContentFilterError, UnexpectedFinishError
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
@@ -16,7 +13,6 @@ from ratchet.language_models.rate_limits import RateLimiter
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
 from ratchet.language_models.types import ChatRequest, Completion
 
-_PATH = "/chat/completions"
 _GOOD_FINISHES = ("stop", "length")
 _LETTERS_PER_TOKEN = 4
 _DEFAULT_COMPLETION_TOKENS = 256
@@ -86,14 +82,7 @@ class ChatClient:
         return body
 
     async def _attempt(self, body: dict[str, Any]) -> Completion:
-        client = await self._connection.client()
-        try:
-            response = await client.post(_PATH, cast_to=httpx2.Response, body=body)
-        except openai.OpenAIError as error:
-            failure = self._connection.failure(error)
-        else:
-            return self._read(response.content)
-        raise failure  # outside the except block: the SDK's error may show the key
+        return self._read(await self._connection.post_chat(body))
 
     def _read(self, content: bytes) -> Completion:
         try:

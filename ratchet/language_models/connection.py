@@ -1,31 +1,56 @@
-"""The SDK's client of an endpoint, one for each event loop, and its errors as ours.
+"""The SDK's client of an endpoint, one for each event loop, and its failures as our errors.
 
-Nearly all of a call's own CPU time goes into the SDK's HTTP client and its pydantic types. So the
-transport is aiohttp's, and requests go through the SDK's ``post`` with plain bodies and answers:
-a quarter of the time of ``chat.completions.create``.
+Nearly all of a call's own CPU time goes into HTTP and the SDK's pydantic types. So the transport is
+aiohttp's, and chat requests are sent with the SDK's HTTP client, to its URL and with its headers,
+but without its types: a tenth of the time of ``chat.completions.create``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import threading
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import openai
 from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAioHttpClient
 
 from ratchet.errors import ContentFilterError, LanguageModelError
-from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.endpoints import NO_KEY, Endpoint
 from ratchet.language_models.retrying import TransientError, is_transient, retry_after_seconds
 
 _MAX_CONNECTIONS = 1000
 _CONNECT_SECONDS = 10.0
 _MAX_REASON = 500
+
+
+@dataclass(frozen=True)
+class _Clients:
+    """One event loop's clients: the SDK's, the HTTP client that it uses, and how to ask it."""
+
+    sdk: AsyncOpenAI
+    http: httpx2.AsyncClient
+    chat_url: str
+    headers: httpx2.Headers
+    timeout: Mapping[str, Any]
+
+    def chat_request(self, body: Mapping[str, Any]) -> httpx2.Request:
+        """Make a request for a completion; ``{model}`` stands in the URL of Azure's API."""
+        url = self.chat_url
+        if "{model}" in url:
+            url = url.replace("{model}", quote(body["model"], safe=""))
+        content = json.dumps(body, separators=(",", ":")).encode()
+        extensions = {"timeout": self.timeout}
+        return httpx2.Request(
+            "POST", _url(url), headers=self.headers, content=content, extensions=extensions
+        )
 
 
 class Connection:
@@ -43,7 +68,7 @@ class Connection:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI]
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients]
         self._clients = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -55,47 +80,80 @@ class Connection:
         MissingKeyError
             If the key or the embedded service's URL isn't in the environment.
         """
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            client = self._clients.get(loop)
-            if client is None:
-                client = _make_client(self.endpoint)
-                self._clients[loop] = client
-                closer = _close_with_loop(client)
-            else:
-                return client
-        await anext(closer)
-        _CLOSERS.setdefault(loop, []).append(closer)
-        return client
+        return (await self._loop_clients()).sdk
+
+    async def post_chat(self, body: Mapping[str, Any]) -> bytes:
+        """Send a request for a completion, once, and give the body of the answer.
+
+        Raises
+        ------
+        TransientError
+            If another attempt may succeed.
+        LanguageModelError
+            If none will.
+        MissingKeyError
+            As :meth:`client`.
+        """
+        clients = await self._loop_clients()
+        try:
+            response = await clients.http.send(clients.chat_request(body))
+        except httpx2.TimeoutException:
+            failure: LanguageModelError = self._time_out()
+        except httpx2.HTTPError as error:
+            failure = self._unreachable(error)
+        else:
+            if response.is_success:
+                return response.content
+            failure = self._status_failure(response)
+        raise failure  # outside the except block: other errors' texts may hold the key
 
     def failure(self, error: openai.OpenAIError) -> LanguageModelError:
         """Turn an SDK's error into ours: transient or not, with no key in it."""
-        label = self.endpoint.label
         if isinstance(error, openai.APITimeoutError):
-            return TransientError(f"{label}: no answer in {self.endpoint.timeout_seconds:g} s")
+            return self._time_out()
         if isinstance(error, openai.APIStatusError):
-            return self._status_failure(error)
+            return self._status_failure(error.response)
         if isinstance(error, openai.APIConnectionError):
-            reason = self.redact(str(error.__cause__ or error))
-            return TransientError(f"{label}: can't be reached ({reason})")
+            return self._unreachable(error.__cause__ or error)
+        label = self.endpoint.label
         return LanguageModelError(f"{label}: {type(error).__name__}: {self.redact(str(error))}")
 
     def redact(self, text: str) -> str:
         """Take the key out of a text that came from outside, and cut it to a readable length."""
         key = self.endpoint.api_key()
-        if len(key) > len("none"):
+        if key != NO_KEY:
             text = text.replace(key, "[key]")
         return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
 
-    def _status_failure(self, error: openai.APIStatusError) -> LanguageModelError:
-        status = error.status_code
-        code, reason = _read_error(error)
+    async def _loop_clients(self) -> _Clients:
+        loop = asyncio.get_running_loop()
+        clients = self._clients.get(loop)
+        if clients is not None:
+            return clients
+        with self._lock:
+            clients = _make_clients(self.endpoint)
+            self._clients[loop] = clients
+        closer = _close_with_loop(clients.sdk)
+        _CLOSERS.setdefault(loop, []).append(closer)
+        await anext(closer)
+        return clients
+
+    def _time_out(self) -> TransientError:
+        seconds = self.endpoint.timeout_seconds
+        return TransientError(f"{self.endpoint.label}: no answer in {seconds:g} s")
+
+    def _unreachable(self, error: BaseException) -> TransientError:
+        reason = self.redact(str(error) or type(error).__name__)
+        return TransientError(f"{self.endpoint.label}: can't be reached ({reason})")
+
+    def _status_failure(self, response: httpx2.Response) -> LanguageModelError:
+        status = response.status_code
+        code, reason = _read_error(response)
         text = f"{self.endpoint.label}: answered {status}: {self.redact(reason)}"
         if code == "content_filter":
             return ContentFilterError(text)
-        headers = error.response.headers
-        if is_transient(status, code, headers):
-            return TransientError(text, retry_after_seconds(headers))
+        if is_transient(status, code, response.headers):
+            return TransientError(text, retry_after_seconds(response.headers))
         if status in (401, 403):
             text += (
                 f" Check the key in {self.endpoint.key_variable}."
@@ -123,38 +181,47 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-def _make_client(endpoint: Endpoint) -> AsyncOpenAI:
-    http_client = DefaultAioHttpClient(
-        verify=_certificates(),
-        limits=httpx2.Limits(
-            max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS
-        )
+@cache
+def _url(url: str) -> httpx2.URL:
+    """Take a URL apart once."""
+    return httpx2.URL(url)
+
+
+def _make_clients(endpoint: Endpoint) -> _Clients:
+    limits = httpx2.Limits(
+        max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS
     )
     timeout = httpx2.Timeout(endpoint.timeout_seconds, connect=_CONNECT_SECONDS)
-    url = endpoint.url()
+    http = DefaultAioHttpClient(verify=_certificates(), limits=limits, timeout=timeout)
+    key, url = endpoint.api_key(), endpoint.url()
+    sdk: AsyncOpenAI
     if endpoint.api_version is not None and url is not None:
-        return AsyncAzureOpenAI(
+        sdk = AsyncAzureOpenAI(
             azure_endpoint=url,
             api_version=endpoint.api_version,
-            api_key=endpoint.api_key(),
+            api_key=key,
             max_retries=0,
-            timeout=timeout,
-            http_client=http_client,
+            http_client=http,
         )
-    return AsyncOpenAI(
-        base_url=url,
-        api_key=endpoint.api_key(),
-        max_retries=0,
-        timeout=timeout,
-        http_client=http_client,
-    )
+        chat_url = f"{sdk.base_url}deployments/{{model}}/chat/completions"
+        chat_url += f"?api-version={quote(endpoint.api_version)}"
+        key_header = {"api-key": key}
+    else:
+        sdk = AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=http)
+        chat_url = f"{sdk.base_url}chat/completions"
+        key_header = {"authorization": f"Bearer {key}"}
+    known = {name: text for name, text in sdk.default_headers.items() if isinstance(text, str)}
+    return _Clients(sdk, http, chat_url, httpx2.Headers({**known, **key_header}), timeout.as_dict())
 
 
-def _read_error(error: openai.APIStatusError) -> tuple[str | None, str]:
+def _read_error(response: httpx2.Response) -> tuple[str | None, str]:
     """Find the code and the reason in an error's body, whatever form it has."""
-    body: Any = error.body
-    if isinstance(body, dict):
-        inner = body.get("error", body)
-        if isinstance(inner, dict):
-            return inner.get("code"), str(inner.get("message") or inner)
-    return None, str(body) if body else str(error)
+    try:
+        body: Any = response.json()
+    except ValueError:
+        return None, response.text or response.reason_phrase
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(inner, dict):
+        code = inner.get("code")
+        return str(code) if code is not None else None, str(inner.get("message") or inner)
+    return None, str(inner)

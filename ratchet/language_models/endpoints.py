@@ -21,7 +21,7 @@ EMBEDDED_URL_VARIABLE = "RATCHET_LLM_URL"
 EMBEDDED_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 
-_NO_KEY = "none"
+NO_KEY = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,11 @@ class Endpoint:
             )
 
     @classmethod
-    def of(cls, parameters: TextAgentParameters) -> Endpoint:
+    def of(cls, parameters: TextAgentParameters, timeout_seconds: float = 600.0) -> Endpoint:
         """Give the endpoint of an agent."""
-        return cls(parameters.base_url, parameters.api_key_name, parameters.api_version)
+        return cls(
+            parameters.base_url, parameters.api_key_name, parameters.api_version, timeout_seconds
+        )
 
     @property
     def is_embedded(self) -> bool:
@@ -121,7 +123,7 @@ class Endpoint:
         """
         name = self.key_variable
         if name is None:
-            return (self.is_embedded and os.environ.get(EMBEDDED_KEY_VARIABLE)) or _NO_KEY
+            return (self.is_embedded and os.environ.get(EMBEDDED_KEY_VARIABLE)) or NO_KEY
         key = os.environ.get(name)
         if not key:
             raise MissingKeyError(
