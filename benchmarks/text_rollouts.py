@@ -1,0 +1,157 @@
+"""How fast text rollouts are played against a service that takes its time.
+
+200 games of nip with 9 rounds; a service in another process answers each call after 200 ms. Ours
+beside the longest chain of calls (no one can be faster) and beside a pool of four workers that
+play one game each at a time with the SDK's blocking client, as text rollouts are often played.
+Run with ``python benchmarks/text_rollouts.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+SECONDS = 0.2
+GAMES, ROUNDS = 200, 9
+PEER_WORKERS, PEER_GAMES = 4, 8
+
+
+def serve(ready: Connection) -> None:
+    """Answer every request after a while, in the form that the agent's model name asks for."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                (length,) = [
+                    int(line.split(b":")[1])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                ]
+                body = await reader.readexactly(length)
+                await asyncio.sleep(SECONDS)
+                writer.write(_ANSWERS[b'"verifier-model"' in body])
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1000)
+        ready.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(main())
+
+
+def _answer(text: str) -> bytes:
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": "stop",
+    }
+    usage = {"prompt_tokens": 900, "completion_tokens": 60, "total_tokens": 960}
+    body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+    content = json.dumps({**body, "choices": [choice], "usage": usage}).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}"
+    return head.encode() + b"\r\n\r\n" + content
+
+
+_ANSWERS = {
+    True: _answer("Question: " + "is that so in this case? " * 10),
+    False: _answer("Answer: " + "it is so in that case. " * 10),
+}
+
+
+def ours(url: str, folder: str) -> tuple[float, float]:
+    """Play all games.
+
+    Returns
+    -------
+    wall, cpu
+        Seconds; CPU of this process.
+    """
+    from ratchet.parameters import ExperimentSettings, HyperParameters
+    from ratchet.scenarios.building import build_scenario_instance
+    from trainers.registry import trainer_class
+
+    hyper_params = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        code_validation={"num_train": GAMES, "num_test": 2, "prompt_templates": "full"},
+        rl={"num_iterations": 1},
+        nip_protocol={"max_message_rounds": ROUNDS},
+        agents={
+            "_default": {"base_url": url},
+            "prover": {"model_name": "prover-model"},
+            "verifier": {"model_name": "verifier-model"},
+        },
+    )
+    settings = ExperimentSettings(home=folder, num_rollout_workers=GAMES)
+    found = trainer_class(hyper_params)
+    instance = build_scenario_instance(hyper_params, settings, trainer_type="pure_text")
+    trainer = found(hyper_params, instance, settings)
+    trainer.initial_state()
+    wall, cpu = time.perf_counter(), time.process_time()
+    rollouts, usage = trainer.sample_rollouts(0, Path(folder) / f"{time.time_ns()}.jsonl")
+    spent = time.perf_counter() - wall, time.process_time() - cpu
+    assert usage.total.calls == GAMES * ROUNDS, usage.total
+    assert bool(rollouts["agents", "valid"][rollouts["agents", "active"]].all())
+    return spent
+
+
+def pool(url: str) -> float:
+    """Play some games with four workers; give the seconds that all games would take."""
+    from openai import OpenAI
+
+    def play(_: int) -> None:
+        client = OpenAI(base_url=url, api_key="none")
+        messages = [{"role": "system", "content": "You check programs. " * 100}]
+        for round in range(ROUNDS):
+            name = "prover-model" if round % 2 else "verifier-model"
+            answer = client.chat.completions.create(model=name, messages=messages)  # type: ignore[arg-type]
+            messages.append({"role": "user", "content": answer.choices[0].message.content or ""})
+
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(PEER_WORKERS) as workers:
+        list(workers.map(play, range(PEER_GAMES)))
+    return (time.perf_counter() - begin) * GAMES / PEER_GAMES
+
+
+def main() -> None:
+    """Print the table."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(sending,), daemon=True
+    )
+    process.start()
+    url = f"http://127.0.0.1:{receiving.recv()}/v1"
+    with tempfile.TemporaryDirectory() as folder:
+        ours(url, folder)  # warm: imports, certificates, code
+        runs = sorted(ours(url, folder) for _ in range(3))
+        peer = pool(url)
+    process.terminate()
+    wall, cpu = runs[1]
+    chain = ROUNDS * SECONDS
+    table = Table(title=f"{GAMES} games of {ROUNDS} rounds, {SECONDS * 1000:.0f} ms a call")
+    table.add_column("what")
+    table.add_column("measured", justify="right")
+    table.add_column("wanted", justify="right")
+    table.add_row("wall time (median of 3)", f"{wall:.2f} s", "")
+    table.add_row("of the longest chain", f"{wall / chain:.2f} ×", "≤ 1.3 ×")
+    table.add_row(f"as fast as {PEER_WORKERS} blocking workers", f"{peer / wall:.1f} ×", "≥ 20 ×")
+    table.add_row("own CPU of a call", f"{cpu / GAMES / ROUNDS * 1000:.2f} ms", "≤ 3 ms")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
