@@ -186,8 +186,6 @@ class JobRunner:
             code = process.wait(_POLL_SECONDS)
             events, offset = read_training_events(folder, offset)
             self._record(job_id, events)
-            if not self._is_running(job_id):
-                process.kill()
         return code
 
     def _record(self, job_id: str, events: Sequence[TrainingEvent]) -> None:

@@ -10,6 +10,8 @@ import time
 import openai
 import pytest
 
+from ratchet.language_models.service.errors import ApiError
+
 
 @pytest.fixture
 def served(make_service):
@@ -204,6 +206,8 @@ def test_deleting_a_model_frees_it_unless_a_job_needs_it(gate, served, client, u
     assert client.files.delete(file_id).deleted
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**ask)
+    with pytest.raises(ApiError):
+        served.service.models.get(name)
     assert name in served.engine.unloaded
     assert not any(name in str(path) for path in served.service.models.folder.iterdir())
 
