@@ -41,6 +41,7 @@ class ExperimentSettings(SubParameters):
     checkpoint_period: PositiveInt | None = None
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
+    request_seconds: PositiveFloat = 600.0
     poll_seconds: PositiveFloat = 5.0
     poll_seconds_max: PositiveFloat = 60.0
     budget: PositiveFloat | None = None

@@ -217,7 +217,7 @@ class PureTextWholeAgent:
     @cached_property
     def endpoint(self) -> Endpoint:
         """The service it speaks to."""
-        return Endpoint.of(self.parameters)
+        return Endpoint.of(self.parameters, self._settings.request_seconds)
 
     @cached_property
     def _client(self) -> ChatClient:

@@ -114,8 +114,8 @@ class Proxy:
         return None
 
     def kill(self) -> None:
-        """Kill the client, its children too if it leads a group."""
-        os.killpg(int((self.folder / "pid").read_text()), signal.SIGKILL)
+        """Kill the client."""
+        os.kill(int((self.folder / "pid").read_text()), signal.SIGKILL)
 
     async def restart(self) -> None:
         """Ask for a restart of the service and wait for it."""

@@ -1,0 +1,79 @@
+"""The model service as a process, with an engine that plays by hashes.
+
+``python game_service.py HOME PORT_FILE [PORT]``. Everything but the engine and the trainer is the
+service that is shipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from ratchet.language_models.service.app import create_app
+from ratchet.language_models.service.engine import GenerationResult
+from ratchet.language_models.service.models import StoredModel
+from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.settings import ServiceSettings
+
+WORDS = ("line", "return", "loop", "bug", "fine", "step", "value", "sum")
+
+
+class GameEngine:
+    """Answers as the game wants it; what it says follows from the model, the prompt, the seed."""
+
+    max_batch_size = 64
+
+    def __init__(self) -> None:
+        self.models: dict[str, bytes] = {}
+
+    def load(self, model_id, folder):
+        self.models[model_id] = (folder / "config.json").read_bytes()
+
+    def unload(self, model_id):
+        del self.models[model_id]
+
+    def generate(self, requests):
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        said = repr([self.models[request.model], request.messages, request.seed]).encode()
+        digest = hashlib.sha256(said).digest()
+        decides = "Decision:" in request.messages[0].content
+        if digest[0] < 12:
+            text = "I would rather not say."  # not in the format: asked again
+        elif decides:
+            text = f"Decision: {'accept' if digest[1] % 2 else 'reject'}"
+        else:
+            text = "Argument: " + " ".join(WORDS[byte % len(WORDS)] for byte in digest[2:8])
+        prompt = sum(len(message.content.split()) for message in request.messages)
+        return GenerationResult(text, "stop", prompt, len(text.split()), ())
+
+
+def main() -> None:
+    home, port_file = Path(sys.argv[1]), Path(sys.argv[2])
+    port = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    folder = home / "game"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
+    service = ModelService(
+        ServiceSettings(home=home), base, GameEngine, training_module="game_trainer"
+    )
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(512)
+        new = port_file.with_suffix(".new")
+        new.write_text(str(listener.getsockname()[1]))
+        os.replace(new, port_file)
+        config = uvicorn.Config(create_app(service, instance="game"), log_level="error")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

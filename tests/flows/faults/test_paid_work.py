@@ -1,0 +1,128 @@
+"""Whatever happens between client and service: nothing is paid twice, nothing is lost.
+
+Each scenario spoils one or two requests of a run of expert iteration: refused, cut, answered too
+late, never answered, the client killed before, while or after, the service killed and started
+again. The run is started again for as long as it gets killed, and must end as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+JOBS, FILES, CHAT = "/v1/fine_tuning/jobs", "/v1/files", "/v1/chat/completions"
+AGENT = {"base_url": "embedded", "fine_tuning": {"n_epochs": 1}}
+HYPER_PARAMS = {
+    "scenario": "code_validation",
+    "trainer": "pure_text_ei",
+    "dataset": "generated",
+    "interaction_protocol": "adp",
+    "seed": 7,
+    "agents": {"_default": AGENT},
+    "code_validation": {"num_train": 60, "num_test": 20, "levels": [0]},
+    "rl": {"num_iterations": 3, "rollouts_per_iteration": 40},
+}
+SETTINGS = {
+    "num_rollout_workers": 8,
+    "poll_seconds": 0.1,
+    "poll_seconds_max": 0.2,
+    "retry_delay_seconds": 0,
+    "request_seconds": 3,
+}
+ONCE = ("429", "500", "503", "503_after", "cut_before", "cut_after", "half", "slow")
+KILLS = ("kill_before", "kill_after", "kill_answered")
+# Which request of which kind. Two groups make a job each in iterations 0 and 1.
+PLACES = {
+    "first upload": ("POST", FILES, 0),
+    "last upload": ("POST", FILES, 3),
+    "first job": ("POST", JOBS, 0),
+    "second job": ("POST", JOBS, 1),
+    "third job": ("POST", JOBS, 2),
+    "look for jobs": ("GET", JOBS, 1),
+    "poll": ("GET", JOBS + "/", 3),
+    "chat": ("POST", CHAT, 30),
+    "late chat": ("POST", CHAT, 150),
+}
+
+
+def rule(place, action):
+    method, path, nth = PLACES[place]
+    return {"method": method, "path": path, "nth": nth, "action": action}
+
+
+SCENARIOS = [
+    *[(rule("first job", action),) for action in (*ONCE, *KILLS, "silent_after", "restart")],
+    *[(rule("third job", action),) for action in ("503_after", "cut_after", *KILLS)],
+    *[(rule("first upload", action),) for action in ("503", "cut_after", "half", *KILLS)],
+    *[(rule("poll", action),) for action in ("500", "half", "restart", "kill_answered")],
+    *[(rule("look for jobs", action),) for action in ("429", "kill_after")],
+    *[(rule("chat", action),) for action in ("429", "cut_after", "half", "restart", *KILLS)],
+    (rule("late chat", "kill_after"), rule("second job", "kill_after")),
+    (rule("first job", "kill_after"), rule("second job", "cut_after"), rule("poll", "restart")),
+    (rule("last upload", "kill_before"), rule("third job", "503_after")),
+]
+
+
+def name_of(rules):
+    return "+".join(
+        f"{r['path'].rsplit('/', 1)[-1] or 'poll'}-{r['nth']}-{r['action']}" for r in rules
+    )
+
+
+def outcome(lab, result):
+    """What must not depend on what happened on the way."""
+    folder = Path(result["folder"])
+    transcripts = {
+        path.relative_to(folder): path.read_bytes()
+        for path in sorted((folder / "transcripts").rglob("*.jsonl"))
+    }
+    return sorted(lab.metrics(result)), lab.weights(result), transcripts
+
+
+@pytest.fixture(scope="module")
+def undisturbed(new_scene):
+    """Run once with nothing spoiled."""
+    scene = new_scene()
+    try:
+        result = scene.play(HYPER_PARAMS, scene.lab.settings(**SETTINGS))
+        return outcome(scene.lab, result), scene.jobs(), scene.calls()
+    finally:
+        scene.close()
+
+
+def test_the_undisturbed_run_makes_one_job_for_each_group_and_iteration(undisturbed):
+    (metrics, _, transcripts), jobs, _ = undisturbed
+    assert len(jobs) == 4
+    assert {job["status"] for job in jobs} == {"succeeded"}
+    assert len(transcripts) >= 4
+    models = {job["fine_tuned_model"] for job in jobs}
+    assert len(models) == 4
+    rewards = [dict(values) for _, stage, _, values in metrics if stage == "log_stats"]
+    assert len({json.dumps(values, sort_keys=True) for values in rewards}) == 3  # models matter
+
+
+@pytest.mark.parametrize("rules", SCENARIOS, ids=name_of)
+def test_a_spoiled_run_ends_as_the_undisturbed_one_and_pays_once(rules, new_scene, undisturbed):
+    expected, expected_jobs, expected_calls = undisturbed
+    scene = new_scene(*rules)
+    try:
+        result = scene.play(HYPER_PARAMS, scene.lab.settings(**SETTINGS))
+        assert sorted(scene.fired()) == sorted(r["action"] for r in rules)
+        assert outcome(scene.lab, result) == expected
+        jobs = scene.jobs()
+        assert len(jobs) == len(expected_jobs)
+        assert {job["status"] for job in jobs} == {"succeeded"}
+        assert _models(jobs) == _models(expected_jobs)
+        # Of what was asked already, only what was in flight is asked again.
+        chats = scene.calls()["POST", CHAT] - expected_calls["POST", CHAT]
+        assert chats <= len(rules) * (SETTINGS["num_rollout_workers"] + 1)
+    finally:
+        scene.close()
+
+
+def _models(jobs):
+    return sorted(job["fine_tuned_model"] for job in jobs)
