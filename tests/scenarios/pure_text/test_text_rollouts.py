@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.spec import rollout_spec
 from ratchet.scenarios.pure_text.rollout import sample_rollout
@@ -276,3 +277,23 @@ def test_a_stance_depends_on_the_seed_alone_and_is_about_as_often_either(make_te
     assert 430 < stances.sum() < 570
     other = make_text_game("adp", protocol_common__randomize_prover_stance=True, seed=1)
     assert np.array_equal(other.environment.prover_stances(np.arange(1000)), stances)
+
+
+@pytest.mark.parametrize(("protocol", "most_asked"), [("nip", 2), ("merlin_arthur", 4)])
+def test_the_protocol_is_asked_for_tables_and_not_at_every_step(
+    protocol, most_asked, make_text_game, make_context, monkeypatch
+):
+    game = make_text_game(protocol)
+    asked = []
+    usual = type(game.handler).step_interaction_protocol
+
+    def counted(self, env_td):
+        asked.append(env_td["y"].shape)
+        return usual(self, env_td)
+
+    monkeypatch.setattr(SingleVerifierProtocolHandler, "step_interaction_protocol", counted)
+    for seed in range(50):
+        asyncio.run(
+            sample_rollout(game.environment, game.agents, seed % 4, seed, 0, make_context())
+        )
+    assert 0 < len(asked) <= most_asked
