@@ -129,6 +129,10 @@ class BaseKeys(ABC):
     def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         if stage == "build_scenario":
             parameters = data_parameters(self.hyper_params)
+            files = self.scenario.data_files(self.hyper_params)
+            if files:  # what is in them decides, not where they lie
+                kind = self.hyper_params.dataset.partition(":")[0]
+                parameters |= {"dataset": kind, "data_files": files}
         else:
             parameters = self.stage_parameters(stage, iteration, detail)
         parameters = {name: without_path(value) for name, value in parameters.items()}

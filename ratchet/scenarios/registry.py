@@ -67,6 +67,13 @@ class Scenario(ABC):
         """
         return {}
 
+    def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
+        """Give the hashes of the files that the datasets are read from, by name; none by default.
+
+        They stand for the files in the data's key, where a path would say nothing.
+        """
+        return {}
+
     @abstractmethod
     def load_dataset(self, directory: Path) -> Dataset:
         """Read a dataset that was saved in a folder.

@@ -6,6 +6,7 @@ question's hash decides its side.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,11 +83,29 @@ def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArray
     )
 
 
+def hash_data_files(name: str) -> dict[str, str]:
+    """Hash the local files of a dataset: SHA-256 by name; none for data from elsewhere."""
+    kind, _, rest = name.partition(":")
+    path = Path(rest).expanduser()
+    if f"{kind}:" not in (JSONL, HUB) or not path.exists():
+        return {}
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {
+        str(file.relative_to(path if path.is_dir() else path.parent)): hashlib.sha256(
+            file.read_bytes()
+        ).hexdigest()
+        for file in files
+        if file.is_file()
+    }
+
+
 def _source(name: str) -> str:
-    """Name a dataset without the folder that it lies in."""
-    kind, separator, rest = name.partition(":")
-    is_path = kind == JSONL.rstrip(":") or Path(rest).expanduser().exists()
-    return f"{kind}:{Path(rest).name}" if separator and is_path else name
+    """Name a dataset without saying where it lies."""
+    kind, _, rest = name.partition(":")
+    path = Path(rest).expanduser()
+    if f"{kind}:" not in (JSONL, HUB) or not path.exists():
+        return name
+    return kind if path.is_dir() else f"{kind}:{path.name}"
 
 
 def _generate(

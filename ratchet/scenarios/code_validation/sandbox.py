@@ -11,23 +11,20 @@ them. On other systems only the resource limits hold, and sockets are merely hid
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, get_args
 
-import ratchet
-from ratchet.errors import SandboxError
 from ratchet.scenarios.code_validation.generator.problem import TestMode, TestSuite, Value
+from ratchet.scenarios.code_validation.sandbox_process import (
+    Job,
+    SandboxIsolation,
+    SandboxProcess,
+)
 
 Failure = Literal[
     "wrong_answer",
@@ -44,17 +41,9 @@ Failure = Literal[
 Status = Literal["passed"] | Failure
 _FAILURES: tuple[Failure, ...] = get_args(Failure)
 
-_Job: TypeAlias = "dict[str, Any]"
-
 DEFAULT_TIME_LIMIT = 2.0
 DEFAULT_MEMORY_MB = 256
 
-_CODE = (
-    "import sys; sys.path.append({root!r});"
-    "from ratchet.scenarios.code_validation.sandboxed.worker import main;"
-    "sys.path.remove({root!r}); main()"
-)
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "PATH": ""}
 _PASSING_IN_WORKER = "finished"
 
 
@@ -95,31 +84,6 @@ class ProgramResult:
     def passed(self) -> bool:
         """Whether every test gave what it should."""
         return self.status == "passed"
-
-
-@dataclass(frozen=True)
-class SandboxIsolation:
-    """Which layers hold on this machine, beside the resource limits."""
-
-    namespaces: tuple[str, ...]
-    landlock: int
-    seccomp: bool
-    unprivileged: bool
-
-    @property
-    def no_network(self) -> bool:
-        """Whether the kernel keeps programs from the network."""
-        return self.seccomp or "network" in self.namespaces
-
-    @property
-    def no_writing(self) -> bool:
-        """Whether the kernel keeps programs from making and changing files."""
-        return self.landlock > 0
-
-    @property
-    def no_processes(self) -> bool:
-        """Whether the kernel keeps programs from starting others."""
-        return self.seccomp or self.unprivileged
 
 
 def run_programs(
@@ -182,11 +146,11 @@ def run_programs(
 @cache
 def sandbox_isolation() -> SandboxIsolation:
     """Say which layers hold on this machine."""
-    with _Worker(1.0, DEFAULT_MEMORY_MB, []) as worker:
+    with SandboxProcess(1.0, DEFAULT_MEMORY_MB, []) as worker:
         return worker.isolation
 
 
-def _job(index: int, program: Program) -> _Job:
+def _job(index: int, program: Program) -> Job:
     tests = program.tests
     wanted: list[str] = []
     if tests.mode == "variables":
@@ -207,80 +171,16 @@ def _names(expected: Value) -> Iterable[str]:
 
 
 def _run_batch(
-    groups: list[list[_Job]], programs: Sequence[Program], time_limit: float, memory_mb: int
+    groups: list[list[Job]], programs: Sequence[Program], time_limit: float, memory_mb: int
 ) -> dict[int, ProgramResult]:
     """Run groups of jobs in one subprocess; those that it was lost with are left out."""
     found: dict[int, ProgramResult] = {}
-    with _Worker(time_limit, memory_mb, groups) as worker:
+    with SandboxProcess(time_limit, memory_mb, groups) as worker:
         for line in worker.lines():
             index, status, seconds, payload = line.split(b" ", 3)
             job = int(index)
             found[job] = _result(programs[job].tests, status.decode(), float(seconds), payload)
     return found
-
-
-class _Worker:
-    """One sandboxed subprocess with its jobs and its own empty folder; a context."""
-
-    def __init__(self, time_limit: float, memory_mb: int, groups: list[list[_Job]]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ratchet-sandbox-")
-        root = str(Path(ratchet.__file__).parents[1])
-        options = json.dumps({"time_limit": time_limit, "memory_mb": memory_mb})
-        command = [sys.executable, "-s", "-P", "-S", "-B", "-c", _CODE.format(root=root), options]
-        with tempfile.TemporaryFile() as file:
-            file.write(b"".join(json.dumps(group).encode() + b"\n" for group in groups))
-            file.seek(0)
-            self._process = subprocess.Popen(
-                command,
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=self._folder.name,
-                env=_ENVIRONMENT,
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None  # a pipe was asked for
-        self._out = self._process.stdout
-
-    def __enter__(self) -> _Worker:
-        first = self._out.readline()
-        try:
-            report = json.loads(first)
-        except ValueError:
-            raise self._not_started() from None
-        self.isolation = SandboxIsolation(
-            namespaces=tuple(report["namespaces"]),
-            landlock=report["landlock"],
-            seccomp=report["seccomp"],
-            unprivileged=report["unprivileged"],
-        )
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def lines(self) -> Iterable[bytes]:
-        """Give the lines of results that are whole."""
-        for line in self._out:
-            if line.endswith(b"\n"):
-                yield line
-
-    def close(self) -> None:
-        """Kill all that is left of it, and remove its folder."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.communicate()
-        self._folder.cleanup()
-
-    def _not_started(self) -> SandboxError:
-        _, stderr = self._process.communicate()
-        self.close()
-        tail = stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or ["nothing"]
-        return SandboxError(
-            f"sandbox: the subprocess that runs programs ended with {self._process.returncode}"
-            f" before it began; it said: {tail[0]}. Expected {sys.executable} to start in an"
-            " empty folder with an empty environment."
-        )
 
 
 def _result(tests: TestSuite, status: str, seconds: float, payload: bytes) -> ProgramResult:

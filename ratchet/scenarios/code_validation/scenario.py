@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
+from ratchet.scenarios.code_validation.dataset import (
+    build_code_validation_datasets,
+    hash_data_files,
+)
 from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_digests
 from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.registry import register_scenario
@@ -25,8 +28,14 @@ class CodeValidationScenario(TextScenario):
         return build_code_validation_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the code that makes data only."""
-        return (build_code_validation_datasets,)
+        """Give the code that makes data only; that of the sandboxed process is part of it."""
+        from ratchet.scenarios.code_validation.sandboxed.worker import main
+
+        return (build_code_validation_datasets, main)
+
+    def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
+        """Give the hashes of the files that are read."""
+        return hash_data_files(hyper_params.dataset)
 
     def file_digests(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler

@@ -74,6 +74,7 @@ def test_a_file_is_split_by_question(write):
     rows = [row for row in ROWS for _ in range(2)]
     made = build_code_validation_datasets(parameters(f"jsonl:{write(rows)}"))
     train, test = (set(made[side]["question"].tolist()) for side in ("train", "test"))
+    assert set(made["train"]["source"].tolist()) == {"jsonl:data.jsonl"}
     assert not train & test
     assert train
     assert test
@@ -89,7 +90,7 @@ def test_a_folder_has_its_own_split(write):
     made = build_code_validation_datasets(parameters(f"jsonl:{path.parent}"))
     assert len(made["train"]) == 8
     assert sorted(made["test"]["level"].tolist()) == [-1, 3]
-    assert set(made["test"]["source"].tolist()) == {f"jsonl:{path.parent.name}"}
+    assert set(made["test"]["source"].tolist()) == {"jsonl"}
 
 
 def test_balance_and_size_can_be_chosen(write):

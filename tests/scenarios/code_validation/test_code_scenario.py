@@ -70,3 +70,22 @@ def test_datasets_are_read_back_through_the_scenario(datasets, tmp_path):
     assert loaded == datasets["train"]
     with pytest.raises(DataError):
         build_scenario("code_validation").load_dataset(tmp_path / "nothing")
+
+
+def test_the_content_of_files_is_part_of_the_data_not_their_place(tmp_path):
+    scenario = build_scenario("code_validation")
+    assert scenario.data_files(parameters()) == {}
+    hashes = []
+    for folder, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.jsonl").write_text(text)
+        hyper_params = parameters().replace({"dataset": f"jsonl:{tmp_path / folder}"})
+        hashes.append(scenario.data_files(hyper_params))
+    assert hashes[0] == hashes[1] != hashes[2]
+    single = parameters().replace({"dataset": f"jsonl:{tmp_path / 'a' / 'train.jsonl'}"})
+    assert scenario.data_files(single) == hashes[0]
+
+
+def test_the_sandboxed_process_is_part_of_the_data_code():
+    modules = {code.__module__ for code in build_scenario("code_validation").data_code()}
+    assert any(module.endswith("sandboxed.worker") for module in modules)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import SandboxError
-from ratchet.scenarios.code_validation import sandbox
+from ratchet.scenarios.code_validation import sandbox, sandbox_process
 from ratchet.scenarios.code_validation.generator.problem import (
     call_tests,
     stdio_tests,
@@ -246,9 +246,20 @@ def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path):
 
 
 def test_a_sandbox_that_does_not_start_says_why(monkeypatch):
-    monkeypatch.setattr(sandbox, "_CODE", "raise SystemExit('no python here')")
+    monkeypatch.setattr(sandbox_process, "_CODE", "raise SystemExit('no python here')")
     with pytest.raises(SandboxError, match="no python here"):
         run(RIGHT)
+
+
+def test_a_weak_sandbox_says_so_once(caplog):
+    weak = sandbox_process.SandboxIsolation((), landlock=0, seccomp=False, unprivileged=False)
+    for _ in range(2):
+        sandbox_process._warn_of_weakness(weak)
+    (record,) = caplog.records
+    assert "using the network or making empty files or starting" in record.getMessage()
+    strong = sandbox_process.SandboxIsolation((), landlock=7, seccomp=True, unprivileged=False)
+    sandbox_process._warn_of_weakness(strong)
+    assert len(caplog.records) == 1
 
 
 def test_no_programs_need_no_subprocess(monkeypatch):

@@ -16,7 +16,7 @@ import platform
 import struct
 import sys
 
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
+_PR_SET_PDEATHSIG, _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 21, 22, 38
 _NOBODY = 65534
 _NAMESPACES = {
     "user": 0x10000000,
@@ -188,6 +188,8 @@ def make_seccomp_filter() -> _SockProgram | None:
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _COLUMN or sys.maxsize < 2**32:
+        return None
+    if _libc.prctl(_PR_GET_SECCOMP, 0, 0, 0, 0) < 0:
         return None
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, 4),

@@ -1,0 +1,30 @@
+"""The key of data that are read from files: their content is in it, their place is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.parameters import HyperParameters
+from tasks.text_keys import TextArmKeys
+
+
+@pytest.fixture
+def key_of(tmp_path):
+    def make(folder, text):
+        path = tmp_path / folder / "data.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        hyper_params = HyperParameters(
+            scenario="code_validation", trainer="pure_text_ei", dataset=f"jsonl:{path}"
+        )
+        return TextArmKeys("arm", hyper_params).build_scenario().key
+
+    return make
+
+
+def test_the_same_file_elsewhere_is_the_same_data(key_of):
+    assert key_of("here", "{}") == key_of("there", "{}")
+
+
+def test_an_edited_file_is_other_data(key_of):
+    assert key_of("here", "{}") != key_of("here", "[]")
