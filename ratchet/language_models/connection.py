@@ -210,8 +210,17 @@ def _make_clients(endpoint: Endpoint) -> _Clients:
         sdk = AsyncOpenAI(base_url=url, api_key=key, max_retries=0, http_client=http)
         chat_url = f"{sdk.base_url}chat/completions"
         key_header = {"authorization": f"Bearer {key}"}
-    known = {name: text for name, text in sdk.default_headers.items() if isinstance(text, str)}
-    return _Clients(sdk, http, chat_url, httpx2.Headers({**known, **key_header}), timeout.as_dict())
+    headers = httpx2.Headers({**_plain_headers(sdk), **key_header})
+    return _Clients(sdk, http, chat_url, headers, timeout.as_dict())
+
+
+def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
+    """Give the SDK's headers but for those on the machine: each costs time in every call."""
+    return {
+        name: text
+        for name, text in sdk.default_headers.items()
+        if isinstance(text, str) and not name.lower().startswith("x-stainless")
+    }
 
 
 def _read_error(response: httpx2.Response) -> tuple[str | None, str]:

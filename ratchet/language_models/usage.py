@@ -30,13 +30,15 @@ class UsageRow:
     def plus(self, other: UsageRow) -> UsageRow:
         """Add what was used under the same names."""
         known = self.cost is not None and other.cost is not None
-        return replace(
-            self,
-            calls=self.calls + other.calls,
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            training_tokens=self.training_tokens + other.training_tokens,
-            cost=(self.cost or 0.0) + (other.cost or 0.0) if known else None,
+        return UsageRow(
+            self.stage,
+            self.agent,
+            self.model,
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.training_tokens + other.training_tokens,
+            (self.cost or 0.0) + (other.cost or 0.0) if known else None,
         )
 
 
