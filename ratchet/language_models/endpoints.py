@@ -104,7 +104,8 @@ class Endpoint:
                 " isn't set. `ratchet run` starts the service and sets it; elsewhere start one"
                 " with `ratchet llm serve` and set it to the URL that this prints."
             )
-        return url
+        url = url.rstrip("/")
+        return url if url.endswith("/v1") else f"{url}/v1"
 
     @property
     def key_variable(self) -> str | None:

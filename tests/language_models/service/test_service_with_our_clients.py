@@ -1,0 +1,63 @@
+"""Ratchet's own clients and its own service understand each other."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+
+from ratchet.language_models.chat import ChatClient
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.fine_tune_jobs import FineTuneIntent
+from ratchet.language_models.fine_tuning import FineTuneClient
+from ratchet.language_models.types import ChatMessage, ChatRequest
+
+
+def example(number):
+    chat = [
+        {"role": "system", "content": "Check it."},
+        {"role": "user", "content": f"question {number}", "name": "Expert"},
+        {"role": "assistant", "content": "Decision: accept"},
+    ]
+    return json.dumps({"messages": chat}) + "\n"
+
+
+CONTENT = "".join(example(number) for number in range(10)).encode()
+INTENT = FineTuneIntent(
+    "ratchet-tiny",
+    "supervised",
+    hashlib.sha256(CONTENT).hexdigest(),
+    {"n_epochs": 2},
+    suffix="verifier",
+    seed=3,
+)
+
+
+def test_a_model_is_asked_trained_found_again_and_asked(running, monkeypatch):
+    monkeypatch.setenv("RATCHET_LLM_URL", running.url)
+    endpoint = Endpoint("embedded")
+    chat, tuning = ChatClient(endpoint), FineTuneClient(endpoint)
+
+    async def through():
+        job = await tuning.ensure_job(INTENT, CONTENT)
+        again = await FineTuneClient(endpoint).ensure_job(INTENT, CONTENT)
+        done = (await tuning.wait([job.id], 0.02, 0.1))[job.id]
+        request = ChatRequest(
+            done.fine_tuned_model or "",
+            (ChatMessage("user", "Hi", name="Expert"),),
+            temperature=0.7,
+            max_tokens=5,
+            seed=1,
+        )
+        return job, again, done, await chat.complete(request)
+
+    job, again, done, completion = asyncio.run(through())
+    assert again.id == job.id
+    assert done.status == "succeeded"
+    assert done.trained_tokens
+    assert completion.finish_reason in ("stop", "length")
+    assert completion.prompt_tokens > 0
+    with running.client() as client:
+        named = [file for file in client.files.list() if INTENT.file_sha256 in file.filename]
+        jobs = [j for j in client.fine_tuning.jobs.list() if j.training_file == named[0].id]
+    assert len(named) == len(jobs) == 1
