@@ -52,12 +52,14 @@ class HuggingFaceModel:
         from transformers import AutoModelForCausalLM
 
         try:
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", use_safetensors=True)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype="auto", use_safetensors=True
+            )
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
         self.folder = folder
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model: Any = model
+        self._model = model
         self._model.eval().to(self._device)  # dropout would make training unrepeatable
         if training:
             self._model.float().requires_grad_(True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 MAX_GRADIENT_NORM = 1.0
 _BETAS = (0.9, 0.98)
 _LAST_SHARE = 0.1
+_POOL_BATCHES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +85,32 @@ class Optimization:
         return min(1.0, rise, max(_LAST_SHARE, fall))
 
 
-def shuffled_batches(
-    rng: np.random.Generator, size: int, batch_size: int
-) -> Callable[[], list[int]]:
-    """Give a function that draws the next batch of places, each place once before any twice."""
-    waiting: list[int] = []
+def batches_of_like_length(
+    rng: np.random.Generator, lengths: Sequence[int], batch_size: int
+) -> Iterator[list[int]]:
+    """Draw batches without end, of places whose sequences are about as long as each other.
 
-    def take() -> list[int]:
-        nonlocal waiting
-        if len(waiting) < batch_size:
-            waiting = rng.permutation(size).tolist()
-        batch, waiting = waiting[:batch_size], waiting[batch_size:]
-        return batch
+    Parameters
+    ----------
+    rng
+        Decides the order.
+    lengths
+        Of all sequences.
+    batch_size
+        Size of a batch.
 
-    return take
+    Yields
+    ------
+    list of int
+        Places; within an epoch none twice. A pool of shuffled places is cut into batches by
+        length, so that little is padded, and the batches of a pool come in random order.
+    """
+    pool_size = batch_size * _POOL_BATCHES
+    while True:
+        order = rng.permutation(len(lengths))
+        for start in range(0, len(order), pool_size):
+            pool = sorted(order[start : start + pool_size].tolist(), key=lengths.__getitem__)
+            cuts = range(0, len(pool) - batch_size + 1, batch_size)
+            batches = [pool[cut : cut + batch_size] for cut in cuts]
+            for place in rng.permutation(len(batches)).tolist():
+                yield batches[place]

@@ -41,6 +41,11 @@ class Reply:
     prompt: tuple[ChatMessage, ...]
     text: str
 
+    @property
+    def decides(self) -> bool:
+        """Whether it is a verifier's decision."""
+        return self.text.startswith("Decision:")
+
 
 def write_corpus(rng: np.random.Generator, games: int, skill: Skill) -> list[Reply]:
     """Play games and give what each player saw and said.

@@ -13,7 +13,7 @@ from ratchet.scenarios.code_validation.generator.problem import Problem, call_te
 
 STATEMENT = "Write a function solve(x) that does these steps in order and returns the result:"
 ENTRY = "solve"
-MIN_STEPS, MAX_STEPS = 2, 4
+MIN_STEPS, MAX_STEPS = 2, 3
 SMALLEST, LARGEST = 2, 9
 OPERATIONS = (("add", "+"), ("subtract", "-"), ("multiply by", "*"))
 """How a statement and a program call each operation."""
@@ -46,7 +46,7 @@ class Step:
 
 
 def draw_steps(rng: np.random.Generator) -> tuple[Step, ...]:
-    """Draw two to four steps."""
+    """Draw two or three steps."""
     count = int(rng.integers(MIN_STEPS, MAX_STEPS + 1))
     operations = rng.integers(len(OPERATIONS), size=count).tolist()
     numbers = rng.integers(SMALLEST, LARGEST + 1, size=count).tolist()
