@@ -48,6 +48,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     training_usage: UsageMeter | None = None
     """What the jobs that were last waited for have used."""
+    spent: float = 0.0
+    """What stages before have cost of ``settings.budget``."""
     _calls: Calls | None = None
 
     # -- what a subclass writes ------------------------------------------------------------
@@ -248,6 +250,10 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         whole = self.hyper_params.text_rl.test_on_whole_dataset
         return test_plan(seed, size, None if whole else count)
 
+    def _budget_left(self) -> float | None:
+        budget = self.settings.budget
+        return None if budget is None else max(budget - self.spent, 0.0)
+
     @contextmanager
     def _open_calls(self, journal_path: Path | None = None, stage: str = "") -> Iterator[Calls]:
         """Open the journal of a stage; inside of one, give the stage's own.
@@ -261,7 +267,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             if journal_path is None:
                 journal_path = Path(stack.enter_context(TemporaryDirectory())) / "calls.jsonl"
             journal = stack.enter_context(CallJournal(journal_path))
-            self._calls = Calls(journal, UsageMeter(stage, Budget(self.settings.budget)))
+            self._calls = Calls(journal, UsageMeter(stage, Budget(self._budget_left())))
             try:
                 yield self._calls
             finally:

@@ -52,7 +52,7 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: Usag
 
 def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, float]:
     """Give 0 or 1 for each group and reason to have no job."""
-    stats = {}
+    stats: dict[str, float] = {}
     for name, group in groups.items():
         state = group.state
         found = state.no_job_reason or ("frozen" if state.fine_tune_job_id is None else None)

@@ -18,6 +18,7 @@ from trainers.text.jobs import without_jobs
 from trainers.text.run_files import RunFiles
 
 if TYPE_CHECKING:
+    from ratchet.language_models.usage import UsageMeter
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from trainers.text.base import PureTextRlTrainer
     from trainers.text.staged import Metrics
@@ -51,6 +52,7 @@ class TextTrainLoop:
             self.files = files
             self._begin()
             while (stage := self.trainer.state.train_loop_stage) != "done":
+                self.trainer.spent = files.spent()
                 steps[stage](self.trainer.state)
                 files.save_metrics(self.trainer.history)
                 files.save_state(self.trainer.state)
@@ -89,8 +91,8 @@ class TextTrainLoop:
 
     def _sample_rollouts(self, state: State) -> None:
         name = _train_name(state.iteration)
-        rollouts, _ = self.trainer.sample_rollouts(state.iteration, self.files.journal(name))
-        self._keep(name, rollouts)
+        rollouts, usage = self.trainer.sample_rollouts(state.iteration, self.files.journal(name))
+        self._keep(name, rollouts, usage)
         self._go_to("log_stats")
 
     def _log_stats(self, state: State) -> None:
@@ -106,8 +108,8 @@ class TextTrainLoop:
         if trainer.tests_during_training(trainer.hyper_params, state.iteration):
             name = _test_name(state.iteration)
             journal = self.files.journal(name)
-            rollouts, stats, _ = trainer.test(state.iteration, journal)
-            self._keep(name, rollouts)
+            rollouts, stats, usage = trainer.test(state.iteration, journal)
+            self._keep(name, rollouts, usage)
             self._write_transcripts(name, rollouts)
             trainer.log_stats(stats, iteration=state.iteration, stage="test_during_training")
         is_last = state.iteration == trainer.num_train_iterations - 1
@@ -128,6 +130,8 @@ class TextTrainLoop:
         except FineTuneError:
             self.files.save_state(without_jobs(state))  # so that failed ones are begun anew
             raise
+        if self.trainer.training_usage is not None:
+            self.files.save_usage(f"training_{state.iteration}", self.trainer.training_usage)
         if not self.trainer.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
             self._rollouts.clear()
 
@@ -136,13 +140,13 @@ class TextTrainLoop:
         for dataset in self.trainer.scenario_instance.test_environments:
             name = "test" if dataset == "test" else f"test.{dataset}"
             rollouts, stats = self._played_already(state, dataset) or self._play(name, dataset)
-            self._keep(name, rollouts)
             self._write_transcripts(name, rollouts)
             self.trainer.log_stats(stats, iteration=state.iteration, stage=name)
         self._go_to("done")
 
     def _play(self, name: str, dataset: str) -> tuple[NestedArrayDict, Metrics]:
-        rollouts, stats, _ = self.trainer.test("test", self.files.journal(name), dataset)
+        rollouts, stats, usage = self.trainer.test("test", self.files.journal(name), dataset)
+        self._keep(name, rollouts, usage)
         return rollouts, stats
 
     def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
@@ -155,8 +159,9 @@ class TextTrainLoop:
 
     # -- rollouts --------------------------------------------------------------------------
 
-    def _keep(self, name: str, rollouts: NestedArrayDict) -> None:
+    def _keep(self, name: str, rollouts: NestedArrayDict, usage: UsageMeter) -> None:
         self._rollouts[name] = rollouts
+        self.files.save_usage(name, usage)
         self.files.save_rollouts(name, rollouts)
 
     def _get(self, name: str) -> NestedArrayDict:

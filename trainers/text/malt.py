@@ -29,7 +29,7 @@ class PureTextMaltTrainer(PureTextRlTrainer):
     """Prefers answers from which an agent expects more than its mid-point to those with less.
 
     In training, each planned rollout is a tree. Tests play single rollouts. Answers that could
-    not be read are in no pair, nor are pairs of the same text: nothing can be learned from them.
+    not be read are in no pair: their text isn't worth preferring, or isn't there.
     """
 
     @property
@@ -134,11 +134,7 @@ class PureTextMaltTrainer(PureTextRlTrainer):
             raw[nodes.leaf[bad], nodes.step[bad], place].tolist(),
             strict=True,
         )
-        return [
-            PreferencePair(prompt, preferred, rejected)
-            for prompt, preferred, rejected in texts
-            if preferred != rejected
-        ]
+        return [PreferencePair(*pair) for pair in texts]
 
 
 def _mean(values: trees.Floats | trees.Flags) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import CheckPointNotFoundError, StateError
+from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from trainers.base import MetricRecord
@@ -95,6 +96,16 @@ class RunFiles:
                 " settings.run_id to the run that the state is from, or begin anew."
             )
         return load_nested_array_dict(self._rollouts(name))
+
+    def save_usage(self, name: str, usage: UsageMeter) -> None:
+        """Write what a stage used."""
+        _write(self.folder / "usage" / f"{name}.json", usage.to_table())
+
+    def spent(self) -> float:
+        """Sum what all finished stages have cost."""
+        files = sorted((self.folder / "usage").glob("*.json"))
+        tables = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+        return sum(UsageMeter.from_table(table).cost for table in tables)
 
     def save_metrics(self, history: Sequence[MetricRecord]) -> None:
         """Write all metrics so far."""

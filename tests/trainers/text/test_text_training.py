@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 
 from ratchet.agents.text import whole_agent
-from ratchet.errors import FineTuneError, ParameterError, RolloutError, StateError
+from ratchet.agents.text.whole_agent import PureTextWholeAgent
+from ratchet.errors import (
+    BudgetExceededError,
+    FineTuneError,
+    ParameterError,
+    RolloutError,
+    StateError,
+)
 from ratchet.language_models.dummy import dummy_completion
 from ratchet.language_models.fine_tune_jobs import FineTuneJob
+from ratchet.language_models.pricing import ModelPrice
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from trainers.registry import trainer_class
 from trainers.text.state import State
@@ -320,3 +328,33 @@ def test_rollouts_can_be_sampled_outside_of_a_stage(tiny_text):
     rollouts = trainer._sample_rollouts(trainer.train_environment, 0)
     assert isinstance(rollouts, NestedArrayDict)
     assert rollouts["rollout_id"].tolist() == list(range(24))
+
+
+def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(tiny_text, tmp_path, monkeypatch):
+    """What finished stages cost counts, too; answers that are there already are not paid again."""
+    calls, tokens = 0, 0
+
+    def answer(*args, **kwargs):
+        nonlocal calls, tokens
+        completion = dummy_completion(*args, **kwargs)
+        calls, tokens = calls + 1, tokens + completion.prompt_tokens
+        return completion
+
+    price = ModelPrice(1e6, 0.0, 0.0)  # one for each token of a prompt
+    monkeypatch.setattr(whole_agent, "dummy_completion", answer)
+    monkeypatch.setattr(PureTextWholeAgent, "_price", property(lambda agent: price))
+    place = {"home": str(tmp_path), "run_id": "r"}
+    hyper_params = tiny_text.parameters(rl__num_iterations=2)
+    whole = tiny_text.trainer(hyper_params)
+    whole.train()
+    needed, cost, calls = calls, tokens, 0
+    with pytest.raises(BudgetExceededError):
+        tiny_text.trainer(hyper_params, budget=0.3 * cost, **place).train()
+    early = calls
+    with pytest.raises(BudgetExceededError):
+        tiny_text.trainer(hyper_params, budget=0.8 * cost, **place).train()
+    assert early < calls < needed
+    again = tiny_text.trainer(hyper_params, budget=1.01 * cost, **place)
+    again.train()
+    assert again.state == whole.state
+    assert calls <= needed + 2 * again.settings.num_rollout_workers
