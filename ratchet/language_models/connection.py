@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 import threading
 import weakref
@@ -29,6 +30,9 @@ from ratchet.language_models.retrying import TransientError, is_transient, retry
 _MAX_CONNECTIONS = 1000
 _CONNECT_SECONDS = 10.0
 _MAX_REASON = 500
+
+if logging.getLogger("httpx2").level == logging.NOTSET:  # else it logs a line for each call
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True)
