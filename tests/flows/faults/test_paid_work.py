@@ -24,7 +24,7 @@ HYPER_PARAMS = {
     "seed": 7,
     "agents": {"_default": AGENT},
     "code_validation": {"num_train": 60, "num_test": 20, "levels": [0]},
-    "rl": {"num_iterations": 3, "rollouts_per_iteration": 40},
+    "rl": {"num_iterations": 3, "rollouts_per_iteration": 60},
 }
 SETTINGS = {
     "num_rollout_workers": 8,
@@ -45,7 +45,7 @@ PLACES = {
     "look for jobs": ("GET", JOBS, 1),
     "poll": ("GET", JOBS + "/", 3),
     "chat": ("POST", CHAT, 30),
-    "late chat": ("POST", CHAT, 150),
+    "late chat": ("POST", CHAT, 200),
 }
 
 
