@@ -49,8 +49,18 @@ def test_fields_balance_and_levels(datasets):
     assert len(set(train["question"].tolist())) == 20
 
 
-def test_train_and_test_share_no_question(datasets):
-    train, test = (set(datasets[side]["question"].tolist()) for side in ("train", "test"))
+def test_train_and_test_share_no_question(monkeypatch):
+    """Of a hundred problems in all, sixty are asked for."""
+
+    def draw(rng):
+        n = int(rng.integers(100))
+        return Problem(f"{n}", f"def f():\n    return {n}", call_tests("f", [([], n)]), 0)
+
+    monkeypatch.setattr(examples_module, "LEVELS", (Level(draw),))
+    made = build_code_validation_datasets(parameters(num_train=50, num_test=10))
+    train, test = (set(made[side]["question"].tolist()) for side in ("train", "test"))
+    assert len(train) == 50
+    assert len(test) == 10
     assert not train & test
 
 
