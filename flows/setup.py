@@ -109,9 +109,11 @@ def _session(
     services: LanguageServices,
 ) -> AnySession:
     """Make the session of an arm, of its family."""
-    if not isinstance(keys, TextArmKeys):
-        return ArmSession(keys, settings, store)
-    session = TextArmSession(keys, settings, store, spending)
+    session: AnySession = (
+        TextArmSession(keys, settings, store, spending)
+        if isinstance(keys, TextArmKeys)
+        else ArmSession(keys, settings, store)
+    )
     session.before_calls = services.make_ready
     return session
 

@@ -54,6 +54,12 @@ class BaseSession:
         self.store = store
         self.executor = executor
         self.on_wait: Callable[[str], None] | None = None
+        self.before_calls: Callable[[], None] | None = None
+
+    def make_services_ready(self) -> None:
+        """Start what agents speak to; called by each stage that may call a language model."""
+        if self.before_calls is not None:
+            self.before_calls()
 
     def stage_finished(self, call: StageCall) -> None:
         """Let go of what a stage has kept aside while it worked; it is stored now."""

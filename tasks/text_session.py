@@ -62,7 +62,6 @@ class TextArmSession(BaseSession):
     ) -> None:
         super().__init__(keys, settings, store, DaemonThreads(f"stages of {keys.arm}"))
         self.spending = spending
-        self.before_calls: Callable[[], None] | None = None
         self._datasets: Mapping[str, Dataset] | None = None
         self._lock = threading.Lock()
 
@@ -82,8 +81,7 @@ class TextArmSession(BaseSession):
         if calls:
             left = self.spending.left(settings.run_id)
             settings = settings.model_copy(update={"budget": left})
-            if self.before_calls is not None:
-                self.before_calls()
+            self.make_services_ready()
         instance = build_scenario_instance(
             self.keys.hyper_params,
             settings,

@@ -20,6 +20,7 @@ def whole(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
 
     The metrics of its own stages are told apart by a prefix, "STAGE/".
     """
+    session.make_services_ready()
     trainer = session.rebuilt_trainer()
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, call.stage)):
         trainer.train()

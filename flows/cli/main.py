@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flows.cli import doctor, listing, plan, running, runs, stack
+from flows.cli import doctor, language_models, listing, plan, running, runs, stack
 from flows.cli.messages import print_error, print_plain
 from ratchet.errors import RatchetError
 
@@ -88,3 +88,4 @@ app.command()(doctor.doctor)
 app.command()(stack.up)
 app.command()(stack.down)
 app.command()(stack.deploy)
+app.add_typer(language_models.llm, name="llm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -124,6 +126,31 @@ class Lab:
         """Read the result of a process."""
         result: dict[str, Any] = json.loads(path.read_text())
         return result
+
+    def retry(self, flow_run_id: str) -> None:
+        """Retry a flow run as Prefect's command line does, after a crash that no worker saw."""
+        from prefect import get_client
+        from prefect.states import Crashed
+
+        async def crash() -> None:
+            async with get_client() as client:
+                run = await client.read_flow_run(UUID(flow_run_id))
+                if run.state is not None and run.state.is_running():
+                    await client.set_flow_run_state(run.id, Crashed(), force=True)
+
+        asyncio.run(crash())
+        entrypoint = f"{HERE.parent.parent / 'flows' / 'retrying.py'}:experiment"
+        command = [sys.executable, "-m", "prefect", "flow-run", "retry", flow_run_id]
+        finished = subprocess.run(
+            [*command, "--entrypoint", entrypoint],
+            env=self.child_environment(),
+            cwd=HERE.parent.parent,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
 
     def metrics(self, result: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Give the lines of metrics.jsonl, without times."""

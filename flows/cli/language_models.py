@@ -1,0 +1,37 @@
+"""``ratchet llm serve``: a model service on this machine. In a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
+
+
+@llm.callback()
+def about() -> None:
+    """Serve language models from this machine."""
+
+
+@llm.command()
+def serve(
+    home: Annotated[str, typer.Option(help="Ratchet's own folder.")] = ".ratchet",
+    host: Annotated[str, typer.Option(help="Elsewhere than here needs a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free one.")] = 8399,
+    model: Annotated[
+        str | None, typer.Option(help="A model's folder or its name on the Hugging Face hub.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
+    threads: Annotated[int, typer.Option(help="Of the engine on a CPU.")] = 1,
+) -> None:
+    """Serve OpenAI's API for chat and fine-tuning: the tiny model, or another.
+
+    Point agents to it with `base_url: http://HOST:PORT/v1`.
+    """
+    options = ["--home", home, "--host", host, "--port", str(port), "--engine", engine]
+    options += ["--threads", str(threads), *(["--model", model] if model else [])]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "ratchet.language_models.service", *options])
