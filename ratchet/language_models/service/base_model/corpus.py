@@ -71,14 +71,14 @@ def write_corpus(rng: np.random.Generator, games: int, skill: Skill) -> list[Rep
     return [reply for place in drawn for reply in plays[names[place]](rng, draw_game(rng), skill)]
 
 
-def expert_system(game: Game, stance: str) -> ChatMessage:
+def expert_system(game: Game, stance: str, role: str = "Expert") -> ChatMessage:
     """What an expert is told first."""
-    return ChatMessage("system", f"Expert: {stance}.\n\n{game.question}\n\n{game.solution}")
+    return ChatMessage("system", f"{role}: {stance}.\n\n{game.question}\n\n{game.solution}")
 
 
-def verifier_system(game: Game) -> ChatMessage:
+def verifier_system(game: Game, role: str = "Verifier") -> ChatMessage:
     """What a verifier is told first."""
-    return ChatMessage("system", f"Verifier.\n\n{game.question}\n\n{game.solution}")
+    return ChatMessage("system", f"{role}.\n\n{game.question}\n\n{game.solution}")
 
 
 def _play_adp(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
@@ -90,7 +90,8 @@ def _play_adp(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Re
 
 def _play_nip(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
     """Verifier and expert take turns; either begins, and the last turn may be announced."""
-    verifier, expert = [verifier_system(game)], [expert_system(game, _stance(rng))]
+    verifier = [verifier_system(game, "Verifier who asks")]
+    expert = [expert_system(game, _stance(rng), "Expert who answers")]
     arguments: list[str] = []
     asks = bool(rng.random() < 0.7)
     while True:
@@ -110,7 +111,7 @@ def _play_nip(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Re
 
 def _play_two_provers(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
     """As in debate (experts see both channels) and mnip (each its own), verifier first or not."""
-    verifier = [verifier_system(game)]
+    verifier = [verifier_system(game, "Verifier who asks two")]
     questions: list[ChatMessage] = []
     sees_both = bool(rng.random() < 0.5)
     if rng.random() < 0.7:

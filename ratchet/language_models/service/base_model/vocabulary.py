@@ -14,7 +14,20 @@ PAD, END = "<|pad|>", "<|end|>"
 _ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 _HEADERS = ("Argument:", "Answer:", "Question:", "To Expert 1:", "To Expert 2:", "Decision:")
 _WORDS = (
-    *("Expert:", "Verifier.", " accept", " reject", ".\n\n", "\n\n", "\n", " ", "Expert"),
+    *(
+        "Expert:",
+        "Verifier.",
+        "Expert who answers:",
+        "Verifier who asks",
+        " two.",
+        " accept",
+        " reject",
+        ".\n\n",
+        "\n\n",
+        "\n",
+        " ",
+        "Expert",
+    ),
     *("Expert_1", "Expert_2", "Verifier", "This is your last turn. Decide now.", "Compare."),
     *(" same", " differ", STATEMENT, f"def {ENTRY}(x):", "\n    x = x", "\n    return x"),
 )
