@@ -7,7 +7,7 @@ the same kernels on the same values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class FusedAdam(torch.optim.Adam):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Take a step with the parameters that have a gradient."""
         if closure is not None:
-            return super().step(closure)
+            return cast(float, super().step(closure))
         for group in self.param_groups:
             self._step_group(group)
         return None
@@ -46,7 +46,7 @@ class FusedAdam(torch.optim.Adam):
         if not params:
             return
         if any(not self.state.get(param) for param in params):
-            self._init_group(group, [], [], [], [], [], [])
+            self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call] # of torch
         kept = [self.state[param] for param in params]
         steps = [values["step"] for values in kept]
         torch._foreach_add_(steps, 1)
