@@ -98,6 +98,9 @@ def _plan_text_arm(
     estimates = estimate_stages(store, keys, settings)
     rollouts = count_rollouts(store, keys)
     for call in keys.stages(_tested(store, keys)):
+        if call.stage == "test" and keys.tested_before(call.detail) is not None:
+            yield _planned(store, call)
+            continue
         iteration = AFTER_TRAINING if call.stage == "test" else call.iteration
         yield replace(
             _planned(store, call),

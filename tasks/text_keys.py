@@ -108,6 +108,16 @@ class TextArmKeys(BaseKeys):
         """Say whether the agents are tested in an iteration."""
         return bool(self._text_class.tests_during_training(self.hyper_params, iteration))
 
+    def tested_before(self, dataset: str) -> StageCall | None:
+        """Give the stage in training that has tested the final state, if there is one.
+
+        It has played the same datapoints with the same seeds.
+        """
+        last = self.num_iterations - 1
+        if dataset != TEST_DATASET or last < 0 or not self.tests_during_training(last):
+            return None
+        return self.test_during_training(last)
+
     def makes_jobs(self, iteration: int) -> bool:
         """Say whether models are fine-tuned in an iteration: in all but the last."""
         return iteration < self.num_iterations - 1

@@ -9,15 +9,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.language_models.usage import UsageMeter
 from ratchet.store.manifest import MetricPoint
 from tasks.calls import StageCall
 from tasks.stage import Metrics, waiting_stage
 from tasks.tables import write_table
-from tasks.text.files import finite, result_table, usage_metrics, write_played, write_usage
+from tasks.text.files import (
+    finite,
+    read_rollouts,
+    result_table,
+    usage_metrics,
+    write_played,
+    write_usage,
+)
 from tasks.text_session import TextArmSession
 
 if TYPE_CHECKING:
-    from ratchet.language_models.usage import UsageMeter
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 
@@ -43,7 +50,17 @@ def test_during_training(call: StageCall, folder: Path, session: TextArmSession)
 
 @waiting_stage
 def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
-    """Test the final models on the dataset named by ``call.detail``; write each answer."""
+    """Test the final models on the dataset named by ``call.detail``; write each answer.
+
+    What the last iteration of training has played already is not played again.
+    """
+    before = session.keys.tested_before(call.detail)
+    tested = session.store.find(before.key) if before is not None else None
+    if tested is not None:
+        rollouts = read_rollouts(session.store, tested.key)
+        _keep(folder, session, rollouts, UsageMeter(call.stage))
+        write_table(folder, result_table(rollouts, session.protocol))
+        return [MetricPoint(iteration=call.iteration, values=tested.metrics[0].values)]
     with session.watched(call):
         trainer = session.trainer_at(session.keys.final_state_key, calls=True)
         rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
