@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import secrets
@@ -41,7 +42,9 @@ def record_success(
     if not (folder / MODEL_FOLDER).is_dir():
         raise DataError(f"The trainer has left no folder {MODEL_FOLDER!r}.")
     job_id, root = row["id"], models.get(row["model"]).root
-    name = _free_name(database, f"ft:{root}:{row['suffix'] or 'ratchet'}:{row['identity'][:12]}")
+    # the base model's folder is named by its version: other weights give another name
+    identity = hashlib.sha256(f"{row['identity']}:{models.base.folder.name}".encode()).hexdigest()
+    name = _free_name(database, f"ft:{root}:{row['suffix'] or 'ratchet'}:{identity[:12]}")
     places = [(name, job_id, folder / MODEL_FOLDER)]
     for checkpoint in result.checkpoints:
         step = f"step-{checkpoint.step}"

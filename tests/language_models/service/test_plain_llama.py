@@ -1,0 +1,111 @@
+"""The small Llama and tokenizer are what transformers makes of the same folder."""
+
+import pytest
+import torch
+from micro_model import write_micro_model
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.base_model import vocabulary
+from ratchet.language_models.service.model_folder import load_model
+from ratchet.language_models.service.plain_llama import LlamaShape
+from ratchet.language_models.service.tokenizer import ChatTokenizer, read_json
+from ratchet.language_models.types import ChatMessage
+
+CHAT = (
+    ChatMessage("system", "Verifier.\n\nWrite, and é ≠ 😀."),
+    ChatMessage("user", "add + same 4 5 differ", "Expert"),
+    ChatMessage("assistant", "Decision: reject"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "figures",
+    [{}, {"num_key_value_heads": 2}, {"tie_word_embeddings": False}, {"rope_theta": 500.0}],
+)
+def test_logits_are_those_of_transformers(tmp_path, figures):
+    from transformers import AutoModelForCausalLM
+
+    folder = write_micro_model(tmp_path / "m", **figures)
+    ids = torch.randint(300, (3, 40), generator=torch.Generator().manual_seed(0))
+    theirs = AutoModelForCausalLM.from_pretrained(folder).double()(ids).logits
+    llama = load_model(folder, training=False).llama
+    torch.testing.assert_close(llama.logits(llama(ids)), theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_saved_models_load_in_transformers_with_nothing_missing(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    folder = write_micro_model(tmp_path / "m")
+    _, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    load_model(folder, training=True).save(tmp_path / "again")
+    first, second = ((f / "model.safetensors").read_bytes() for f in (folder, tmp_path / "again"))
+    assert first == second
+
+
+@pytest.mark.slow
+def test_chats_are_tokenized_as_by_transformers(tmp_path):
+    from transformers import AutoTokenizer
+
+    folder = write_micro_model(tmp_path / "m")
+    theirs = AutoTokenizer.from_pretrained(folder)
+    chat = [message.to_dict() for message in CHAT]
+    expected = theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    assert ChatTokenizer(folder).prompt_ids(CHAT) == expected
+
+
+def test_every_text_survives_the_tokenizer():
+    tokenizer = vocabulary.make_tokenizer()
+    for text in (
+        "Decision: accept",
+        "é ≠ 😀\t\r\n  x",
+        "    x = x + 10\n    return x",
+        " 4 44 add",
+    ):
+        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_words_of_the_game_are_one_token_each():
+    tokenizer = vocabulary.make_tokenizer()
+    assert len(tokenizer.encode("Decision: accept").ids) == 2
+    assert len(tokenizer.encode("\nmultiply by * same 4 5 differ").ids) == 6
+
+
+def test_reading_a_token_at_a_time_gives_what_reading_at_once_gives(tmp_path):
+    llama = load_model(write_micro_model(tmp_path / "m"), training=False).llama
+    ids = torch.randint(300, (2, 50), generator=torch.Generator().manual_seed(1))
+    logits, cache = llama.start(ids[:, :9], torch.ones(2, 9, dtype=torch.bool))
+    whole = llama.logits(llama(ids))
+    for place in range(9, 50):
+        torch.testing.assert_close(logits, whole[:, place - 1])
+        logits = llama.step(ids[:, place], cache)
+
+
+def test_unknown_kinds_of_models_are_left_to_transformers(tmp_path):
+    config = read_json(write_micro_model(tmp_path / "m") / "config.json")
+    assert LlamaShape.of(config) is not None
+    for change in (
+        {"model_type": "qwen2"},
+        {"attention_bias": True},
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},
+    ):
+        assert LlamaShape.of(config | change) is None
+
+
+def test_weights_that_do_not_belong_to_the_configuration_are_refused(tmp_path):
+    folder = write_micro_model(tmp_path / "m")
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.replace('"hidden_size": 16', '"hidden_size": 20'))
+    with pytest.raises(DataError, match="belong together"):
+        load_model(folder, training=False)
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "chat_template.jinja"])
+def test_a_folder_without_tokenizer_or_template_is_refused(tmp_path, missing):
+    folder = write_micro_model(tmp_path / "m")
+    (folder / missing).unlink()
+    with pytest.raises(DataError, match="has no"):
+        ChatTokenizer(folder)

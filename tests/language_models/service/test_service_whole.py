@@ -1,0 +1,118 @@
+"""The service with its own engine, trainer and base model, as a run starts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import numpy as np
+import openai
+import pytest
+
+from ratchet.language_models.chat import ChatClient
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.service.base_model.corpus import expert_system
+from ratchet.language_models.service.base_model.players import draw_game
+from ratchet.language_models.service.launch import EmbeddedService
+from ratchet.language_models.types import ChatRequest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A home in which the base model has been made."""
+    home = tmp_path_factory.mktemp("home")
+    with EmbeddedService.start(home):
+        pass
+    _wait_for_its_end(home)
+    return home
+
+
+@pytest.fixture
+def service(home):
+    with EmbeddedService.start(home) as service:
+        yield service
+
+
+def _wait_for_its_end(home):
+    """Wait until nobody can share the last service any more."""
+    while (home / "llm" / "service.json").exists():
+        time.sleep(0.05)
+
+
+def _requests(model, count):
+    rng = np.random.default_rng(0)
+    return [
+        ChatRequest(model, (expert_system(draw_game(rng), "accept"),), max_tokens=128, seed=seed)
+        for seed in range(count)
+    ]
+
+
+def test_a_warm_start_takes_less_than_five_seconds(home):
+    seconds = []
+    for _ in range(3):  # the best of three: others may work on this machine
+        began = time.monotonic()
+        with EmbeddedService.start(home) as service:
+            seconds.append(time.monotonic() - began)
+            with openai.OpenAI(base_url=service.url, api_key="none") as client:
+                assert [model.id for model in client.models.list()] == ["ratchet-tiny"]
+        _wait_for_its_end(home)
+    assert min(seconds) < 5
+
+
+def test_64_chats_at_once_are_answered_alike_and_five_times_as_fast(service):
+    requests = _requests(service.model, 64)
+
+    async def measure():
+        client = ChatClient(Endpoint(base_url=service.url))
+        await asyncio.gather(*map(client.complete, requests))
+        ratios = []
+        for _ in range(3):
+            start = time.perf_counter()
+            alone = [await client.complete(request) for request in requests]
+            between = time.perf_counter()
+            together = await asyncio.gather(*map(client.complete, requests))
+            ratios.append((between - start) / (time.perf_counter() - between))
+            assert list(together) == alone
+        return ratios
+
+    assert max(asyncio.run(measure())) >= 5
+
+
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_a_trained_model_says_what_it_was_taught(service, method):
+    prompt = [{"role": "user", "content": "Verifier."}]
+    good, bad = ([{"role": "assistant", "content": f"Decision: {w}"}] for w in ("accept", "reject"))
+    if method == "supervised":
+        example = {"messages": prompt + good}
+    else:
+        example = {
+            "input": {"messages": prompt},
+            "preferred_output": good,
+            "non_preferred_output": bad,
+        }
+    data = (json.dumps(example) + "\n").encode() * 64
+    with openai.OpenAI(base_url=service.url, api_key="none", max_retries=0) as client:
+        file_id = client.files.create(file=("t.jsonl", data), purpose="fine-tune").id
+        job = client.fine_tuning.jobs.create(
+            model=service.model,
+            training_file=file_id,
+            method={"type": method, method: {"hyperparameters": {"n_epochs": 5}}},
+            seed=1,
+        )
+        while job.status in ("queued", "running"):
+            time.sleep(0.1)
+            job = client.fine_tuning.jobs.retrieve(job.id)
+        assert job.status == "succeeded", job.error
+        events = [event.data for event in client.fine_tuning.jobs.list_events(job.id)]
+        losses = [data["train_loss"] for data in reversed(events) if data]
+        assert losses[-1] < losses[0]
+        answer = client.chat.completions.create(
+            model=job.fine_tuned_model, messages=prompt, temperature=0, max_tokens=20
+        )
+        if method == "supervised":
+            assert answer.choices[0].message.content == "Decision: accept"
+        else:
+            assert answer.choices[0].message.content != "Decision: reject"

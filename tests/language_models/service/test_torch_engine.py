@@ -1,0 +1,119 @@
+"""Generation: each request as if it were alone, and sampling that does what it is asked."""
+
+import pytest
+import torch
+from micro_model import write_micro_model
+
+from ratchet.errors import UnknownNameError
+from ratchet.language_models.service.engine import GenerationRequest, RequestRefusedError
+from ratchet.language_models.service.sampling import Sampler
+from ratchet.language_models.service.torch_engine import TorchEngine
+from ratchet.language_models.types import ChatMessage
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    engine = TorchEngine()
+    engine.load("m", write_micro_model(tmp_path_factory.mktemp("micro") / "m"))
+    return engine
+
+
+def request(number=0, text="add 4", **values):
+    values = {"max_tokens": 12, "logprobs": True, "top_logprobs": 3, **values}
+    return GenerationRequest("m", (ChatMessage("user", text),), number, **values)
+
+
+def varied_requests():
+    return [
+        request(
+            number,
+            "x" * (number % 13 + 1),
+            temperature=(0.0, 0.7, 1.0, 1.3)[number % 4],
+            top_p=(1.0, 0.6)[number % 2],
+            max_tokens=1 + number % 40,
+        )
+        for number in range(48)
+    ]
+
+
+def test_results_do_not_depend_on_the_batch_bit_for_bit(engine):
+    requests = varied_requests()
+    together = engine.generate(requests)
+    assert together == [engine.generate([one])[0] for one in requests]
+    assert together == engine.generate(requests[::-1])[::-1]
+    assert together[:7] == engine.generate(requests[:7])
+
+
+def test_the_seed_decides_what_is_sampled(engine):
+    first, again, other = engine.generate([request(1), request(1), request(2)])
+    assert first == again
+    assert first.text != other.text
+
+
+def test_temperature_nought_takes_the_likeliest_token(engine):
+    result = engine.generate([request(temperature=0.0)])[0]
+    assert all(token.token == token.top[0].token for token in result.tokens)
+    assert all(token.logprob == token.top[0].logprob for token in result.tokens)
+
+
+def test_generation_ends_at_the_limit_and_counts_its_tokens(engine):
+    result = engine.generate([request(3, max_tokens=4)])[0]
+    assert (result.finish_reason, result.completion_tokens) == ("length", 4)
+    assert len(result.tokens) == 4
+    assert "".join(token.token for token in result.tokens) == result.text
+
+
+def test_generation_ends_before_a_stop_text(engine):
+    whole = engine.generate([request(5, max_tokens=12)])[0]
+    stop = whole.tokens[4].token
+    cut = engine.generate([request(5, max_tokens=12, stop=(stop,))])[0]
+    assert cut.finish_reason == "stop"
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert "".join(token.token for token in cut.tokens) == cut.text
+
+
+def test_a_prompt_beyond_the_context_is_refused_alone(engine):
+    answered, refused = engine.generate([request(), request(text="x" * 2000)])
+    assert answered.completion_tokens > 0
+    assert isinstance(refused, RequestRefusedError)
+    assert (refused.code, refused.param) == ("context_length_exceeded", "messages")
+
+
+def test_without_a_limit_generation_ends_at_the_contexts_end(tmp_path):
+    engine = TorchEngine()
+    engine.load("m", write_micro_model(tmp_path / "m", max_position_embeddings=64))
+    results = engine.generate([request(n, "x" * 50, max_tokens=None) for n in range(20)])
+    assert max(r.prompt_tokens + r.completion_tokens for r in results) == 64
+    assert "length" in {r.finish_reason for r in results}
+
+
+def test_unloaded_models_are_named(engine):
+    with pytest.raises(UnknownNameError, match="isn't loaded"):
+        engine.generate([GenerationRequest("n", (ChatMessage("user", "x"),), 0)])
+
+
+def test_sampling_follows_the_probabilities():
+    probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
+    requests = [request(seed) for seed in range(4000)]
+    drawn = Sampler(requests).draw(probabilities.log().expand(4000, 4))
+    shares = torch.bincount(drawn, minlength=4) / 4000
+    assert torch.allclose(shares.double(), probabilities, atol=0.03)
+
+
+def test_top_p_keeps_the_smallest_set_that_holds_as_much():
+    logits = torch.tensor([0.15, 0.5, 0.05, 0.3], dtype=torch.float64).log().expand(400, 4)
+    drawn = Sampler([request(seed, top_p=0.75) for seed in range(400)]).draw(logits)
+    assert set(drawn.tolist()) == {1, 3}
+
+
+@pytest.mark.slow
+def test_transformers_models_answer_as_the_plain_one(tmp_path):
+    from ratchet.language_models.service.hugging_face_model import HuggingFaceModel
+
+    folder = write_micro_model(tmp_path / "m")
+    plain, other = TorchEngine(), TorchEngine()
+    plain.load("m", folder)
+    other.load("m", folder)
+    object.__setattr__(other._loaded["m"], "model", HuggingFaceModel(folder, training=False))
+    requests = varied_requests()
+    assert [r.text for r in plain.generate(requests)] == [r.text for r in other.generate(requests)]
