@@ -132,7 +132,7 @@ def _make_loss(job: TrainingJob, model: CausalModel, tokenizer: ChatTokenizer, p
         return SupervisedLoss(model, read_supervised(file, tokenizer, model.context_length))
     assert plan.beta is not None
     pairs = read_preferences(file, tokenizer, model.context_length)
-    return PreferenceLoss(model, pairs, plan.beta)
+    return PreferenceLoss(model, pairs, plan.beta, tokenizer.end_ids)
 
 
 def _optimise(folder: Path, job: TrainingJob, model: CausalModel, loss: Loss, plan: Plan) -> float:

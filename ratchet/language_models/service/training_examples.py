@@ -70,8 +70,7 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
     Returns
     -------
     list of Preference
-        One for each line. The token that ends a message is not learned in them: both answers
-        have it, and pushing it away after the worse one would teach not to stop.
+        One for each line.
 
     Raises
     ------
@@ -86,8 +85,8 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
         for side in ("preferred_output", "non_preferred_output"):
             answer, _ = _read_messages(line[side])
             after = tokenizer.encode(_reply_text(tokenizer, prompt, answer[0]))
-            weights = [0.0 if token in tokenizer.end_ids else 1.0 for token in after]
-            sequence = TokenSequence((*before, *after), (*[0.0] * len(before), *weights))
+            weights = (0.0,) * len(before) + (1.0,) * len(after)
+            sequence = TokenSequence((*before, *after), weights)
             sides.append(_checked(sequence, context_length, file, number))
         pairs.append(Preference(*sides))
     return pairs
