@@ -1,4 +1,4 @@
-"""A model of a few thousand random weights with the base model's tokenizer, made in milliseconds."""
+"""A model of a few thousand random weights with the base model's tokenizer, made in no time."""
 
 import json
 from dataclasses import replace

@@ -1,0 +1,169 @@
+"""The base model: its corpus is what the game shows, it is made once, and it plays as it should."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from ratchet.language_models.service.base_model import build, corpus, players, pretraining
+from ratchet.language_models.service.engine import GenerationRequest
+from ratchet.language_models.service.torch_engine import TorchEngine
+from ratchet.language_models.types import ChatMessage
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.protocols.registry import build_protocol_handler
+from ratchet.scenarios.code_validation.prompts import TEMPLATES
+from ratchet.scenarios.pure_text.parsing import parse_completion
+
+
+def systems_of(protocol, agent):
+    """What the template of an agent comes to, for each stance."""
+    game = players.draw_game(np.random.default_rng(0))
+    text = (TEMPLATES / "compact" / protocol / f"{agent}.txt").read_text().strip()
+    text = text.replace("$question", game.question).replace("$solution", game.solution)
+    return game, [text.replace("$agent_stance_string", s) for s in ("reject", "accept")]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "agent", "role"),
+    [
+        ("adp", "prover", "Expert"),
+        ("nip", "prover", "Expert who answers"),
+        ("debate", "prover0", "Expert"),
+        ("mnip", "prover1", "Expert"),
+        ("merlin_arthur", "prover0", "Expert"),
+    ],
+)
+def test_experts_of_the_corpus_read_what_the_templates_say(protocol, agent, role):
+    game, texts = systems_of(protocol, agent)
+    ours = [corpus.expert_system(game, stance, role).content for stance in ("reject", "accept")]
+    assert ours == texts
+
+
+@pytest.mark.parametrize(
+    ("protocol", "role"),
+    [
+        ("adp", "Verifier"),
+        ("solo_verifier", "Verifier"),
+        ("merlin_arthur", "Verifier"),
+        ("nip", "Verifier who asks"),
+        ("debate", "Verifier who asks two"),
+        ("mnip", "Verifier who asks two"),
+    ],
+)
+def test_verifiers_of_the_corpus_read_what_the_templates_say(protocol, role):
+    game, (text, _) = systems_of(protocol, "verifier")
+    assert corpus.verifier_system(game, role).content == text
+
+
+def test_good_players_mark_and_decide_right():
+    rng = np.random.default_rng(0)
+    perfect = players.Skill(mark_errors=(0.0,), follows=1.0)
+    for game in (players.draw_game(rng) for _ in range(50)):
+        argument = players.argue(rng, game, perfect)
+        assert (players.DIFFER not in argument) == (game.steps == game.lines)
+        word = "accept" if game.steps == game.lines else "reject"
+        assert players.decide(rng, [argument], perfect) == f"Decision: {word}"
+
+
+def test_two_starters_at_once_make_the_model_once(tmp_path, monkeypatch):
+    made = []
+
+    def make(folder):
+        made.append(folder)
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(build, "build_base_model", make)
+    found = []
+    starters = [
+        threading.Thread(target=lambda: found.append(build.ensure_base_model(tmp_path)))
+        for _ in range(4)
+    ]
+    for starter in starters:
+        starter.start()
+    for starter in starters:
+        starter.join()
+    assert len(made) == 1
+    assert len(set(found)) == 1
+    assert sorted(p.name for p in found[0].iterdir()) == ["config.json"]
+    assert [p.name for p in found[0].parent.iterdir() if "making" in p.name] == []
+
+
+def test_pretraining_is_repeatable_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretraining, "STEPS", {"good": 3, "mixed": 2})
+    monkeypatch.setattr(pretraining, "GAMES", {"good": 60, "mixed": 60})
+    for name in ("a", "b"):
+        build.build_base_model(tmp_path / name)
+    first, second = ((tmp_path / n / "model.safetensors").read_bytes() for n in ("a", "b"))
+    assert first == second
+
+
+@pytest.fixture(scope="module")
+def base_engine(tmp_path_factory):
+    engine = TorchEngine()
+    engine.load("m", build.ensure_base_model(tmp_path_factory.mktemp("home")))
+    return engine
+
+
+def ask(engine, prompts):
+    requests = [
+        GenerationRequest("m", tuple(prompt), seed, max_tokens=80)
+        for seed, prompt in enumerate(prompts)
+    ]
+    return [
+        result
+        for start in range(0, len(requests), engine.max_batch_size)
+        for result in engine.generate(requests[start : start + engine.max_batch_size])
+    ]
+
+
+@pytest.mark.slow
+def test_the_base_model_keeps_to_the_format_and_decides_a_little_better_than_chance(base_engine):
+    rng = np.random.default_rng(7)
+    games = [players.draw_game(rng) for _ in range(1000)]
+    argued = ask(base_engine, [[corpus.expert_system(game, "accept")] for game in games])
+    parsed = [parse_completion(r.text, {"main": "Argument:"}, may_decide=False) for r in argued]
+    assert np.mean([p.valid for p in parsed]) >= 0.98
+    kept = [(g, p.messages["main"]) for g, p in zip(games, parsed, strict=True) if p.valid]
+    decided = ask(
+        base_engine,
+        [[corpus.verifier_system(g), ChatMessage("user", m, "Expert")] for g, m in kept],
+    )
+    decisions = [parse_completion(r.text, {}, may_decide=True) for r in decided]
+    assert np.mean([d.valid for d in decisions]) >= 0.98
+    right = [
+        d.decision == int(game.steps == game.lines)
+        for (game, _), d in zip(kept, decisions, strict=True)
+    ]
+    assert 0.51 <= np.mean(right) <= 0.61
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("protocol", "agent", "role", "heard"),
+    [
+        ("nip", "verifier", "Verifier who asks", None),
+        ("nip", "prover", "Expert who answers", "Compare."),
+        ("debate", "verifier", "Verifier who asks two", None),
+        ("debate", "prover0", "Expert", "Compare."),
+        ("solo_verifier", "verifier", "Verifier", None),
+    ],
+)
+def test_the_base_model_knows_the_format_of_other_protocols(
+    base_engine, protocol, agent, role, heard
+):
+    handler = build_protocol_handler(HyperParameters(interaction_protocol=protocol))
+    spec = handler.text_agent_spec(agent)
+    rng = np.random.default_rng(8)
+    prompts = []
+    for game in (players.draw_game(rng) for _ in range(200)):
+        is_expert = agent != "verifier"
+        system = (
+            corpus.expert_system(game, "accept", role)
+            if is_expert
+            else corpus.verifier_system(game, role)
+        )
+        prompts.append([system] + ([ChatMessage("user", heard, "Verifier")] if heard else []))
+    replies = ask(base_engine, prompts)
+    valid = [parse_completion(r.text, spec.headers, agent == "verifier").valid for r in replies]
+    assert np.mean(valid) >= 0.9

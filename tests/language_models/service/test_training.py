@@ -1,0 +1,230 @@
+"""Training jobs: what is learned, that it is repeatable, and what lies in the folder afterwards."""
+
+import json
+import math
+
+import pytest
+import torch
+from micro_model import write_micro_model
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.service import training
+from ratchet.language_models.service.dpo import PreferenceLoss
+from ratchet.language_models.service.engine import GenerationRequest
+from ratchet.language_models.service.model_folder import load_model
+from ratchet.language_models.service.sft import SupervisedLoss
+from ratchet.language_models.service.tokenizer import ChatTokenizer
+from ratchet.language_models.service.torch_engine import TorchEngine
+from ratchet.language_models.service.training_examples import read_preferences, read_supervised
+from ratchet.language_models.service.training_job import (
+    TrainingJob,
+    TrainingResult,
+    read_training_events,
+)
+from ratchet.language_models.types import ChatMessage
+
+ACCEPT, REJECT = "Decision: accept", "Decision: reject"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_micro_model(tmp_path_factory.mktemp("base") / "m", scale=0.1)
+
+
+def chat(question, *answers, **values):
+    messages = [{"role": "user", "content": question}]
+    messages += [{"role": "assistant", "content": answer, **values} for answer in answers]
+    return {"messages": messages}
+
+
+def pair(question, better, worse):
+    return {
+        "input": {"messages": [{"role": "user", "content": question}]},
+        "preferred_output": [{"role": "assistant", "content": better}],
+        "non_preferred_output": [{"role": "assistant", "content": worse}],
+    }
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def run_job(folder, base, lines, method="supervised", seed=3, **hyperparameters):
+    folder.mkdir(exist_ok=True)
+    file = write_lines(folder / "examples.jsonl", lines)
+    job = TrainingJob("j", method, str(base), str(file), None, hyperparameters, seed)
+    job.write(folder)
+    training.train(folder)
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def answers_of(folder, questions):
+    engine = TorchEngine()
+    engine.load("m", folder)
+    requests = [
+        GenerationRequest("m", (ChatMessage("user", q),), 0, temperature=0.0, max_tokens=5)
+        for q in questions
+    ]
+    return [result.text for result in engine.generate(requests)]
+
+
+CHATS = [chat("same", ACCEPT), chat("differ", REJECT)] * 8
+
+
+def test_supervised_jobs_teach_the_answers(tmp_path, base):
+    run_job(tmp_path / "j", base, CHATS, n_epochs=30, learning_rate_multiplier=5.0)
+    assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
+
+
+def test_preference_jobs_raise_the_preferred_above_the_other(tmp_path, base):
+    both = [chat("same", ACCEPT), chat("same", REJECT)] * 8
+    run_job(tmp_path / "s", base, both, n_epochs=30, learning_rate_multiplier=5.0)
+    start = tmp_path / "s" / "model"
+    pairs = [pair("same", REJECT, ACCEPT)] * 16
+    run_job(tmp_path / "d", start, pairs, "dpo", n_epochs=10, learning_rate_multiplier=5.0)
+    events, _ = read_training_events(tmp_path / "d")
+    assert events[-1].metrics["reward_accuracy"] == 1.0
+    assert events[-1].metrics["reward_margin"] > 0.1
+    assert answers_of(tmp_path / "d" / "model", ["same"]) == [REJECT]
+
+
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_same_files_and_seed_give_the_same_weights_bit_for_bit(tmp_path, base, method):
+    lines = (
+        CHATS
+        if method == "supervised"
+        else [pair("same", ACCEPT, REJECT)] * 8 + [pair("differ", REJECT, ACCEPT)] * 8
+    )
+    first = run_job(tmp_path / "a", base, lines, method, batch_size=4)
+    again = run_job(tmp_path / "b", base, lines, method, batch_size=4)
+    other = run_job(tmp_path / "c", base, lines, method, batch_size=4, seed=4)
+    assert first == again
+    assert first != other
+
+
+def test_a_job_started_again_in_its_folder_comes_to_the_same(tmp_path, base):
+    whole = run_job(tmp_path / "a", base, CHATS)
+    (tmp_path / "a" / "result.json").unlink()
+    with (tmp_path / "a" / "events.jsonl").open("a") as file:
+        file.write('{"torn')
+    assert run_job(tmp_path / "a", base, CHATS) == whole
+    events, _ = read_training_events(tmp_path / "a")
+    assert [event.step for event in events] == [1, 2, 3]
+
+
+def test_result_and_events_tell_what_was_done(tmp_path, base):
+    run_job(tmp_path / "j", base, CHATS, n_epochs=2, batch_size=5)
+    result = TrainingResult.read(tmp_path / "j")
+    tokens = sum(len(s.ids) for s in examples(tmp_path / "j" / "examples.jsonl", base))
+    assert (result.steps, result.trained_tokens) == (8, 2 * tokens)
+    assert result.hyperparameters == {
+        "n_epochs": 2,
+        "batch_size": 5,
+        "learning_rate_multiplier": 1.0,
+    }
+    events, _ = read_training_events(tmp_path / "j")
+    assert [event.epoch for event in events][3::4] == [1.0, 2.0]
+    assert result.train_loss < events[0].train_loss
+
+
+def examples(file, base):
+    return read_supervised(file, ChatTokenizer(base), 1024)
+
+
+def test_only_what_the_assistant_wrote_with_weight_is_learned(tmp_path, base):
+    line = {
+        "messages": [
+            {"role": "system", "content": "Verifier."},
+            {"role": "assistant", "content": "Question: Compare.", "weight": 0},
+            {"role": "user", "content": "add", "name": "Expert"},
+            {"role": "assistant", "content": ACCEPT, "weight": 1},
+        ]
+    }
+    (sequence,) = examples(write_lines(tmp_path / "f", [line]), base)
+    tokenizer = ChatTokenizer(base)
+    learned = [i for i, weight in zip(sequence.ids, sequence.weights, strict=True) if weight]
+    assert learned == tokenizer.encode(ACCEPT + "<|end|>")
+    messages = [ChatMessage(m["role"], m["content"], m.get("name")) for m in line["messages"]]
+    assert list(sequence.ids) == tokenizer.encode(tokenizer.render(messages, answer=False))
+
+
+def test_every_weighted_reply_of_a_chat_is_learned_in_one_sequence(tmp_path, base):
+    (sequence,) = examples(write_lines(tmp_path / "f", [chat("x", ACCEPT, REJECT)]), base)
+    assert sum(sequence.weights) == 2 * len(ChatTokenizer(base).encode(ACCEPT + "<|end|>"))
+
+
+def test_templates_that_rewrite_earlier_replies_give_a_sequence_for_each(tmp_path):
+    folder = write_micro_model(tmp_path / "m")
+    file = folder / "chat_template.jinja"
+    marked = "'|>' + ('' if loop.last else '!') -}}"
+    file.write_text(file.read_text().replace("'|>' -}}", marked, 1))
+    sequences = examples(write_lines(tmp_path / "f", [chat("x", ACCEPT, REJECT)]), folder)
+    assert len(sequences) == 2
+    each = len(ChatTokenizer(folder).encode(ACCEPT + "<|end|>"))
+    assert [sum(sequence.weights) for sequence in sequences] == [each, each]
+
+
+def test_an_example_beyond_the_context_is_named_by_its_line(tmp_path, base):
+    file = write_lines(tmp_path / "f", [chat("x", ACCEPT), chat("x" * 2000, ACCEPT)])
+    with pytest.raises(DataError, match=r"f, line 2: has .* tokens"):
+        examples(file, base)
+
+
+@pytest.mark.parametrize("value", [0, -1, "many"])
+def test_hyperparameters_must_be_positive_numbers(tmp_path, base, value):
+    with pytest.raises(ParameterError, match="n_epochs"):
+        run_job(tmp_path / "j", base, CHATS, n_epochs=value)
+
+
+def test_supervised_loss_is_the_mean_cross_entropy_of_the_reply(tmp_path, base):
+    sequences = examples(write_lines(tmp_path / "f", [chat("same", ACCEPT)]), base)
+    model = load_model(base, training=True)
+    ids = torch.tensor([sequences[0].ids])
+    scores = model.llama.logits(model.llama(ids)).log_softmax(-1)[0]
+    count = int(sum(sequences[0].weights))
+    expected = -sum(scores[place - 1, ids[0, place]] for place in range(-count, 0)) / count
+    loss, _ = SupervisedLoss(model, sequences)([0])
+    torch.testing.assert_close(loss, expected)
+
+
+def test_preference_loss_is_that_of_the_paper_beside_its_supervision(tmp_path, base):
+    file = write_lines(tmp_path / "f", [pair("same", ACCEPT, REJECT), pair("x", "add", "same 4")])
+    tokenizer = ChatTokenizer(base)
+    pairs = read_preferences(file, tokenizer, 1024)
+    model = load_model(base, training=True)
+    loss = PreferenceLoss(model, pairs, 0.3, tokenizer.end_ids, supervision=0.0)
+    assert float(loss([0, 1])[0].detach()) == pytest.approx(math.log(2), abs=1e-6)
+    reference = [(score(model, p.preferred), score(model, p.non_preferred)) for p in pairs]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    margins = [
+        (score(model, p.preferred) - r[0]) - (score(model, p.non_preferred) - r[1])
+        for p, r in zip(pairs, reference, strict=True)
+    ]
+    expected = sum(math.log1p(math.exp(-0.3 * margin)) for margin in margins) / 2
+    value, figures = loss([0, 1])
+    assert float(value.detach()) == pytest.approx(expected, rel=1e-4)
+    assert figures["reward_margin"] == pytest.approx(0.3 * sum(margins) / 2, rel=1e-3)
+
+
+def score(model, sequence):
+    """Log-probability of the reply without the token that ends it."""
+    with torch.no_grad():
+        ids = torch.tensor([sequence.ids])
+        scores = model.llama.logits(model.llama(ids)).log_softmax(-1)[0]
+        count = int(sum(sequence.weights))
+        places = range(len(sequence.ids) - count, len(sequence.ids) - 1)
+        return float(sum(scores[place - 1, sequence.ids[place]] for place in places))
+
+
+@pytest.mark.slow
+def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypatch):
+    from ratchet.language_models.service.hugging_face_model import HuggingFaceModel
+
+    monkeypatch.setattr(
+        training, "load_model", lambda folder, training: HuggingFaceModel(folder, training=training)
+    )
+    run_job(tmp_path / "j", base, CHATS, n_epochs=30, learning_rate_multiplier=5.0)
+    assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
