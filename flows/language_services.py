@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from ratchet.errors import MissingKeyError
 
 if TYPE_CHECKING:
     from ratchet.agents.text.parameters import TextAgentParameters
-    from ratchet.language_models.service.launch import EmbeddedService
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
 
@@ -30,17 +30,18 @@ class LanguageServices:
     Parameters
     ----------
     settings
-        Of these ``home`` is read, where the embedded service keeps its files.
+        Of these ``home``, where the embedded service keeps its files, and ``base_dir`` are read.
     arms
         The arms' parameters by name.
     """
 
     def __init__(self, settings: ExperimentSettings, arms: Mapping[str, HyperParameters]) -> None:
         self._home = Path(settings.home)
+        self._base_dir = None if settings.base_dir is None else Path(settings.base_dir)
         self._arms = arms
         self._lock = threading.Lock()
         self._ready = False
-        self._service: EmbeddedService | None = None
+        self._service = ExitStack()
 
     def make_ready(self) -> None:
         """Look up keys and start the embedded service, unless that is done.
@@ -53,10 +54,10 @@ class LanguageServices:
         with self._lock:
             if self._ready:
                 return
-            for name in sorted(set(self._secret_names())):
-                _look_up(name)
+            for agent in self._agents():
+                find_key(agent.api_key_name)
             if self.needs_embedded:
-                self._start()
+                self._service.enter_context(embedded_service(self._home))
             self._ready = True
 
     @property
@@ -68,24 +69,9 @@ class LanguageServices:
 
     def close(self) -> None:
         """Stop the service, if this run has started it."""
-        from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
-
         with self._lock:
-            service, self._service = self._service, None
+            self._service.close()
             self._ready = False
-        if service is not None:
-            os.environ.pop(EMBEDDED_URL_VARIABLE, None)
-            service.stop()
-
-    def _start(self) -> None:
-        from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
-
-        if os.environ.get(EMBEDDED_URL_VARIABLE):
-            return  # the user has one
-        from ratchet.language_models.service.launch import EmbeddedService
-
-        self._service = EmbeddedService.start(self._home)
-        os.environ[EMBEDDED_URL_VARIABLE] = self._service.url
 
     def _agents(self) -> Iterator[TextAgentParameters]:
         """Go through the agents that call a service."""
@@ -93,20 +79,55 @@ class LanguageServices:
         from ratchet.protocols.registry import build_protocol_handler
 
         for hyper_params in self._arms.values():
-            for name in build_protocol_handler(hyper_params).agent_names:
+            for name in build_protocol_handler(hyper_params, base_dir=self._base_dir).agent_names:
                 agent = hyper_params.agents[name]
                 if isinstance(agent, TextAgentParameters) and not agent.use_dummy_api:
                     yield agent
 
-    def _secret_names(self) -> Iterator[str]:
-        for agent in self._agents():
-            if agent.api_key_name is not None and agent.api_key_name.startswith(SECRET_PREFIX):
-                yield agent.api_key_name
+
+@contextmanager
+def embedded_service(home: Path) -> Iterator[None]:
+    """Run Ratchet's own service, unless the user has named one in the environment.
+
+    Parameters
+    ----------
+    home
+        Ratchet's own folder.
+
+    Raises
+    ------
+    LanguageServiceError
+        If it does not start.
+    """
+    from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
+
+    if os.environ.get(EMBEDDED_URL_VARIABLE):
+        yield
+        return
+    from ratchet.language_models.service.launch import EmbeddedService
+
+    with EmbeddedService.start(home) as service:
+        os.environ[EMBEDDED_URL_VARIABLE] = service.url
+        try:
+            yield
+        finally:
+            os.environ.pop(EMBEDDED_URL_VARIABLE, None)
 
 
-def _look_up(name: str) -> None:
-    """Put the value of a secret block into the environment, under the whole name."""
-    if name in os.environ:
+def find_key(name: str | None) -> None:
+    """Put the value of a secret block into the environment, under its whole name.
+
+    Parameters
+    ----------
+    name
+        ``"prefect-secret:BLOCK"``; anything else is the name of a variable, and left alone.
+
+    Raises
+    ------
+    MissingKeyError
+        If there is no such block.
+    """
+    if name is None or not name.startswith(SECRET_PREFIX) or name in os.environ:
         return
     from prefect.blocks.system import Secret
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flows.cli import doctor, language_models, listing, plan, running, runs, stack
+from flows.cli import analysing, doctor, language_models, listing, plan, running, runs, stack
 from flows.cli.messages import print_error, print_plain
 from ratchet.errors import RatchetError
 
@@ -80,6 +80,7 @@ app.command()(running.run)
 app.command()(running.resume)
 app.command()(running.fork)
 app.command()(plan.plan)
+app.command()(analysing.analyse)
 app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)

@@ -1,0 +1,89 @@
+"""``ratchet analyse``: let a chat model judge the messages of a finished run."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.messages import print_plain, print_table
+from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
+
+if TYPE_CHECKING:
+    from ratchet.analysis.summary import AnalyserSummary, AnalysisSummary
+    from ratchet.language_models.endpoints import Endpoint
+
+
+def analyse(
+    run: RunName,
+    model: Annotated[str, typer.Option("--model", help="The model that judges.")],
+    analyser: Annotated[
+        list[str] | None,
+        typer.Option("--analyser", help="A name or file.py:Class; all when not given."),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option(help="Its service, or `embedded`; OpenAI when not given.")
+    ] = None,
+    api_key_name: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the key.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count calls, tokens and cost.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Judge anew what has a verdict.")
+    ] = False,
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Let a chat model judge each message of a run; what has a verdict keeps it."""
+    from ratchet.analysis.judging import AnalysisModel
+    from ratchet.analysis.registry import analyser_names
+    from ratchet.analysis.run import analyse_run
+    from ratchet.language_models.endpoints import Endpoint
+    from ratchet.tracking.run_folder import find_run
+
+    folder = find_run(runs, run)
+    endpoint = Endpoint(base_url=base_url, api_key_name=api_key_name)
+    home = Path(str(folder.manifest.settings.get("home") or ".ratchet"))
+    with nullcontext() if dry_run else _ready(endpoint, home):
+        summary = analyse_run(
+            folder.path,
+            analyser or analyser_names(),
+            model=AnalysisModel(model, endpoint),
+            dry_run=dry_run,
+            overwrite=overwrite,
+        )
+    _show(summary)
+
+
+def _ready(endpoint: Endpoint, home: Path) -> AbstractContextManager[object]:
+    """Make a service ready: its key looked up, the embedded one started for as long as needed."""
+    from flows.cli.environment import prepare_environment
+    from flows.language_services import embedded_service, find_key
+
+    prepare_environment(home)
+    find_key(endpoint.api_key_name)
+    return embedded_service(home) if endpoint.is_embedded else nullcontext()
+
+
+def _show(summary: AnalysisSummary) -> None:
+    columns = ("analyser", "messages", "kept", "calls", "tokens", "cost", "verdicts")
+    print_table(f"Analysis by {summary.model}", columns, [_row(a) for a in summary.analysers])
+    cost = "?" if summary.cost is None else f"{summary.cost:.4f}"
+    what = "would be made" if summary.is_dry_run else "made"
+    print_plain(f"{summary.num_calls:,} calls {what}, cost {cost}.")
+
+
+def _row(analyser: AnalyserSummary) -> tuple[str, ...]:
+    tokens = analyser.prompt_tokens + analyser.completion_tokens
+    return (
+        analyser.name,
+        f"{analyser.num_messages:,}",
+        f"{analyser.num_kept:,}",
+        f"{analyser.num_calls:,}",
+        f"{tokens:,}",
+        "?" if analyser.cost is None else f"{analyser.cost:.4f}",
+        ", ".join(f"{name} {count}" for name, count in sorted(analyser.verdicts.items())),
+    )

@@ -1,0 +1,110 @@
+"""Services are made ready once, when they are needed, and let go of at the end."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from flows import language_services
+from flows.language_services import LanguageServices
+from ratchet.errors import MissingKeyError
+from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
+from ratchet.language_models.service import launch
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+
+
+class FakeService:
+    """Stands for the service's process."""
+
+    log: list = []  # noqa: RUF012 -- what happened, in order
+    url = "http://127.0.0.1:1/v1"
+
+    @classmethod
+    def start(cls, home):
+        cls.log.append("start")
+        return cls()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self.log.append("stop")
+
+
+@pytest.fixture(autouse=True)
+def _fake_service(monkeypatch):
+    FakeService.log.clear()
+    monkeypatch.setattr(launch, "EmbeddedService", FakeService)
+    monkeypatch.delenv(EMBEDDED_URL_VARIABLE, raising=False)
+
+
+def services(tmp_path, **agent):
+    hyper_params = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        agents={"_default": agent},
+    )
+    return LanguageServices(ExperimentSettings(home=str(tmp_path)), {"main": hyper_params})
+
+
+def test_the_embedded_service_runs_from_the_first_need_to_the_end(tmp_path):
+    found = services(tmp_path, base_url="embedded")
+    assert FakeService.log == []
+    found.make_ready()
+    found.make_ready()
+    assert os.environ[EMBEDDED_URL_VARIABLE] == FakeService.url
+    found.close()
+    assert FakeService.log == ["start", "stop"]
+    assert EMBEDDED_URL_VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    "agent", [{"use_dummy_api": True}, {"base_url": None}, {"base_url": "http://127.0.0.1:9/v1"}]
+)
+def test_whoever_needs_no_embedded_service_starts_none(tmp_path, agent):
+    found = services(tmp_path, **agent)
+    found.make_ready()
+    found.close()
+    assert FakeService.log == []
+
+
+def test_a_service_that_the_user_has_named_is_used_and_stays(tmp_path, monkeypatch):
+    monkeypatch.setenv(EMBEDDED_URL_VARIABLE, "http://127.0.0.1:2/v1")
+    found = services(tmp_path, base_url="embedded")
+    found.make_ready()
+    found.close()
+    assert FakeService.log == []
+    assert os.environ[EMBEDDED_URL_VARIABLE] == "http://127.0.0.1:2/v1"
+
+
+class FakeSecret:
+    """Stands for Prefect's secret blocks."""
+
+    @classmethod
+    async def aload(cls, name):
+        if name != "my-key":
+            raise ValueError(f"no block {name}")
+        return cls()
+
+    def get(self):
+        return "sk-secret-value"
+
+
+def test_a_key_is_taken_from_a_secret_block_and_written_nowhere(tmp_path, monkeypatch, caplog):
+    import prefect.blocks.system
+
+    from ratchet.language_models.endpoints import Endpoint
+
+    monkeypatch.setattr(prefect.blocks.system, "Secret", FakeSecret)
+    name = "prefect-secret:my-key"
+    monkeypatch.setenv(name, "")  # so that it is put back afterwards
+    monkeypatch.delenv(name)
+    found = services(tmp_path, base_url="http://127.0.0.1:9/v1", api_key_name=name)
+    found.make_ready()
+    assert Endpoint("http://127.0.0.1:9/v1", name).api_key() == "sk-secret-value"
+    assert "sk-secret-value" not in caplog.text + repr(vars(found))
+    with pytest.raises(MissingKeyError, match="no secret block 'other'"):
+        language_services.find_key("prefect-secret:other")
