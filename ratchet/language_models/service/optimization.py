@@ -11,6 +11,7 @@ from torch import Tensor
 
 MAX_GRADIENT_NORM = 1.0
 _BETAS = (0.9, 0.98)
+_EPSILON = 1e-8
 _LAST_SHARE = 0.1
 _POOL_BATCHES = 16
 
@@ -41,7 +42,9 @@ def pad(sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
 
 
 class Optimization:
-    """Adam with a warm-up and a linear decline.
+    """Adam (Kingma and Ba 2015, algorithm 1) with a warm-up and a linear decline.
+
+    Written out: the first use of torch's own imports its compiler, which takes longer than a job.
 
     Parameters
     ----------
@@ -66,18 +69,28 @@ class Optimization:
         self._learning_rate = learning_rate
         self._steps, self._warmup = steps, max(1, min(warmup, steps // 4))
         self._done = 0
-        self._adam = torch.optim.Adam(self._parameters, learning_rate, betas=_BETAS, fused=True)
+        self._means = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
 
     def step(self, loss: Tensor) -> float:
         """Follow a loss's gradient once; gives the loss."""
-        for group in self._adam.param_groups:
-            group["lr"] = self._learning_rate * self._factor()
-        self._adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._parameters, MAX_GRADIENT_NORM)
-        self._adam.step()
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        with torch.no_grad():
+            norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+            clipping = (MAX_GRADIENT_NORM / (norm + _EPSILON)).clamp(max=1.0)
+            self._update([gradient * clipping for gradient in gradients])
         self._done += 1
         return float(loss.detach())
+
+    def _update(self, gradients: Sequence[Tensor]) -> None:
+        count = self._done + 1
+        size = self._learning_rate * self._factor() / (1 - _BETAS[0] ** count)
+        correction = (1 - _BETAS[1] ** count) ** 0.5
+        states = zip(self._parameters, gradients, self._means, self._squares, strict=True)
+        for parameter, gradient, mean, square in states:
+            mean.lerp_(gradient, 1 - _BETAS[0])
+            square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+            parameter.addcdiv_(mean, square.sqrt().div_(correction).add_(_EPSILON), value=-size)
 
     def _factor(self) -> float:
         rise = (self._done + 1) / self._warmup

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ratchet.language_models.service import optimization, plain_llama, tokenizer
 from ratchet.language_models.service.base_model import (
     corpus,
     players,
@@ -27,6 +28,7 @@ from ratchet.tracking.files import locked
 
 NAME = "ratchet-tiny"
 _DIGEST_LENGTH = 12
+_RECIPE = (vocabulary, players, corpus, pretraining, level0, optimization, plain_llama, tokenizer)
 
 
 def ensure_base_model(home: Path) -> Path:
@@ -60,10 +62,10 @@ def ensure_base_model(home: Path) -> Path:
 def build_base_model(folder: Path) -> None:
     """Make tokenizer and weights, and write them to a new folder."""
     folder.mkdir(parents=True)
-    tokenizer = vocabulary.make_tokenizer()
-    vocabulary.save_tokenizer(tokenizer, folder)
-    ends = {"eos_token_id": tokenizer.token_to_id(END), "pad_token_id": tokenizer.token_to_id(PAD)}
-    shape = pretraining.base_shape(tokenizer.get_vocab_size())
+    words = vocabulary.make_tokenizer()
+    vocabulary.save_tokenizer(words, folder)
+    ends = {"eos_token_id": words.token_to_id(END), "pad_token_id": words.token_to_id(PAD)}
+    shape = pretraining.base_shape(words.get_vocab_size())
     _write_json(folder / "config.json", config_of(shape) | ends)
     _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
     threads = torch.get_num_threads()
@@ -77,7 +79,7 @@ def build_base_model(folder: Path) -> None:
 
 def recipe_digest() -> str:
     """Give the first digits of a SHA-256 of the code that makes the base model."""
-    sources = [Path(str(m.__file__)) for m in (vocabulary, players, corpus, pretraining, level0)]
+    sources = [Path(str(module.__file__)) for module in _RECIPE]
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
     return digest.hexdigest()[:_DIGEST_LENGTH]
 

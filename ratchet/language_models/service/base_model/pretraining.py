@@ -67,7 +67,9 @@ def pretrain(tokenizer: ChatTokenizer, shape: LlamaShape) -> PlainLlama:
     """
     model = PlainLlama(shape)
     model.initialise(torch_generator(SEED, "base model", purpose="weights"))
-    optimization = Optimization(model.parameters(), LEARNING_RATE, sum(STEPS.values()), _WARMUP)
+    optimization = Optimization(
+        model.parameters(), LEARNING_RATE, steps=sum(STEPS.values()), warmup=_WARMUP
+    )
     for stage, skill in (("good", GOOD), ("mixed", MIXED)):
         rng = numpy_generator(SEED, "base model", purpose=stage)
         replies = write_corpus(rng, GAMES[stage], skill)
