@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow check format bench up down constraints clean help
+.PHONY: setup demo text-demo test test-slow check format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup  ## run experiments/demo.yaml from start to report
 	$(BIN)/ratchet run experiments/demo.yaml
+
+text-demo: setup  ## run experiments/text_demo.yaml: chat models, no key, no network
+	$(BIN)/ratchet run experiments/text_demo.yaml
 
 test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest
