@@ -152,7 +152,13 @@ def test_the_base_model_keeps_to_the_format_and_decides_a_little_better_than_cha
 def test_the_base_model_knows_the_format_of_other_protocols(
     base_engine, protocol, agent, role, heard
 ):
-    handler = build_protocol_handler(HyperParameters(interaction_protocol=protocol))
+    experiment = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        interaction_protocol=protocol,
+    )
+    handler = build_protocol_handler(experiment)
     spec = handler.text_agent_spec(agent)
     rng = np.random.default_rng(8)
     prompts = []

@@ -30,7 +30,8 @@ def test_logits_are_those_of_transformers(tmp_path, figures):
     ids = torch.randint(300, (3, 40), generator=torch.Generator().manual_seed(0))
     theirs = AutoModelForCausalLM.from_pretrained(folder).double()(ids).logits
     llama = load_model(folder, training=False).llama
-    torch.testing.assert_close(llama.logits(llama(ids)), theirs, rtol=1e-9, atol=1e-9)
+    # transformers rotates and normalises in float32, whatever the weights are
+    torch.testing.assert_close(llama.logits(llama(ids)), theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
