@@ -118,7 +118,9 @@ def tested_figures(
         "shapes": [_chance_line()],
         "showlegend": len(traces) > 1,
     }
-    return [Figure("tested", "Accuracy in tests, 95 % intervals", "Accuracy", traces, layout)]
+    return [
+        Figure("tested-accuracy", "Accuracy in tests, 95 % intervals", "Accuracy", traces, layout)
+    ]
 
 
 def split_agent(name: str, agents: Sequence[str]) -> tuple[str, str]:

@@ -11,10 +11,9 @@ from typing import Any
 
 from ratchet.errors import DataError
 from ratchet.reports.content import Content, read_content
+from ratchet.reports.headline import are_repetitions, headline
 from ratchet.reports.plots import OTHER, Figure, curve_figures, tested_figures, wl_figures
 from ratchet.reports.tables import (
-    AccuracyRow,
-    DifferenceRow,
     accuracy_rows,
     contestants,
     difference_rows,
@@ -87,27 +86,10 @@ def render(content: Content) -> str:
     )
 
 
-def headline(accuracies: Sequence[AccuracyRow], differences: Sequence[DifferenceRow]) -> str:
-    """Say in a sentence what came out, or nothing if there is no test yet."""
-    tested = [row for row in accuracies if row.dataset == "test" and not row.alone]
-    if not tested:
-        return ""
-    first = tested[0]
-    share = f"{first.estimate.percent()} of {first.estimate.n:,} test datapoints"
-    sentence = f"“{first.arm}” decides {share} rightly"
-    rivals = [row for row in differences if row.dataset == "test"]
-    if not rivals:
-        return f"{sentence}."
-    rival = rivals[0]
-    beyond = "more than" if rival.estimate.excludes_zero else "no more than"
-    verdict = f"{beyond} the draw of test data explains (one training run each)"
-    points = f"{rival.estimate.points()} percentage points"
-    return f"{sentence}; the difference to “{rival.second}” is {points}, {verdict}."
-
-
 def _sections(content: Content) -> dict[str, Any]:
     arms = content.arms
-    accuracies, differences, by_wl = accuracy_rows(arms), difference_rows(arms), wl_rows(arms)
+    accuracies, by_wl = accuracy_rows(arms), wl_rows(arms)
+    differences = [] if are_repetitions(arms) else difference_rows(arms)
     labels = [contestant.label for contestant in contestants(arms)]
     training = [
         *curve_figures(arms, "train", "iteration"),
@@ -120,7 +102,7 @@ def _sections(content: Content) -> dict[str, Any]:
     wl = wl_figures(by_wl, labels)
     parameters = parameter_rows(arms)
     return {
-        "headline": headline(accuracies, differences),
+        "headline": headline(accuracies, differences, arms, content.transcripts),
         "accuracies": accuracies,
         "differences": differences,
         "wl_rows": by_wl,

@@ -9,7 +9,7 @@
   const VERDICTS = { right: "✓", wrong: "✗", undecided: "–" };
   const DECISIONS = ["Reject", "Accept", "No decision"];
   const unpacked = new Map();
-  let rollouts = [], filter = "all", selected = null, request = 0;
+  let rollouts = [], start = 0, hasStances = false, filter = "all", selected = null, request = 0;
 
   function element(tag, properties = {}, ...children) {
     const made = Object.assign(document.createElement(tag), properties);
@@ -65,6 +65,8 @@
     const content = isThere ? await unpack(file) : [];
     if (turn !== request) return; // another file was chosen meanwhile
     rollouts = content;
+    start = commonStart(rollouts.map((one) => one.question));
+    hasStances = new Set(rollouts.map((one) => one.prover_stance)).size > 1;
     selected = null;
     refresh();
   }
@@ -95,11 +97,21 @@
     choose(still, false);
   }
 
+  // What all questions begin with tells them not apart.
+  function commonStart(texts) {
+    if (new Set(texts).size < 2) return 0;
+    let length = 0;
+    while (texts.every((text) => length < text.length && text[length] === texts[0][length])) length += 1;
+    const broken = Math.max(...[" ", "\n"].map((mark) => texts[0].lastIndexOf(mark, length - 1)));
+    return length > 24 ? broken + 1 : 0;
+  }
+  const inOneLine = (rollout) => rollout.question.slice(start).replace(/\s*\n\s*/g, " · ");
+
   function row(rollout) {
     const state = verdict(rollout);
     const made = element("li", {},
       element("span", { className: `t-mark ${state}`, textContent: VERDICTS[state], title: state }),
-      element("span", { className: "t-what", textContent: rollout.question.split("\n")[0] }),
+      element("span", { className: "t-what", textContent: inOneLine(rollout) }),
       element("span", { className: "t-id", textContent: `#${rollout.datapoint_id}` }));
     made.setAttribute("role", "option");
     made.rollout = rollout;
@@ -122,7 +134,7 @@
     const state = verdict(rollout);
     const truth = rollout.y === 1 ? "right" : "buggy";
     const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${Number(value.toFixed(3))}`).join(", ");
-    const stance = rollout.prover_stance === null || rollout.prover_stance === undefined ? null
+    const stance = !hasStances ? null
       : ` · prover argues to ${rollout.prover_stance === 1 ? "accept" : "reject"}`;
     return [
       element("h3", {},

@@ -91,14 +91,29 @@ def test_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
     figures = json.loads(
         page.split('<script id="figures" type="application/json">')[1].split("<")[0]
     )
-    (figure,) = [figure for figure in figures if figure["id"] == "tested"]
+    (figure,) = [figure for figure in figures if figure["id"] == "tested-accuracy"]
     (trace,) = figure["data"]
+    for one in figures:  # a plot finds its place by its name
+        assert page.count(f'id="{one["id"]}"') == 1
     assert trace["x"] == [0, 240]  # at the beginning, and after the last of 240 iterations
     assert trace["y"][0] == 0.5
     assert trace["text"][0] == "50.0 % [35.2, 64.8], n=40"
     spent = [(row.agent, row.calls, row.price) for row in read_spending([with_transcripts])]
     assert spent == [("prover", 6, "1.50"), ("verifier", 2, "no price")]
     assert "no price" in page
+
+
+def test_arms_that_differ_in_their_seeds_alone_are_summed_up_not_compared(with_transcripts):
+    parameters = with_transcripts.manifest.arms["main"]
+    with_transcripts.update(arms={"main": parameters, "alone": {**parameters, "seed": 2}})
+    rng = random.Random(2)
+    for arm, every in (("main", 2), ("alone", 4)):
+        tests = [rollout(rng, i, i, correct=i % every > 0) for i in range(40)]
+        write(with_transcripts, "test-0", tests, arm)
+    page = build_report(with_transcripts).read_text()
+    assert "Over 2 seeds," in page
+    assert "before training 50.0 to 75.0 %." in page
+    assert 'id="difference-table"' not in page
 
 
 def unpack(file):
