@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ratchet", "trainers", "tasks", "flows", "deployments")
-DATA = {".typed", ".html", ".j2", ".css", ".js", ".yaml"}
+DATA = {".typed", ".html", ".j2", ".css", ".js", ".yaml", ".txt"}
 
 
 @pytest.fixture(scope="module")
