@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+SECRET = "sk-game-0123456789-never-write-me-down"
 ROOT = HERE.parent.parent.parent
 
 
@@ -48,7 +49,7 @@ class Scene:
         self.watcher.start()
 
     def _start(self, command: list[str]) -> subprocess.Popen:
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{HERE}"}
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{HERE}", "GAME_KEY": SECRET}
         return subprocess.Popen(
             [sys.executable, *command], env=environment, stdout=self.output, stderr=self.output
         )
@@ -72,7 +73,7 @@ class Scene:
 
     def play(self, hyper_params: dict, settings: dict) -> dict:
         """Run, and run again for as long as the run gets killed; give the result."""
-        environment = {"RATCHET_LLM_URL": self.url}
+        environment = {"RATCHET_LLM_URL": self.url, "GAME_KEY": SECRET}
         for _ in range(len(self.rules) + 1):
             process, result = self.lab.start(hyper_params, settings, environment=environment)
             (self.folder / "pid").write_text(str(process.pid))
@@ -98,8 +99,18 @@ class Scene:
 
     def jobs(self) -> list[dict]:
         """List all jobs that the service knows."""
-        with urllib.request.urlopen(f"{self.upstream}/v1/fine_tuning/jobs?limit=100") as answer:
+        request = urllib.request.Request(
+            f"{self.upstream}/v1/fine_tuning/jobs?limit=100",
+            headers={"Authorization": f"Bearer {SECRET}"},
+        )
+        with urllib.request.urlopen(request) as answer:
             return json.load(answer)["data"]
+
+    def files_with_the_key(self) -> list[Path]:
+        """List everything written by run, service or proxy that holds the key."""
+        written = [path for path in self.lab.folder.rglob("*") if path.is_file()]
+        assert len(written) > 50
+        return [path for path in written if SECRET.encode() in path.read_bytes()]
 
     def close(self) -> None:
         self.closing.set()

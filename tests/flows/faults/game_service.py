@@ -61,9 +61,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text("{}")
     base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
-    service = ModelService(
-        ServiceSettings(home=home), base, GameEngine, training_module="game_trainer"
-    )
+    settings = ServiceSettings(home=home, api_key=os.environ["GAME_KEY"])
+    service = ModelService(settings, base, GameEngine, training_module="game_trainer")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))

@@ -15,7 +15,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 JOBS, FILES, CHAT = "/v1/fine_tuning/jobs", "/v1/files", "/v1/chat/completions"
-AGENT = {"base_url": "embedded", "fine_tuning": {"n_epochs": 1}}
+AGENT = {"base_url": "embedded", "api_key_name": "GAME_KEY", "fine_tuning": {"n_epochs": 1}}
 HYPER_PARAMS = {
     "scenario": "code_validation",
     "trainer": "pure_text_ei",
@@ -89,6 +89,7 @@ def undisturbed(new_scene):
     scene = new_scene()
     try:
         result = scene.play(HYPER_PARAMS, scene.lab.settings(**SETTINGS))
+        assert scene.files_with_the_key() == []
         return outcome(scene.lab, result), scene.jobs(), scene.calls()
     finally:
         scene.close()
@@ -111,6 +112,7 @@ def test_a_spoiled_run_ends_as_the_undisturbed_one_and_pays_once(rules, new_scen
     scene = new_scene(*rules)
     try:
         result = scene.play(HYPER_PARAMS, scene.lab.settings(**SETTINGS))
+        assert scene.files_with_the_key() == []
         assert sorted(scene.fired()) == sorted(r["action"] for r in rules)
         assert outcome(scene.lab, result) == expected
         jobs = scene.jobs()
