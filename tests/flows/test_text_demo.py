@@ -1,0 +1,59 @@
+"""The shipped experiments with chat models learn, through the real service and real jobs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ratchet.parameters.loading import load_experiment
+from ratchet.statistics.results import accuracy
+from ratchet.tracking import RunFolder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+SETTINGS = {"num_rollout_workers": 64, "poll_seconds": 0.2, "poll_seconds_max": 1}
+
+
+@pytest.fixture(scope="module")
+def lab(new_lab):
+    """One home for both experiments: the tiny model is made once."""
+    return new_lab()
+
+
+def parameters(name, **changes):
+    chosen = load_experiment(EXPERIMENTS / name)
+    return chosen.hyper_params.replace(changes).to_dict()
+
+
+def first_and_last(result):
+    """Give the accuracy of the first test and of the last, with their intervals."""
+    folder = RunFolder(Path(result["folder"])).path / "transcripts" / "main"
+    found = []
+    for name in ("test-0.jsonl", "test.jsonl"):
+        rollouts = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        columns = {key: [one[key] for one in rollouts] for key in ("datapoint_id", "correct")}
+        found.append(accuracy(columns))
+    return found
+
+
+def test_expert_iteration_learns_though_it_is_killed_on_the_way(lab):
+    chosen = parameters("text_demo.yaml", **{"rl.num_iterations": 3})
+    settings = lab.settings(**SETTINGS)
+    lab.kill("stage=await_fine_tune_jobs;iteration=1", chosen, settings)
+    result = lab.run(chosen, settings)
+    assert result["found"] > 0
+    first, last = first_and_last(result)
+    assert first.n == last.n == 300
+    assert 0.5 < first.value < 0.65
+    assert last.value > first.value + 0.15
+    assert last.low > first.high
+
+
+def test_malt_learns_from_preferences(lab):
+    chosen = parameters("text_malt.yaml", **{"rl.num_iterations": 4})
+    first, last = first_and_last(lab.run(chosen, lab.settings(**SETTINGS)))
+    assert last.value > first.value + 0.1
+    assert last.low > first.high
