@@ -25,8 +25,12 @@ text-demo: setup  ## run experiments/text_demo.yaml: chat models, no key, no net
 test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest
 
-test-slow: setup  ## the rest: real servers, deployments, browsers, wheels
-	$(BIN)/python -m pytest -m slow
+# Most of it is waiting for servers and processes that start, so two halves go side by side.
+test-slow: setup  ## the rest: real servers, kills, deployments, browsers, wheels
+	@log=$$(mktemp); status=0; \
+	$(BIN)/python -m pytest -m slow tests/flows/faults >$$log 2>&1 & faults=$$!; \
+	$(BIN)/python -m pytest -m slow --ignore=tests/flows/faults || status=$$?; \
+	wait $$faults || status=$$?; cat $$log; rm -f $$log; exit $$status
 
 check: setup  ## linter, formatter, types, import contracts
 	$(BIN)/ruff check .
