@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import MissingKeyError
+from ratchet.errors import MissingKeyError, ParameterError
 
 if TYPE_CHECKING:
     from ratchet.agents.text.parameters import TextAgentParameters
@@ -37,6 +37,7 @@ class LanguageServices:
 
     def __init__(self, settings: ExperimentSettings, arms: Mapping[str, HyperParameters]) -> None:
         self._home = Path(settings.home)
+        self._budget, self._prices = settings.budget, settings.prices
         self._base_dir = None if settings.base_dir is None else Path(settings.base_dir)
         self._arms = arms
         self._lock = threading.Lock()
@@ -66,6 +67,29 @@ class LanguageServices:
         from ratchet.language_models.endpoints import EMBEDDED
 
         return any(agent.base_url == EMBEDDED for agent in self._agents())
+
+    def check_prices(self) -> None:
+        """Refuse a budget for models without a price: nothing could ever be held against it.
+
+        Raises
+        ------
+        ParameterError
+            With the models' names.
+        """
+        if self._budget is None:
+            return
+        from ratchet.language_models.endpoints import EMBEDDED
+        from ratchet.language_models.pricing import PriceTable
+
+        prices = PriceTable.load(self._prices)
+        paid = [agent for agent in self._agents() if agent.base_url != EMBEDDED]
+        unknown = {agent.model_name for agent in paid if prices.find(agent.model_name) is None}
+        if unknown:
+            raise ParameterError(
+                f"settings.budget: got {self._budget:g}, but there is no price for"
+                f" {', '.join(sorted(unknown))}. Give a table with their prices as settings.prices"
+                " (0 for models of your own), or leave the budget out."
+            )
 
     def close(self) -> None:
         """Stop the service, if this run has started it."""

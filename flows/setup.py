@@ -83,6 +83,8 @@ def open_run(
     run_id = chosen.run_id or stable_run_id(name, all_arms)
     chosen = chosen.model_copy(update={"run_id": run_id})
     refuse_unread_budget(chosen, all_arms.values())
+    services = LanguageServices(chosen, all_arms)
+    services.check_prices()
     store = StageStore(store_url(chosen))
     store.check_writable()
     uri = tracking_uri(chosen)
@@ -93,7 +95,6 @@ def open_run(
     recorder = RunRecorder(folder, store, uri)
     store.on_damage = recorder.damaged
     _report_code_changes(folder, store, keys)
-    services = LanguageServices(chosen, all_arms)
     spending = Spending(chosen.budget, spent_by_run(store, folder))
     sessions = [_session(each, chosen, store, spending, services) for each in keys]
     for session in sessions:

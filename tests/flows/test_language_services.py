@@ -8,7 +8,7 @@ import pytest
 
 from flows import language_services
 from flows.language_services import LanguageServices
-from ratchet.errors import MissingKeyError
+from ratchet.errors import MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.service import launch
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -40,14 +40,27 @@ def _fake_service(monkeypatch):
     monkeypatch.delenv(EMBEDDED_URL_VARIABLE, raising=False)
 
 
-def services(tmp_path, **agent):
+def services(tmp_path, settings=None, **agent):
     hyper_params = HyperParameters(
         scenario="code_validation",
         trainer="pure_text_ei",
         dataset="generated",
         agents={"_default": agent},
     )
-    return LanguageServices(ExperimentSettings(home=str(tmp_path)), {"main": hyper_params})
+    chosen = ExperimentSettings(home=str(tmp_path), **(settings or {}))
+    return LanguageServices(chosen, {"main": hyper_params})
+
+
+def test_a_budget_for_models_without_a_price_is_refused(tmp_path):
+    own = {"base_url": "http://localhost:1/v1", "model_name": "my-model"}
+    services(tmp_path, **own).check_prices()  # without a budget prices don't matter
+    with pytest.raises(ParameterError, match=r"budget: got 5, but there is no price for my-model"):
+        services(tmp_path, {"budget": 5}, **own).check_prices()
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("models:\n  my-model: {input: 0, output: 0, training: 0}\n")
+    services(tmp_path, {"budget": 5, "prices": str(prices)}, **own).check_prices()
+    services(tmp_path, {"budget": 5}, base_url="embedded").check_prices()
+    services(tmp_path, {"budget": 5}, **own, use_dummy_api=True).check_prices()
 
 
 def test_the_embedded_service_runs_from_the_first_need_to_the_end(tmp_path):
