@@ -30,7 +30,8 @@ class LanguageServices:
     Parameters
     ----------
     settings
-        Of these ``home``, where the embedded service keeps its files, and ``base_dir`` are read.
+        Of these ``home``, where the embedded service keeps its files, ``base_dir``, ``budget`` and
+        ``prices`` are read.
     arms
         The arms' parameters by name.
     """
@@ -82,8 +83,11 @@ class LanguageServices:
         from ratchet.language_models.pricing import PriceTable
 
         prices = PriceTable.load(self._prices)
-        paid = [agent for agent in self._agents() if agent.base_url != EMBEDDED]
-        unknown = {agent.model_name for agent in paid if prices.find(agent.model_name) is None}
+        unknown = {
+            agent.model_name
+            for agent in self._agents()
+            if prices.find(agent.model_name, embedded=agent.base_url == EMBEDDED) is None
+        }
         if unknown:
             raise ParameterError(
                 f"settings.budget: got {self._budget:g}, but there is no price for"

@@ -18,7 +18,7 @@ from tasks.datasets import DATASETS_FILE
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.session import STATE_FOLDER
 from tasks.tables import read_table
-from tasks.text.files import TRANSCRIPTS_FILE, TRANSCRIPTS_FOLDER
+from tasks.text.files import TRANSCRIPTS_FILE
 from tasks.whole import HISTORY_FILE
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class RunRecorder:
         parameters = self.folder.manifest.arms.get(call.arm, {})
         wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
         if wanted and TRANSCRIPTS_FILE in manifest.files:
-            place = self.folder.path / TRANSCRIPTS_FOLDER / call.arm / transcripts_name(call)
+            place = self.folder.transcripts_path / call.arm / transcripts_name(call)
             place.parent.mkdir(parents=True, exist_ok=True)
             content = (self.store.open(manifest.key) / TRANSCRIPTS_FILE).read_bytes()
             write_atomically(place, content)

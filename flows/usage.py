@@ -77,7 +77,7 @@ class RunUsage:
         }
         text = json.dumps(content, indent=1, sort_keys=True) + "\n"
         if text != self._written:
-            write_atomically(self._folder.path / USAGE_FILE, text)
+            write_atomically(self._folder.usage_path, text)
             self._written = text
 
 

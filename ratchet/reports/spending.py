@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from ratchet.errors import DataError
 from ratchet.tracking.run_folder import RunFolder
 
-USAGE_FILE = "usage.json"
 _COUNTS = ("calls", "prompt_tokens", "completion_tokens", "training_tokens")
 
 
@@ -37,7 +36,7 @@ class SpendingRow:
 
 
 def read_spending(folders: Sequence[RunFolder]) -> list[SpendingRow]:
-    """Read what runs have used: a row for each arm, stage and agent, in the order of play.
+    """Read what runs have used: a row for each arm, stage and agent.
 
     Raises
     ------
@@ -46,7 +45,7 @@ def read_spending(folders: Sequence[RunFolder]) -> list[SpendingRow]:
     """
     rows: dict[tuple[str, str, str, str], SpendingRow] = {}
     for folder in folders:
-        path = folder.path / USAGE_FILE
+        path = folder.usage_path
         if not path.is_file():
             continue
         try:

@@ -20,7 +20,6 @@ from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy
 from ratchet.tracking.run_folder import RunFolder
 
-FOLDER = "transcripts"
 MAX_PACKED_BYTES = 40_000_000
 _NUMBER = re.compile(r"\d+")
 
@@ -35,7 +34,7 @@ class PackedTranscripts:
         Where they come from: the arm as the report calls it; ``name`` is the file's, such as "3"
         or "test".
     title
-        What people read: "Iteration 3", "Test after iteration 3", "Final test".
+        What people read: "Iteration 3", "Test at iteration 3", "Final test".
     number
         How many rollouts it has.
     right
@@ -101,7 +100,7 @@ def read_transcripts(
         (folder, arm, path)
         for folder in folders
         for arm in _arms(folder)
-        for path in sorted((folder.path / FOLDER / arm).glob("*.jsonl"), key=_place)
+        for path in sorted((folder.transcripts_path / arm).glob("*.jsonl"), key=_place)
     ]
     ends = _ends(files)
     read: dict[int, PackedTranscripts] = {}
@@ -111,7 +110,7 @@ def read_transcripts(
         label = arm_label(folder.run_id, arm, several=len(folders) > 1)
         transcripts = _read(folder.run_id, arm, label, path)
         if len(transcripts.packed) > room:
-            transcripts = _emptied(transcripts)
+            transcripts = replace(transcripts, packed="")
         room -= len(transcripts.packed)
         read[index] = transcripts
     return [read[index] for index in sorted(read)]
@@ -119,7 +118,7 @@ def read_transcripts(
 
 def _arms(folder: RunFolder) -> list[str]:
     """List the arms that have transcripts, in the run's order."""
-    there = {path.name for path in (folder.path / FOLDER).glob("*") if path.is_dir()}
+    there = {path.name for path in folder.transcripts_path.glob("*") if path.is_dir()}
     known = [arm for arm in folder.manifest.arms if arm in there]
     return known + sorted(there - set(known))
 
@@ -148,15 +147,14 @@ def _title(name: str) -> str:
 
 
 def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
-    rollouts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            rollouts.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{path}, line {number}: {error}; expected one transcript as JSON."
-                " Delete the file; `ratchet resume` writes it again."
-            ) from error
+    from ratchet.rollouts.transcripts import read_report_transcripts
+
+    try:
+        rollouts = list(read_report_transcripts(path))
+    except DataError as error:
+        raise DataError(
+            f"{error} Delete the file; `ratchet resume {run}` writes it again."
+        ) from error
     text = json.dumps(rollouts, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     right = sum(bool(rollout["correct"]) for rollout in rollouts)
@@ -172,7 +170,3 @@ def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
         accuracy=accuracy(columns) if rollouts else None,
         packed=packed,
     )
-
-
-def _emptied(full: PackedTranscripts) -> PackedTranscripts:
-    return replace(full, packed="")

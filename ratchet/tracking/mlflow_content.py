@@ -102,8 +102,8 @@ def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
     }
     if arm == MAIN_ARM:
         files |= {folder.report_path: "", folder.path / "events.jsonl": ""}
-        files[folder.path / "usage.json"] = ""
-    transcripts = (folder.path / "transcripts" / arm).glob("*.jsonl")
+        files[folder.usage_path] = ""
+    transcripts = (folder.transcripts_path / arm).glob("*.jsonl")
     files |= {path: "transcripts" for path in sorted(transcripts)}
     files |= {Path(path): "checkpoint" for path in manifest.checkpoints.get(arm, [])}
     return files

@@ -198,6 +198,16 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def usage_path(self) -> Path:
+        """Where it says what a run of chat models has used of services, and paid."""
+        return self.path / "usage.json"
+
+    @property
+    def transcripts_path(self) -> Path:
+        """The folder of what chat models said, a folder for each arm in it."""
+        return self.path / "transcripts"
+
+    @property
     def _manifest_path(self) -> Path:
         return self.path / "manifest.json"
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -15,32 +12,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-
-
-def retry(lab, flow_run_id):
-    """Do as the command line does after a crash that no worker saw."""
-    from prefect import get_client
-    from prefect.states import Crashed
-
-    async def crash():
-        async with get_client() as client:
-            run = await client.read_flow_run(flow_run_id)
-            if run.state.is_running():
-                await client.set_flow_run_state(flow_run_id, Crashed(), force=True)
-
-    asyncio.run(crash())
-    entrypoint = f"{HERE.parent.parent / 'flows' / 'retrying.py'}:experiment"
-    command = [sys.executable, "-m", "prefect", "flow-run", "retry", flow_run_id]
-    finished = subprocess.run(
-        [*command, "--entrypoint", entrypoint],
-        env=lab.child_environment(),
-        cwd=HERE.parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
 def manifest(lab):
@@ -84,7 +55,7 @@ def test_flow_run_retry_goes_on_and_nothing_is_logged_twice(lab, tracked, fault)
     lab.kill(fault, settings=settings)
     flow_run_id = manifest(lab)["prefect_flow_run_ids"][0]
     before = Counter(lab.done())
-    retry(lab, flow_run_id)
+    lab.retry(flow_run_id)
     after = manifest(lab)
     assert after["status"] == "completed"
     assert after["prefect_flow_run_ids"] == [flow_run_id]

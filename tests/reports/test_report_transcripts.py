@@ -144,6 +144,15 @@ def test_what_does_not_fit_is_left_out_from_the_middle_and_still_counted(with_tr
     assert [file.number for file in files] == [file.number for file in everything]
 
 
+def test_line_separators_of_unicode_do_not_break_a_transcript(with_transcripts):
+    said = rollout(random.Random(3), 0, 0, correct=True)
+    said["rounds"][0]["messages"][0]["text"] = "one\u2028two\u2029three\x85four"
+    path = write(with_transcripts, "12", [])
+    path.write_text(json.dumps(said, ensure_ascii=False) + "\n", encoding="utf-8")
+    (found,) = [one for one in read_transcripts([with_transcripts]) if one.name == "12"]
+    assert unpack(found) == [said]
+
+
 def test_a_damaged_file_is_named_with_its_line(with_transcripts):
     path = write(with_transcripts, "4", [])
     path.write_text('{"rollout": 0, "correct": true}\n{"rollout": 1, "corr')
