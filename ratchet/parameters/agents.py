@@ -74,6 +74,7 @@ class AgentParameters(SubParameters):
     """What every agent has."""
 
     is_text: ClassVar[bool] = False  # True where agents are chat models and rollouts are text
+    default_protocol: ClassVar[str] = "nip"  # what the scenario's agents play if none is chosen
 
     is_random: bool = False
     agent_lr_factor: LrFactors = LrFactors()

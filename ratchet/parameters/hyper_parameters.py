@@ -25,7 +25,8 @@ class HyperParameters(BaseModel):
 
     Sections (``rl``, ``ppo``, ``nip_protocol`` …) are attributes too: those registered with
     :func:`ratchet.parameters.register_parameters`, with their defaults where not given.
-    ``agents`` maps names to agent parameters, ``_default`` standing for the rest.
+    ``agents`` maps names to agent parameters, ``_default`` standing for the rest. The default
+    ``interaction_protocol`` is the scenario's, "nip" for most.
 
     Raises
     ------
@@ -52,6 +53,9 @@ class HyperParameters(BaseModel):
         load_plugins()
         plain = {name: data.pop(name) for name in list(data) if name in type(self).model_fields}
         sections = _read_sections(data)
+        agent_model = AGENT_MODELS.get(str(plain.get("scenario")))
+        if "interaction_protocol" not in plain and agent_model is not None:
+            plain["interaction_protocol"] = getattr(agent_model, "default_protocol", "nip")
         try:
             super().__init__(**plain)
         except ValidationError as error:

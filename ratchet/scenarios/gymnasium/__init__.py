@@ -1,0 +1,1 @@
+"""Environments of gymnasium and PettingZoo, and batched ones on tensors."""

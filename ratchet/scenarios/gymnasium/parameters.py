@@ -1,0 +1,59 @@
+"""Parameters of the scenario of environments: gymnasium's, PettingZoo's, one's own. Light."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from ratchet.parameters.agents import AgentParameters
+from ratchet.parameters.base import (
+    SubParameters,
+    register_agent_parameters,
+    register_parameters,
+)
+
+PROTOCOL = "environment"
+Scalar = bool | int | float | str | None
+
+
+@register_agent_parameters("gymnasium")
+class GymnasiumAgentParameters(AgentParameters):
+    """Perceptrons of an agent that acts in an environment.
+
+    The body has ``hidden_sizes``; policy and value are one linear layer each on top of it, with
+    ``rl.use_shared_body: false`` on top of a body of their own. Continuous actions are normally
+    distributed around the policy's output with a learned deviation that depends on nothing.
+    ``policy_gain`` scales the last layer's initial weights: nearly uniform in the beginning.
+    """
+
+    default_protocol: ClassVar[str] = PROTOCOL
+
+    activation_function: Literal["tanh", "relu", "gelu", "silu", "sigmoid"] = "tanh"
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
+    policy_gain: PositiveFloat = 0.01
+    initial_log_std: float = 0.0
+
+
+@register_parameters("gymnasium", scenarios=("gymnasium",))
+class GymnasiumParameters(SubParameters):
+    """The environment whose id is ``dataset``, and how many of it are played side by side.
+
+    ``environment_kwargs`` go to its constructor. ``implementation`` says whether to play the
+    batched version on tensors, if there is one, or the simulators. ``num_envs`` are 8 when not
+    given, or ``rl.frames_per_batch`` over ``rl.steps_per_env_per_iteration`` if that is.
+    ``max_episode_steps`` replaces the environment's own time limit. Initial states are drawn
+    from ``num_train_seeds`` seeds, and in tests from ``num_test_episodes`` other ones, one for
+    each episode. With ``carry_episodes`` an iteration goes on with the episodes of the one
+    before; without, it begins with new ones. ``reward_scale`` scales the rewards that are learned
+    from, not those that are reported.
+    """
+
+    environment_kwargs: dict[str, Scalar] = Field(default_factory=dict)
+    implementation: Literal["auto", "batched", "simulated"] = "auto"
+    num_envs: PositiveInt | None = None
+    max_episode_steps: PositiveInt | None = None
+    num_train_seeds: PositiveInt = 10_000
+    num_test_episodes: PositiveInt = 100
+    carry_episodes: bool = True
+    reward_scale: PositiveFloat = 1.0
