@@ -65,10 +65,13 @@ class Representation:
         Of the datapoint and conversation as a whole, f32 [b, d]; None if no head reads it.
     symbols
         Of each symbol that can be said, f32 [b, S, d]; None if no head reads it.
+    symbol_weight
+        1 for symbols that exist, 0 for the others, f32 [b, S]; None where all exist.
     """
 
     whole: Tensor | None
     symbols: Tensor | None
+    symbol_weight: Tensor | None = None
 
 
 @dataclass

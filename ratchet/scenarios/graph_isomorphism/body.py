@@ -178,6 +178,7 @@ class GraphIsomorphismBody(AgentBody):
         return Representation(
             whole=None if self.whole_out is None else self.whole_out(pooled_tokens.flatten(1)),
             symbols=None if self.node_out is None else self.node_out(node_tokens),
+            symbol_weight=weight.flatten(1),
         )
 
     def invariant(self, data: Prepared) -> Tensor | None:

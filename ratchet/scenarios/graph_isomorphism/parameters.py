@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from ratchet.parameters.agents import AgentParameters, LrFactors
+from ratchet.parameters.agents import LrFactors
 from ratchet.parameters.base import (
     SubParameters,
     register_agent_parameters,
     register_parameters,
 )
+from ratchet.parameters.networks import NetworkAgentParameters
 
 
 @register_agent_parameters("graph_isomorphism")
-class GraphIsomorphismAgentParameters(AgentParameters):
+class GraphIsomorphismAgentParameters(NetworkAgentParameters):
     """Body and heads of an agent that looks at two graphs."""
 
-    activation_function: Literal["tanh", "relu", "gelu", "silu", "sigmoid"] = "tanh"
     num_gnn_layers: PositiveInt = 5
     d_gnn: PositiveInt = 16
     d_gin_mlp: PositiveInt = 64
@@ -32,18 +32,14 @@ class GraphIsomorphismAgentParameters(AgentParameters):
     transformer_dropout: float = Field(default=0.0, ge=0, lt=1)
     d_node_selector: PositiveInt = 16
     num_node_selector_layers: PositiveInt = 2
-    d_decider: PositiveInt = 16
-    num_decider_layers: PositiveInt = 2
-    include_round_in_decider: bool = True
-    d_linear_message_selector: PositiveInt = 16
-    num_linear_message_selector_layers: PositiveInt = 2
-    d_value: PositiveInt = 16
-    num_value_layers: PositiveInt = 2
-    include_round_in_value: bool = True
     use_batch_norm: bool = True
-    noise_sigma: NonNegativeFloat = 0.0
     use_pair_invariant_pooling: bool = True
     gnn_lr_factor: LrFactors = LrFactors()
+
+    @property
+    def message_selector_size(self) -> tuple[int, int]:
+        """Those of the node selector."""
+        return self.d_node_selector, self.num_node_selector_layers
 
     @model_validator(mode="after")
     def _check_heads(self) -> GraphIsomorphismAgentParameters:

@@ -1,4 +1,8 @@
-"""Heads of an agent that looks at two graphs: what to say, what to decide, what to expect."""
+"""Heads that agents of every tensor scenario share: what to say, what to decide, what to expect.
+
+They read what a scenario's body makes: one representation of the whole, and one of each symbol that
+can be said. Shape letters: b rows, K channels, P positions, S symbols, R rounds, d features.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ratchet.agents.layers import Initializer, Mlp
+from ratchet.agents.packing import NUM_DECISIONS
 from ratchet.agents.parts import (
     AgentInput,
     AgentPolicyHead,
@@ -19,21 +24,20 @@ from ratchet.agents.parts import (
 from ratchet.errors import StateError
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
+    from ratchet.parameters.networks import NetworkAgentParameters
 
-NUM_DECISIONS = 3
 NUM_LABELS = 2
 
 
 def _whole(representation: Representation | None) -> Tensor:
     if representation is None or representation.whole is None:
-        raise StateError("a graph-isomorphism head got no whole representation, expected one.")
+        raise StateError("a head got no whole representation from the body, expected one.")
     return representation.whole
 
 
 def _symbols(representation: Representation | None) -> Tensor:
     if representation is None or representation.symbols is None:
-        raise StateError("a graph-isomorphism head got no node representations, expected them.")
+        raise StateError("a head got no representations of symbols from the body, expected them.")
     return representation.symbols
 
 
@@ -50,8 +54,8 @@ def _sizes(d_in: int, d_hidden: int, num_layers: int, d_out: int) -> list[int]:
     return [d_in, *[d_hidden] * (num_layers - 1), d_out]
 
 
-class GraphPolicyHead(AgentPolicyHead):
-    """Selects nodes, decides, and selects linear messages.
+class PolicyHead(AgentPolicyHead):
+    """Selects symbols, decides, and selects linear messages.
 
     Parameters
     ----------
@@ -73,7 +77,7 @@ class GraphPolicyHead(AgentPolicyHead):
 
     def __init__(
         self,
-        parameters: GraphIsomorphismAgentParameters,
+        parameters: NetworkAgentParameters,
         d_representation: int,
         shape: tuple[int, int],
         max_rounds: int,
@@ -86,10 +90,9 @@ class GraphPolicyHead(AgentPolicyHead):
         p = parameters
         self.shape = shape
         self.rounds = max_rounds if p.include_round_in_decider else None
-        selected = shape[0] * shape[1]
-        sizes = _sizes(d_representation, p.d_node_selector, p.num_node_selector_layers, selected)
-        # Without a last bias: one more for all nodes would change no probability.
-        self.node_selector = Mlp(sizes, p.activation_function, init, last_bias=False)
+        sizes = _sizes(d_representation, *p.message_selector_size, shape[0] * shape[1])
+        # Without a last bias: one more for all symbols would change no probability.
+        self.message_selector = Mlp(sizes, p.activation_function, init, last_bias=False)
         self.decider = None
         if decides:
             d_in = d_representation + (self.rounds or 0)
@@ -103,19 +106,19 @@ class GraphPolicyHead(AgentPolicyHead):
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Give logits for b rows."""
-        nodes = self.node_selector(_symbols(representation))  # [b, S, K·P]
+        selected = self.message_selector(_symbols(representation))  # [b, S, K·P]
         decision = linear = None
         if self.decider is not None:
             whole = _with_round(_whole(representation), inputs.round, self.rounds)
             decision = self.decider(whole)
         if self.linear_message_selector is not None:
             linear = self.linear_message_selector(_whole(representation))
-        message = nodes.transpose(1, 2).unflatten(1, self.shape)
+        message = selected.transpose(1, 2).unflatten(1, self.shape)
         return PolicyLogits(message=message, decision=decision, linear_message=linear)
 
 
-class GraphValueHead(AgentValueHead):
-    """Estimates the return from the graph-level representation.
+class ValueHead(AgentValueHead):
+    """Estimates the return from the whole representation.
 
     Parameters
     ----------
@@ -133,7 +136,7 @@ class GraphValueHead(AgentValueHead):
 
     def __init__(
         self,
-        parameters: GraphIsomorphismAgentParameters,
+        parameters: NetworkAgentParameters,
         d_representation: int,
         max_rounds: int,
         init: Initializer,
@@ -153,11 +156,11 @@ class GraphValueHead(AgentValueHead):
         return values.squeeze(-1)
 
 
-class GraphSoloHead(SoloAgentHead):
-    """Predicts whether the graphs are isomorphic, without any conversation.
+class SoloHead(SoloAgentHead):
+    """Predicts the label without any conversation.
 
-    Reads the graph-level representation and the mean over the nodes' ones, so that every
-    parameter of the body learns, those included that only a node selector reads.
+    Reads the whole representation and the mean over those of the symbols that exist, so that every
+    parameter of the body learns, those included that only a message selector reads.
 
     Parameters
     ----------
@@ -170,10 +173,7 @@ class GraphSoloHead(SoloAgentHead):
     """
 
     def __init__(
-        self,
-        parameters: GraphIsomorphismAgentParameters,
-        d_representation: int,
-        init: Initializer,
+        self, parameters: NetworkAgentParameters, d_representation: int, init: Initializer
     ) -> None:
         super().__init__()
         p = parameters
@@ -183,7 +183,11 @@ class GraphSoloHead(SoloAgentHead):
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
         """Give logits f32 [b, 2] of y."""
         whole, symbols = _whole(representation), _symbols(representation)
-        weight = inputs.data["node_weight"].flatten(1).unsqueeze(1)  # [b, 1, S]
-        mean = torch.bmm(weight, symbols).squeeze(1) / weight.sum(-1)
+        weight = None if representation is None else representation.symbol_weight
+        if weight is None:
+            mean = symbols.mean(1)
+        else:
+            weight = weight.unsqueeze(1)  # [b, 1, S]
+            mean = torch.bmm(weight, symbols).squeeze(1) / weight.sum(-1)
         logits: Tensor = self.mlp(torch.cat([whole, mean], dim=-1))
         return logits

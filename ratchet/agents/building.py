@@ -1,0 +1,236 @@
+"""Builds a protocol's agents from their parameters: the common heads over a scenario's own body.
+
+A scenario subclasses :class:`AgentBuilder` and says what a body is. Weights are drawn from
+(seed, "initial_state", 0, part, agent), so that no part's depend on another's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from ratchet.agents.heads import PolicyHead, SoloHead, ValueHead
+from ratchet.agents.layers import Initializer
+from ratchet.agents.lr_groups import check_shared_factors
+from ratchet.agents.parts import Agent, AgentBody
+from ratchet.agents.random import ConstantValueHead, RandomPolicyHead
+from ratchet.agents.roles import ever_decides
+from ratchet.errors import ParameterError
+from ratchet.parameters.networks import NetworkAgentParameters
+from ratchet.seeding import torch_generator
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+
+SOLO = "solo_agent"
+WHOLE, SYMBOLS = "whole", "symbols"
+
+Section = TypeVar("Section", bound=NetworkAgentParameters)
+
+
+@dataclass(frozen=True)
+class AgentPlan(Generic[Section]):
+    """What is known of an agent before it is built.
+
+    Attributes
+    ----------
+    hyper_params, handler
+        The experiment's parameters and protocol.
+    name, section
+        The agent's name and parameters.
+    device
+        Where its parameters will lie; their values don't depend on it.
+    """
+
+    hyper_params: HyperParameters
+    handler: ProtocolHandler
+    name: str
+    section: Section
+    device: str | torch.device = "cpu"
+
+    @cached_property
+    def decides(self) -> bool:
+        """Whether the agent ever decides."""
+        return ever_decides(self.handler, self.name)
+
+    @property
+    def max_rounds(self) -> int:
+        """R."""
+        return self.handler.max_message_rounds
+
+    @property
+    def num_seen_channels(self) -> int:
+        """V, how many channels the agent sees."""
+        index = self.handler.agent_index(self.name)
+        return int(self.handler.channel_visibility_mask[index].sum())
+
+    @property
+    def num_written_channels(self) -> int:
+        """K, how many channels the agent may ever write to."""
+        index = self.handler.agent_index(self.name)
+        return int(self.handler.can_be_active_mask[:, index].any(0).sum())
+
+    @property
+    def d_history(self) -> int:
+        """R · V · P: features that the history of messages gives each symbol."""
+        return self.max_rounds * self.num_seen_channels * self.hyper_params.message_size
+
+    @property
+    def d_linear(self) -> int | None:
+        """Size of the linear message space, None without one."""
+        if not self.hyper_params.include_linear_message_space:
+            return None
+        return self.hyper_params.d_linear_message_space
+
+    @property
+    def d_linear_history(self) -> int | None:
+        """R · V · L: features of the history of linear messages, None without one."""
+        if self.d_linear is None:
+            return None
+        return self.max_rounds * self.num_seen_channels * self.d_linear
+
+    def init(self, part: str) -> Initializer:
+        """Give what draws a part's weights."""
+        return Initializer(
+            torch_generator(self.hyper_params.seed, "initial_state", 0, part, self.name),
+            self.section.use_orthogonal_initialisation,
+            self.section.orthogonal_initialisation_gain,
+            self.device,
+        )
+
+
+class AgentBuilder(ABC, Generic[Section]):
+    """Builds a scenario's agents."""
+
+    section_class: ClassVar[type[NetworkAgentParameters]]
+    """The scenario's model of an agent's parameters."""
+
+    @abstractmethod
+    def build_body(
+        self, plan: AgentPlan[Section], init: Initializer, read: Collection[str]
+    ) -> AgentBody:
+        """Make a body.
+
+        Parameters
+        ----------
+        plan
+            Of the agent.
+        init
+            Where weights come from.
+        read
+            What the heads read of the representation: ``"whole"``, ``"symbols"`` or both. The
+            rest may be None.
+        """
+
+    def build_manual_agent(self, plan: AgentPlan[Section]) -> Agent:
+        """Make the hand-made agent for ``use_manual_architecture``; there is none by default."""
+        raise ParameterError(
+            f"agents.{plan.name}.use_manual_architecture: got true, but the scenario"
+            f" {plan.hyper_params.scenario!r} has no hand-made agents. Set it to false."
+        )
+
+    def build_agents(
+        self,
+        hyper_params: HyperParameters,
+        handler: ProtocolHandler,
+        trainer_type: str = "rl",
+        device: str | torch.device = "cpu",
+    ) -> dict[str, Agent]:
+        """Build the protocol's agents with their initial weights.
+
+        Parameters
+        ----------
+        hyper_params, handler
+            The experiment's.
+        trainer_type
+            ``solo_agent`` builds bodies and solo heads; any other bodies, policy and value heads,
+            and solo heads besides if ``pretrain_agents`` is set.
+        device
+            Where the parameters live; the weights don't depend on it.
+
+        Returns
+        -------
+        dict[str, Agent]
+            In the protocol's order.
+
+        Raises
+        ------
+        ParameterError
+            If factors of actor and critic differ in a shared body, or an agent cannot be built so.
+        """
+        sections = {name: self._section(hyper_params, name) for name in handler.agent_names}
+        if trainer_type != SOLO:
+            check_shared_factors(hyper_params.rl, sections)
+        return {
+            name: self._build_agent(
+                AgentPlan(hyper_params, handler, name, section, device), trainer_type
+            )
+            for name, section in sections.items()
+        }
+
+    def _section(self, hyper_params: HyperParameters, name: str) -> Section:
+        parameters = hyper_params.agents[name]
+        if not isinstance(parameters, self.section_class):
+            raise ParameterError(
+                f"agents.{name}: got {type(parameters).__name__}, expected"
+                f" {self.section_class.__name__}. The parameters are of another scenario than"
+                " the agents."
+            )
+        if parameters.is_random and parameters.use_manual_architecture:
+            raise ParameterError(
+                f"agents.{name}: got is_random=true and use_manual_architecture=true, expected at"
+                " most one of them."
+            )
+        return parameters  # type: ignore[return-value] # Section is section_class
+
+    def _build_agent(self, plan: AgentPlan[Section], trainer_type: str) -> Agent:
+        section = plan.section
+        if section.is_random:
+            policy = RandomPolicyHead(decides=plan.decides, d_linear=plan.d_linear)
+            return Agent(plan.name, section, policy_head=policy, value_head=ConstantValueHead())
+        if section.use_manual_architecture:
+            return self.build_manual_agent(plan)
+        solo = trainer_type == SOLO or plan.hyper_params.pretrain_agents
+        shared = trainer_type == SOLO or plan.hyper_params.rl.use_shared_body
+        reads_whole = shared or solo or plan.decides or plan.d_linear is not None
+        read = (WHOLE, SYMBOLS) if reads_whole else (SYMBOLS,)
+        agent = Agent(plan.name, section, body=self.build_body(plan, plan.init("body"), read))
+        if solo:
+            agent.solo_head = SoloHead(
+                section, plan.hyper_params.d_representation, plan.init("solo_head")
+            )
+        if trainer_type == SOLO:
+            return agent
+        agent.policy_head = _policy_head(plan)
+        agent.value_head = _value_head(plan)
+        if not shared:
+            agent.value_body = self.build_body(plan, plan.init("value_body"), (WHOLE,))
+        return agent
+
+
+def _policy_head(plan: AgentPlan[Section]) -> PolicyHead:
+    return PolicyHead(
+        plan.section,
+        plan.hyper_params.d_representation,
+        (plan.num_written_channels, plan.hyper_params.message_size),
+        plan.max_rounds,
+        plan.init("policy_head"),
+        decides=plan.decides,
+        d_linear=plan.d_linear,
+    )
+
+
+def _value_head(plan: AgentPlan[Section]) -> ValueHead:
+    return ValueHead(
+        plan.section,
+        plan.hyper_params.d_representation,
+        plan.max_rounds,
+        plan.init("value_head"),
+        plan.handler.reward_mid_point_estimate(plan.name),
+    )

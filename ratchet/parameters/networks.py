@@ -1,0 +1,38 @@
+"""Parameters of agents that are networks with a body and the common heads.
+
+Scenarios subclass this; the heads are in :mod:`ratchet.agents.heads`. Light: no torch.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Literal
+
+from pydantic import NonNegativeFloat, PositiveInt
+
+from ratchet.parameters.agents import AgentParameters
+
+
+class NetworkAgentParameters(AgentParameters):
+    """Heads that decide, speak in the linear message space and estimate returns; noise and norm.
+
+    ``noise_sigma`` is the standard deviation of the noise that is added to the pooled
+    representation while training; ``use_batch_norm`` normalises it over the batch.
+    """
+
+    activation_function: Literal["tanh", "relu", "gelu", "silu", "sigmoid"] = "tanh"
+    d_decider: PositiveInt = 16
+    num_decider_layers: PositiveInt = 2
+    include_round_in_decider: bool = True
+    d_linear_message_selector: PositiveInt = 16
+    num_linear_message_selector_layers: PositiveInt = 2
+    d_value: PositiveInt = 16
+    num_value_layers: PositiveInt = 2
+    include_round_in_value: bool = True
+    use_batch_norm: bool = False
+    noise_sigma: NonNegativeFloat = 0.0
+
+    @property
+    @abstractmethod
+    def message_selector_size(self) -> tuple[int, int]:
+        """Hidden size and number of layers of the head that selects symbols."""
