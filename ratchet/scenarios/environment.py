@@ -306,7 +306,7 @@ class Environment(ABC):
         """Write what active agents said into the histories; messages in one channel add up."""
         active = td["agents", "active"]
         said = td["agents", "message"].unsqueeze(-1) == self._symbols
-        said = (said & active[..., None, None]).sum(1, dtype=torch.uint8)
+        said = self._transmit(said & active[..., None, None], td).sum(1, dtype=torch.uint8)
         written = active.any(1)
         rows = torch.arange(len(said), device=said.device)
         x = td["x"].clone()
@@ -324,6 +324,10 @@ class Environment(ABC):
             history[rows, td["round"]] = torch.where(written.unsqueeze(-1), linear, before)
             messages["linear_message_history"] = history
         return messages
+
+    def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
+        """Say what arrives of what agents said, one-hot bool [E, A, C, P, S]: here all of it."""
+        return said
 
     def _add_turns(self, state: TensorDict) -> TensorDict:
         """Say who may act and decide in these states."""
