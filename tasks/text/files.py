@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
-from ratchet.rollouts.outcomes import episode_rewards, final_decisions, verifier_index, were_correct
+from ratchet.rollouts.outcomes import (
+    episode_lengths,
+    episode_rewards,
+    final_decisions,
+    verifier_index,
+    were_correct,
+)
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
 
 if TYPE_CHECKING:
@@ -91,6 +97,7 @@ def result_table(rollouts: NestedArrayDict, protocol: ProtocolHandler) -> Table:
         "y": rollouts.array("y").tolist(),
         "decision": final_decisions(rollouts, verifier).tolist(),
         "correct": were_correct(rollouts, verifier).astype(int).tolist(),
+        "rounds": episode_lengths(rollouts).tolist(),
     }
     for place, agent in enumerate(agents):
         table[f"reward_{agent}"] = rewards[:, place].tolist()

@@ -85,7 +85,10 @@ def test_the_run_folder_has_transcripts_usage_and_a_table(undisturbed):
     assert usage["by_agent"]["verifier"]["calls"] == 36
     rows = {(row["stage"], row["iteration"]) for row in usage["rows"]}
     assert rows == {(s, i) for s in ("sample_rollouts", "test_during_training") for i in range(3)}
-    assert (folder / "tables" / "main-test.json").exists()
+    table = json.loads((folder / "tables" / "main-test.json").read_text())
+    columns = table.get("columns", table)
+    assert set(columns["rounds"]) <= set(range(1, 4))
+    assert len(columns["rounds"]) == len(columns["correct"])
     home = undisturbed["lab"].folder / "home"
     assert list((home / "journals").iterdir()) == []
 
