@@ -13,7 +13,7 @@ setup: $(STAMP)  ## make .venv and install everything (immediate when nothing ch
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,llm,hub,rl,ray,peers]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,llm,finetune,hub,rl,ray,peers]'
 	@touch $(STAMP)
 
 demo: setup  ## run experiments/demo.yaml from start to report

@@ -25,6 +25,17 @@ def serve(
         str | None, typer.Option(help="A model's folder or its name on the Hugging Face hub.")
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
+    trainer: Annotated[
+        str, typer.Option(help="Of fine-tuning jobs: plain, trl, or what fits the model.")
+    ] = "auto",
+    lora_rank: Annotated[
+        int, typer.Option(help="Train a change of this rank alone; 0: all weights.")
+    ] = 0,
+    lora_alpha: Annotated[
+        int | None,
+        typer.Option(help="The change's scale times its rank; twice the rank if unsaid."),
+    ] = None,
+    lora_dropout: Annotated[float, typer.Option(help="Of what the change reads.")] = 0.0,
     threads: Annotated[int, typer.Option(help="Of the engine on a CPU.")] = 1,
 ) -> None:
     """Serve OpenAI's API for chat and fine-tuning: the tiny model, or another.
@@ -33,5 +44,8 @@ def serve(
     """
     options = ["--home", home, "--host", host, "--port", str(port), "--engine", engine]
     options += ["--threads", str(threads), *(["--model", model] if model else [])]
+    options += ["--trainer", trainer, "--lora-rank", str(lora_rank)]
+    options += ["--lora-dropout", str(lora_dropout)]
+    options += [] if lora_alpha is None else ["--lora-alpha", str(lora_alpha)]
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "ratchet.language_models.service", *options])

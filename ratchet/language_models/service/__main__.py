@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from ratchet.errors import RatchetError
+from ratchet.language_models.service.lora import Lora
 from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
 
 
@@ -25,6 +26,8 @@ def main() -> int:
             port=arguments.port,
             model=arguments.model,
             engine=arguments.engine,
+            trainer=arguments.trainer,
+            lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
             api_key=os.environ.get(API_KEY_VARIABLE),
             embedded=arguments.embedded,
         )
@@ -50,6 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8399, help="0 takes a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
     parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
+    parser.add_argument("--trainer", default="auto", help="of fine-tuning jobs: auto, plain, trl")
+    parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
+    parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
+    parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine on a CPU")
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)
     return parser

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from ratchet.language_models.service.chat_schemas import RequestModel
+from ratchet.language_models.service.lora import LORA_PARAMETERS
 from ratchet.language_models.service.training_job import HyperParameterValue
 
 Auto = Literal["auto"]
@@ -18,15 +19,23 @@ Suffix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$
 
 
 class SupervisedHyperParameters(RequestModel):
-    """How long and how strongly to train."""
+    """How long and how strongly to train, and what; ``lora_*`` are not OpenAI's."""
 
     n_epochs: Auto | Annotated[int, Field(ge=1, le=1000)] | None = None
     batch_size: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
     learning_rate_multiplier: Auto | Annotated[float, Field(gt=0, le=1000)] | None = None
+    lora_rank: Auto | Annotated[int, Field(ge=0, le=1024)] | None = None
+    lora_alpha: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
+    lora_dropout: Auto | Annotated[float, Field(ge=0, lt=1)] | None = None
 
     def resolved(self) -> dict[str, HyperParameterValue]:
-        """Give every hyper-parameter, ``"auto"`` where nothing was said."""
-        return {name: "auto" if value is None else value for name, value in self}
+        """Give every hyper-parameter, ``"auto"`` where nothing was said.
+
+        Those of LoRA are there only if something was said: the service's settings have the rest.
+        """
+        values = {name: "auto" if value is None else value for name, value in self}
+        unsaid = [name for name in LORA_PARAMETERS if values[name] == "auto"]
+        return {name: value for name, value in values.items() if name not in unsaid}
 
 
 class DpoHyperParameters(SupervisedHyperParameters):
@@ -115,6 +124,9 @@ class HyperParametersObject(BaseModel):
     n_epochs: Auto | int
     batch_size: Auto | int
     learning_rate_multiplier: Auto | float
+    lora_rank: int | None = None
+    lora_alpha: int | None = None
+    lora_dropout: float | None = None
 
 
 class DpoHyperParametersObject(HyperParametersObject):

@@ -34,16 +34,20 @@ def record_success(
     row: sqlite3.Row,
     folder: Path,
     result: TrainingResult,
+    *,
+    trainer_version: str = "",
 ) -> None:
     """Move the trained model and its checkpoints into place and mark the job as succeeded.
 
     The job is marked last, in one transaction with its models: killed before that, it runs again.
+    The model's name follows from the job, its base model and ``trainer_version``.
     """
     if not (folder / MODEL_FOLDER).is_dir():
         raise DataError(f"The trainer has left no folder {MODEL_FOLDER!r}.")
     job_id, root = row["id"], models.get(row["model"]).root
     # the base model's folder is named by its version: other weights give another name
-    identity = hashlib.sha256(f"{row['identity']}:{models.base.folder.name}".encode()).hexdigest()
+    made_of = [row["identity"], models.base.folder.name, *filter(None, [trainer_version])]
+    identity = hashlib.sha256(":".join(made_of).encode()).hexdigest()
     name = _free_name(database, f"ft:{root}:{row['suffix'] or 'ratchet'}:{identity[:12]}")
     places = [(name, job_id, folder / MODEL_FOLDER)]
     for checkpoint in result.checkpoints:

@@ -19,7 +19,8 @@ from ratchet.language_models.service.files import FileStore
 from ratchet.language_models.service.job_outcome import record_failure, record_success
 from ratchet.language_models.service.jobs import add_event
 from ratchet.language_models.service.models import ModelRegistry
-from ratchet.language_models.service.trainer_process import TRAINING_MODULE, TrainerProcess
+from ratchet.language_models.service.trainer_choice import JobTrainer
+from ratchet.language_models.service.trainer_process import TrainerProcess
 from ratchet.language_models.service.training_job import (
     TrainingEvent,
     TrainingJob,
@@ -42,8 +43,8 @@ class JobRunner:
         What they train with and from, and where the results go.
     folder
         Where jobs are worked on; what an interrupted one has left there is removed.
-    module
-        The module that trains.
+    trainer
+        What trains.
     """
 
     def __init__(
@@ -52,14 +53,13 @@ class JobRunner:
         files: FileStore,
         models: ModelRegistry,
         folder: Path,
-        *,
-        module: str = TRAINING_MODULE,
+        trainer: JobTrainer,
     ) -> None:
         self._database = database
         self._files = files
         self._models = models
         self._folder = folder
-        self._module = module
+        self._trainer = trainer
         self._wake = threading.Event()
         self._stopped = False
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class JobRunner:
                 return
             if self._spare is not None:
                 self._spare.close()
-            self._spare = TrainerProcess(self._module)
+            self._spare = TrainerProcess(self._trainer.module)
 
     def kill(self, job_id: str) -> None:
         """End a job's process, if it is the one that runs."""
@@ -145,7 +145,7 @@ class JobRunner:
         folder = self._folder / job_id / str(row["attempts"])  # not where an orphan may write
         folder.mkdir(parents=True)
         self._job(row).write(folder)
-        process = self._trainer()
+        process = self._process()
         with self._lock:
             self._current = (job_id, process)
         try:
@@ -166,18 +166,21 @@ class JobRunner:
             base_folder=str(self._models.get(row["model"]).folder),
             training_file=str(self._files.get(row["training_file"]).path),
             validation_file=None if validation is None else str(self._files.get(validation).path),
-            hyperparameters=json.loads(row["hyperparameters"]),
+            hyperparameters={
+                **self._trainer.hyperparameters,
+                **json.loads(row["hyperparameters"]),
+            },
             seed=row["seed"],
         )
 
-    def _trainer(self) -> TrainerProcess:
+    def _process(self) -> TrainerProcess:
         with self._lock:
             process, self._spare = self._spare, None
         if process is not None and process.is_alive:
             return process
         if process is not None:
             process.close()
-        return TrainerProcess(self._module)
+        return TrainerProcess(self._trainer.module)
 
     def _watch(self, job_id: str, folder: Path, process: TrainerProcess) -> int:
         """Record what the trainer tells until it ends; gives its code."""
@@ -207,7 +210,10 @@ class JobRunner:
             if code != 0:
                 raise RatchetError(f"The trainer ended with {_words(code)}.")
             result = TrainingResult.read(folder)
-            record_success(self._database, self._files, self._models, row, folder, result)
+            record_success(
+                *(self._database, self._files, self._models, row, folder, result),
+                trainer_version=self._trainer.version,
+            )
         except RatchetError as error:
             lines = process.last_lines()
             message = f"{error} Its last lines:\n{lines}" if lines else str(error)

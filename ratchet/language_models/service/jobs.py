@@ -15,9 +15,11 @@ from ratchet.language_models.service.errors import ApiError, not_found
 from ratchet.language_models.service.files import FileStore, StoredFile
 from ratchet.language_models.service.fine_tuning_schemas import CreateJobRequest, JobObject
 from ratchet.language_models.service.job_objects import to_job_object
+from ratchet.language_models.service.lora import LORA_PARAMETERS
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.service.schemas import Page
 from ratchet.language_models.service.settings import Limits
+from ratchet.language_models.service.trainer_choice import JobTrainer
 from ratchet.language_models.service.training_job import HyperParameterValue, Method
 
 _INSERT = (
@@ -65,15 +67,23 @@ class JobStore:
         What they train with and from.
     limits
         How many may wait, and how few examples are too few.
+    trainer
+        What will train them.
     """
 
     def __init__(
-        self, database: Database, files: FileStore, models: ModelRegistry, limits: Limits
+        self,
+        database: Database,
+        files: FileStore,
+        models: ModelRegistry,
+        limits: Limits,
+        trainer: JobTrainer,
     ) -> None:
         self._database = database
         self._files = files
         self._models = models
         self._limits = limits
+        self._trainer = trainer
 
     def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
         """Record a job, or find the one that was made with the same idempotency key.
@@ -88,8 +98,8 @@ class JobStore:
         Raises
         ------
         ApiError
-            404 for an unknown model or file; 400 for files that do not fit or a key that was
-            used for another job; 429 if too many jobs wait.
+            404 for an unknown model or file; 400 for files that do not fit, a key that was used
+            for another job, or LoRA where the trainer has none; 429 if too many jobs wait.
         """
         key = _idempotency_key(request, header_key)
         with self._database.transaction() as connection:
@@ -101,6 +111,7 @@ class JobStore:
                 self._require_same(found, request)
                 return to_job_object(found)
             identity = self._content(request).identity()
+            self._require_trainable(request)
             self._require_room(connection)
             job_id = f"ftjob-{secrets.token_hex(12)}"
             method = request.resolved_method
@@ -230,6 +241,21 @@ class JobStore:
                 " parameters. Use a new key for a new job.",
                 code="idempotency_key_reused",
                 param="metadata.idempotency_key",
+            )
+
+    def _require_trainable(self, request: CreateJobRequest) -> None:
+        method = request.resolved_method
+        asked = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
+        if asked and self._trainer.lora is None:
+            place = "hyperparameters"
+            if request.method is not None:
+                place = f"method.{method.type}.{place}"
+            raise ApiError(
+                400,
+                f"This service trains all weights of {request.model!r}: there is no {asked[0]}."
+                " Leave it out, or start the service with --trainer trl.",
+                code="unsupported_parameter",
+                param=f"{place}.{asked[0]}",
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:

@@ -73,13 +73,22 @@ def load_model(folder: Path, *, training: bool) -> CausalModel:
     DataError
         If the folder holds no model that can be run.
     """
-    shape = LlamaShape.of(read_json(folder / "config.json"))
-    weights = folder / WEIGHTS_FILE
-    if shape is not None and weights.is_file() and _is_small(weights):
+    shape = plain_shape(folder)
+    if shape is not None:
         return PlainModel(folder, shape, training=training)
     from ratchet.language_models.service.hugging_face_model import HuggingFaceModel
 
     return HuggingFaceModel(folder, training=training)
+
+
+def plain_shape(folder: Path) -> LlamaShape | None:
+    """Give the figures of a model that plain torch runs: a Llama of at most 200 MB.
+
+    None for all others, which run through transformers.
+    """
+    shape = LlamaShape.of(read_json(folder / "config.json"))
+    weights = folder / WEIGHTS_FILE
+    return shape if weights.is_file() and _is_small(weights) else None
 
 
 def copy_configuration(source: Path, folder: Path) -> None:

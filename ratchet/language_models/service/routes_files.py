@@ -76,6 +76,11 @@ def file_routes(service: ModelService) -> APIRouter:
         service.files.delete(file_id)
         return Deleted(id=file_id, object="file")
 
+    _add_content(router, service)
+    return router
+
+
+def _add_content(router: APIRouter, service: ModelService) -> None:
     binary = {"schema": {"type": "string", "format": "binary"}}
 
     @router.get(
@@ -88,8 +93,6 @@ def file_routes(service: ModelService) -> APIRouter:
         refuse_unknown(request, ())
         path = service.files.get(file_id).path
         return FileResponse(path, media_type="application/octet-stream")
-
-    return router
 
 
 def _checked(form: FormData) -> UploadFile:

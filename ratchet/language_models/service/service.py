@@ -14,7 +14,7 @@ from ratchet.language_models.service.job_runner import JobRunner
 from ratchet.language_models.service.jobs import JobStore
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.trainer_process import TRAINING_MODULE
+from ratchet.language_models.service.trainer_choice import PLAIN_TRAINER, JobTrainer
 
 
 class ModelService:
@@ -28,8 +28,8 @@ class ModelService:
         The base model.
     make_engine
         Makes the engine; called in the engine's own thread.
-    training_module
-        The module that trains jobs.
+    trainer
+        What trains jobs.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ModelService:
         base: StoredModel,
         make_engine: Callable[[], Engine],
         *,
-        training_module: str = TRAINING_MODULE,
+        trainer: JobTrainer = PLAIN_TRAINER,
     ) -> None:
         self.settings = settings
         folder, limits = settings.folder, settings.limits
@@ -46,14 +46,12 @@ class ModelService:
         self.database = Database(folder / "service.sqlite3")
         self.files = FileStore(self.database, folder / "files", limits)
         self.models = ModelRegistry(self.database, folder / "models", base)
-        self.jobs = JobStore(self.database, self.files, self.models, limits)
+        self.jobs = JobStore(self.database, self.files, self.models, limits, trainer)
         self.history = JobHistory(self.database)
         self.batcher = Batcher(
             make_engine, waiting_max=limits.waiting_completions, loaded_max=limits.loaded_models
         )
-        self.runner = JobRunner(
-            self.database, self.files, self.models, folder / "jobs", module=training_module
-        )
+        self.runner = JobRunner(self.database, self.files, self.models, folder / "jobs", trainer)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

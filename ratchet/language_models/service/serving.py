@@ -22,6 +22,7 @@ from ratchet.language_models.service.base_models import find_base_model, make_en
 from ratchet.language_models.service.lifeline import leave_without_users
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.trainer_choice import choose_trainer
 from ratchet.store.locks import FileLock
 from ratchet.tracking.files import write_atomically
 
@@ -58,6 +59,8 @@ def serve(settings: ServiceSettings) -> None:
     ------
     LanguageServiceError
         If another service runs in the same home, the port is taken, or the engine does not start.
+    ParameterError
+        If there is no such base model, or what the trainer stands on is not installed.
     """
     folder = settings.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +69,10 @@ def serve(settings: ServiceSettings) -> None:
         leave_without_users(folder / USERS_FILE, leave)
     with _alone(folder), _listening(settings) as listener:
         base = find_base_model(settings)
-        service = ModelService(settings, base, lambda: make_engine(settings.engine))
+        trainer = choose_trainer(settings, base.folder)
+        service = ModelService(
+            settings, base, lambda: make_engine(settings.engine), trainer=trainer
+        )
         instance = secrets.token_hex(8)
         app = create_app(service, instance=instance)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=75)

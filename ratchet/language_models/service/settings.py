@@ -5,11 +5,14 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from ratchet.errors import ParameterError
+from ratchet.language_models.service.lora import Lora
 
 API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"
+TrainerName = Literal["auto", "plain", "trl"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class ServiceSettings:
         A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet makes.
     engine
         What runs the models: ``torch``, ``vllm``, or a class of one's own as ``module:Class``.
+    trainer
+        What runs fine-tuning jobs: ``plain``, ``trl``, or ``auto``: the plain loop for models
+        that plain torch runs, TRL for all others and wherever LoRA is asked for.
+    lora
+        What of a model is trained, where a job does not say so itself.
     api_key
         What clients must send as bearer token; None for no key, on loopback only.
     embedded
@@ -63,7 +71,8 @@ class ServiceSettings:
     Raises
     ------
     ParameterError
-        If it would listen beyond this machine without a key.
+        If it would listen beyond this machine without a key; if there is no such trainer, or it
+        does not do what is asked.
     """
 
     home: Path
@@ -71,6 +80,8 @@ class ServiceSettings:
     port: int = 0
     model: str | None = None
     engine: str = "torch"
+    trainer: TrainerName = "auto"
+    lora: Lora = field(default_factory=Lora)
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
     limits: Limits = field(default_factory=Limits)
@@ -82,6 +93,14 @@ class ServiceSettings:
             raise ParameterError(
                 f"The model service was told to listen on {self.host!r} without a key; beyond"
                 f" 127.0.0.1 it needs one. Set {API_KEY_VARIABLE} and start it again."
+            )
+        if self.trainer not in get_args(TrainerName):
+            known = ", ".join(get_args(TrainerName))
+            raise ParameterError(f"trainer: got {self.trainer!r}, expected one of {known}.")
+        if self.trainer == "plain" and self.lora.rank:
+            raise ParameterError(
+                f"The plain trainer trains all weights, but got lora_rank {self.lora.rank}. Take"
+                " --trainer trl, or no --lora-rank."
             )
 
     @property

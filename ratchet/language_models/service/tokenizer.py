@@ -19,9 +19,21 @@ from tokenizers import Tokenizer
 from ratchet.errors import DataError
 from ratchet.language_models.types import ChatMessage
 
+PLAIN_CHAT_TEMPLATE = """\
+{%- if bos_token -%}{{- bos_token -}}{%- endif -%}
+{%- for message in messages -%}
+{{- message['role'] + (' (' + message['name'] + ')' if message['name'] else '') + ':\\n' -}}
+{{- message['content'] + eos_token + '\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- 'assistant:\\n' -}}{%- endif -%}
+"""
+"""How a chat is written for a model that brings no template of its own."""
+
 
 class ChatTokenizer:
     """The tokenizer of a model that chats.
+
+    A model's own chat template is used; one that has none gets ``PLAIN_CHAT_TEMPLATE``.
 
     Parameters
     ----------
@@ -31,7 +43,7 @@ class ChatTokenizer:
     Raises
     ------
     DataError
-        If it has no ``tokenizer.json`` or no chat template.
+        If it has no ``tokenizer.json``, or nothing names the token that ends a message.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,8 +61,10 @@ class ChatTokenizer:
             for name in ("bos_token", "eos_token", "pad_token", "unk_token")
             if self._config.get(name) is not None
         }
-        self._template = _environment().from_string(self._read_template())
         self.end_ids = self._read_end_ids()
+        self._special.setdefault("eos_token", self.token_text(self.end_ids[0]))
+        self.chat_template = self._read_template()
+        self._template = _environment().from_string(self.chat_template)
 
     def render(self, messages: Sequence[ChatMessage], *, answer: bool) -> str:
         """Write a chat as the model reads it.
@@ -103,13 +117,7 @@ class ChatTokenizer:
         template = self._config.get("chat_template")
         if isinstance(template, list):  # several, by name
             template = {entry["name"]: entry["template"] for entry in template}.get("default")
-        if not isinstance(template, str):
-            raise DataError(
-                f"{self.folder} has no chat template (chat_template.jinja, or chat_template in"
-                " tokenizer_config.json), so it can't be chatted with. Take a model that was"
-                " tuned for chats, or add a template."
-            )
-        return template
+        return template if isinstance(template, str) else PLAIN_CHAT_TEMPLATE
 
     def _read_end_ids(self) -> tuple[int, ...]:
         """The ids after which a message is over, from whichever file names them first."""

@@ -18,7 +18,6 @@ from typing import IO
 
 from ratchet.language_models.service.lifeline import leave_with_parent
 
-TRAINING_MODULE = "ratchet.language_models.service.training"
 _SECRET_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _TAIL_BYTES = 4000
 _TAIL_LINES = 20

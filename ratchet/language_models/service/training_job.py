@@ -1,9 +1,9 @@
 """The folder through which the service and the process that trains speak.
 
-The service writes ``job.json`` and a process of its own calls
-``ratchet.language_models.service.training.train(folder: Path) -> None`` (what that module imports
-is imported beforehand, so that a trainer is warm when its job comes). It writes, all inside the
-folder:
+The service writes ``job.json`` and a process of its own calls ``train(folder: Path) -> None`` of
+the trainer's module: ``ratchet.language_models.service.training`` or, through TRL,
+``ratchet.language_models.service.trl_training`` (what that module imports is imported beforehand,
+so that a trainer is warm when its job comes). It writes, all inside the folder:
 
 ``events.jsonl``
     a line per optimizer step (:class:`TrainingEvent`), appended and flushed as it goes;
@@ -16,12 +16,13 @@ folder:
 
 and returns. If it raises or is killed, or there is no result, the job has failed and the last
 lines of its stderr are the reason. An interrupted job begins again in a new folder and must come
-to the same weights. ``python -m ratchet.language_models.service.training FOLDER`` does the same.
+to the same weights. ``python -m`` with the module and the folder does the same.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -61,7 +62,8 @@ class TrainingJob:
         The same format, or None.
     hyperparameters
         All of ``n_epochs``, ``batch_size``, ``learning_rate_multiplier`` (and ``beta`` for
-        ``dpo``); each a number or ``"auto"``, which the trainer turns into a number.
+        ``dpo``); each a number or ``"auto"``, which the trainer turns into a number. Also
+        ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained.
     seed
         Seed of everything random: same files, same seed, same weights.
     """
@@ -156,6 +158,16 @@ class TrainingResult:
             train_loss=result.train_loss,
             checkpoints=checkpoints,
         )
+
+
+def begin_attempt(folder: Path) -> TrainingJob:
+    """Read the job of a folder and drop what an interrupted attempt has left there."""
+    job = TrainingJob.read(folder)
+    for name in (EVENTS_FILE, RESULT_FILE):
+        (folder / name).unlink(missing_ok=True)
+    for name in (MODEL_FOLDER, CHECKPOINTS_FOLDER):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return job
 
 
 def append_training_event(folder: Path, event: TrainingEvent) -> None:

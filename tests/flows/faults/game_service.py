@@ -19,6 +19,7 @@ from ratchet.language_models.service.engine import GenerationResult
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.trainer_choice import JobTrainer
 
 WORDS = ("line", "return", "loop", "bug", "fine", "step", "value", "sum")
 
@@ -62,7 +63,7 @@ def main() -> None:
     (folder / "config.json").write_text("{}")
     base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
     settings = ServiceSettings(home=home, api_key=os.environ["GAME_KEY"])
-    service = ModelService(settings, base, GameEngine, training_module="game_trainer")
+    service = ModelService(settings, base, GameEngine, trainer=JobTrainer("game_trainer"))
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))

@@ -19,6 +19,7 @@ from ratchet.language_models.service.app import create_app
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.trainer_choice import JobTrainer
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # what processes are told by their environment
@@ -29,7 +30,7 @@ from fake_engine import FakeEngine  # noqa: E402
 class RunningService:
     """A service in threads of this process."""
 
-    def __init__(self, home, engine, **settings):
+    def __init__(self, home, engine, *, lora=None, **settings):
         folder = home / "tiny"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text("{}")
@@ -37,7 +38,7 @@ class RunningService:
         self.settings = ServiceSettings(home=home, **settings)
         base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
         self.service = ModelService(
-            self.settings, base, lambda: engine, training_module="fake_trainer"
+            self.settings, base, lambda: engine, trainer=JobTrainer("fake_trainer", lora)
         )
         self.app = create_app(self.service, instance="test")
 
