@@ -16,6 +16,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.agents.actor_critic import ActorCritic, Key
 from ratchet.agents.distributions import (
     AgentDistribution,
     FactorisedCategorical,
@@ -37,8 +38,18 @@ if TYPE_CHECKING:
 
 __all__ = ["CombinedAgents", "DataSource", "RolloutCache"]
 
+_OBSERVATION_KEYS: tuple[Key, ...] = (
+    "round",
+    "x",
+    "message",
+    "datapoint_id",
+    "decision_restriction",
+    ("agents", "active"),
+    ("agents", "can_decide"),
+)
 
-class CombinedAgents(nn.Module):
+
+class CombinedAgents(ActorCritic):
     """Holds all agents in the protocol's order and runs them together.
 
     Parameters
@@ -90,6 +101,17 @@ class CombinedAgents(nn.Module):
         self._gatherer = TurnGatherer(
             self.agents, self._roles, perception, self.normalizer, self.d_linear
         )
+
+    @property
+    def observation_keys(self) -> tuple[Key, ...]:
+        """Messages, and what tells the datapoint and the turn."""
+        return _OBSERVATION_KEYS + (("linear_message_history",) if self.d_linear else ())
+
+    @property
+    def action_keys(self) -> tuple[Key, ...]:
+        """Messages, decisions, and linear messages where there are any."""
+        names = ["message", "decision", *(["linear_message"] if self.d_linear else [])]
+        return tuple(("agents", name) for name in names)
 
     def bind(self, source: DataSource) -> None:
         """Say where scenario data come from: usually an environment."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.agents import LrFactors
@@ -12,7 +12,7 @@ from ratchet.parameters.agents import LrFactors
 if TYPE_CHECKING:
     from torch.nn import Parameter
 
-    from ratchet.agents.parts import Agent, AgentBody
+    from ratchet.agents.parts import AgentPart
     from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.trainers import RlParameters
 
@@ -43,6 +43,36 @@ class ParameterGroup:
     part: str
     params: tuple[Parameter, ...]
     lr_factor: float
+
+
+class Learner(Protocol):
+    """An agent as far as learning rates go: its name, its parameters and its parts."""
+
+    name: str
+
+    @property
+    def parameters(self) -> AgentParameters:
+        """With the agent's factors."""
+
+    @property
+    def body(self) -> AgentPart | None:
+        """The policy's body, or everybody's."""
+
+    @property
+    def value_body(self) -> AgentPart | None:
+        """The critic's own body."""
+
+    @property
+    def policy_head(self) -> AgentPart | None:
+        """What acts."""
+
+    @property
+    def value_head(self) -> AgentPart | None:
+        """What estimates returns."""
+
+    @property
+    def solo_head(self) -> AgentPart | None:
+        """What predicts labels."""
 
 
 def check_shared_factors(rl: RlParameters, agents: Mapping[str, AgentParameters]) -> None:
@@ -80,7 +110,11 @@ def check_shared_factors(rl: RlParameters, agents: Mapping[str, AgentParameters]
 
 
 def parameter_groups(
-    rl: RlParameters, agents: Iterable[Agent], *, solo: bool = False, solo_body_factor: bool = True
+    rl: RlParameters,
+    agents: Iterable[Learner],
+    *,
+    solo: bool = False,
+    solo_body_factor: bool = True,
 ) -> list[ParameterGroup]:
     """Divide the agents' parameters by learning rate.
 
@@ -122,7 +156,7 @@ def parameter_groups(
 
 
 def _body_groups(
-    agent: Agent, body: AgentBody, prefix: str, role: str, rl_factor: LrFactors | None
+    agent: Learner, body: AgentPart, prefix: str, role: str, rl_factor: LrFactors | None
 ) -> list[ParameterGroup]:
     """Give the groups of one body; without ``rl_factor`` only the agent's own factor counts."""
     groups = []
@@ -138,7 +172,7 @@ def _body_groups(
 
 
 def _group(
-    agent: Agent, part: str, params: Iterable[Parameter], factor: float
+    agent: Learner, part: str, params: Iterable[Parameter], factor: float
 ) -> list[ParameterGroup]:
     params = tuple(params)
     if not params:

@@ -10,12 +10,14 @@ from collections.abc import Iterable
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
+
+from ratchet.agents.actor_critic import Key, Normalizer
 
 NORMALIZED_KEYS = ("x", "linear_message_history")
 
 
-class ObservationNormalizer(nn.Module):
+class ObservationNormalizer(Normalizer):
     """Shifts and scales observations by fitted scalars; the identity until it is fitted.
 
     Parameters
@@ -26,8 +28,9 @@ class ObservationNormalizer(nn.Module):
 
     def __init__(self, keys: Iterable[str] = NORMALIZED_KEYS) -> None:
         super().__init__()
-        self.keys = tuple(keys)
-        for key in self.keys:
+        self.names = tuple(keys)
+        self.keys: tuple[Key, ...] = self.names
+        for key in self.names:
             self.register_buffer(f"{key}_mean", torch.zeros(()))
             self.register_buffer(f"{key}_std", torch.ones(()))
 
@@ -36,7 +39,7 @@ class ObservationNormalizer(nn.Module):
 
         A key that is not in the frames keeps the identity; a constant one is only shifted.
         """
-        for key in self.keys:
+        for key in self.names:
             values = frames.get(key, None)
             if values is None:
                 continue

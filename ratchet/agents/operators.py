@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from ratchet.agents.combined import CombinedAgents
-from ratchet.agents.distributions import MultiAgentDistribution
-
-_INPUTS = (
-    "round",
-    "x",
-    "message",
-    "datapoint_id",
-    "decision_restriction",
-    ("agents", "active"),
-    ("agents", "can_decide"),
-)
+from ratchet.agents.actor_critic import ActorCritic
 
 
 class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
@@ -37,7 +27,7 @@ class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
 
     def __init__(
         self,
-        combined_agents: CombinedAgents,
+        combined_agents: ActorCritic,
         generators: Mapping[str, torch.Generator] | None = None,
         *,
         deterministic: bool = False,
@@ -46,8 +36,12 @@ class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
         self.combined_agents = combined_agents
         self.generators = generators
         self.deterministic = deterministic
-        self.in_keys = list(_INPUTS)
-        self.out_keys = [("agents", key) for key in ("message", "decision", "log_prob", "value")]
+        self.in_keys = list(combined_agents.observation_keys)
+        self.out_keys = [
+            *combined_agents.action_keys,
+            ("agents", "log_prob"),
+            ("agents", "value"),
+        ]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Add actions, log-probabilities and values to frames [B]."""
@@ -55,7 +49,7 @@ class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
             tensordict, generators=self.generators, deterministic=self.deterministic
         )
 
-    def get_dist(self, tensordict: TensorDictBase) -> MultiAgentDistribution:
+    def get_dist(self, tensordict: TensorDictBase) -> Any:  # noqa: ANN401 -- of the agents' kind
         """Give the distribution over actions in frames [B], with gradients."""
         return self.combined_agents.get_dist(tensordict)
 
@@ -69,10 +63,10 @@ class ValueOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
         The agents, bound to an environment.
     """
 
-    def __init__(self, combined_agents: CombinedAgents) -> None:
+    def __init__(self, combined_agents: ActorCritic) -> None:
         super().__init__()
         self.combined_agents = combined_agents
-        self.in_keys = list(_INPUTS)
+        self.in_keys = list(combined_agents.observation_keys)
         self.out_keys = [("agents", "value")]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

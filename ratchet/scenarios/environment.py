@@ -8,7 +8,7 @@ R rounds, L linear symbols.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,6 +20,7 @@ from ratchet.errors import DataError
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.rollout_shape import RolloutShape, rollout_shape
 from ratchet.scenarios.specs import EnvironmentSpecs
+from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
 
 if TYPE_CHECKING:
     from torchrl.data import Composite
@@ -31,7 +32,7 @@ MUST_GO_ON = 1
 """The decision restriction in rounds in which decisions don't count; 0 stands for none."""
 
 
-class Environment(ABC):
+class Environment(TensorEnvironment):
     """Plays episodes of a protocol, each about one datapoint.
 
     The state is a tensordict [E]: ``round``, ``seed``, ``y``, ``datapoint_id``,
@@ -66,6 +67,12 @@ class Environment(ABC):
         If the numbers of frames don't fit.
     """
 
+    outcome_keys: ClassVar[tuple[Key, ...]] = (
+        "done",
+        "terminated",
+        ("agents", "done"),
+        ("agents", "reward"),
+    )
     data_keys: ClassVar[tuple[str, ...]] = ()
     """The dataset's fields that agents see."""
 
@@ -84,14 +91,11 @@ class Environment(ABC):
                 f"{type(self).__name__}: the dataset has no {missing}, expected"
                 f" {['y', *self.data_keys]}; got {dataset.fields}."
             )
-        self.hyper_params = hyper_params
-        self.protocol_handler = protocol_handler
-        self.train = train
-        self.device = torch.device(device)
-        self.dataset = dataset if self.device.type == "cpu" else dataset.to(self.device)
-        self._shape: RolloutShape = rollout_shape(
-            hyper_params.rl, self.max_rounds, len(dataset), train=train
-        )
+        super().__init__(hyper_params, dataset, protocol_handler, train=train, device=device)
+
+    def _rollout_shape(self) -> RolloutShape:
+        rl = self.hyper_params.rl
+        return rollout_shape(rl, self.max_rounds, len(self.dataset), train=self.train)
 
     @property
     @abstractmethod
@@ -102,26 +106,6 @@ class Environment(ABC):
     def max_rounds(self) -> int:
         """R, the protocol's maximum."""
         return self.protocol_handler.max_message_rounds
-
-    @property
-    def num_envs(self) -> int:
-        """Episodes side by side in one iteration; :meth:`reset` takes any number."""
-        return self._shape.num_envs
-
-    @property
-    def steps_per_env_per_iteration(self) -> int:
-        """Steps of each of them in one iteration."""
-        return self._shape.steps
-
-    @property
-    def frames_per_batch(self) -> int:
-        """Frames in one iteration."""
-        return self._shape.frames
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """[E]."""
-        return torch.Size([self.num_envs])
 
     @property
     def message_shape(self) -> tuple[int, int, int]:
@@ -240,12 +224,7 @@ class Environment(ABC):
             States [E], without rewards.
         """
         state = td.select(*self._state_keys).clone()
-        where = mask.nonzero().flatten()
-        if where.shape != ids.shape or where.shape != seeds.shape:
-            raise DataError(
-                f"reset_where: got {len(ids)} datapoints and {len(seeds)} seeds for {len(where)}"
-                " episodes, expected one of each for every true value of the mask."
-            )
+        where = check_new_episodes(mask, ids, seeds)
         if len(where):
             state[where] = self.reset(ids, seeds)
         return state

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.agents.parts import Agent
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.rollouts.dataset import NestedArrayDictDataset
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.environment import Environment
     from ratchet.scenarios.pure_text.agent import TextAgent
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 DatasetT = TypeVar("DatasetT", default="TensorDictDataset")
-EnvironmentT = TypeVar("EnvironmentT", default="Environment")
+EnvironmentT = TypeVar("EnvironmentT", default="TensorEnvironment")
 AgentT = TypeVar("AgentT", default="Agent")
 
 
@@ -44,7 +44,7 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     train_environment: EnvironmentT
     test_environment: EnvironmentT
     agents: dict[str, AgentT]
-    combined_agents: CombinedAgents | None = None
+    combined_agents: ActorCritic | None = None
     extra_test_datasets: dict[str, DatasetT] = field(default_factory=dict)
     extra_test_environments: dict[str, EnvironmentT] = field(default_factory=dict)
     shared_model_groups: dict[str, Any] = field(default_factory=dict)

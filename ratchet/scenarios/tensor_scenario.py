@@ -13,13 +13,13 @@ from ratchet.scenarios.registry import Scenario
 if TYPE_CHECKING:
     import torch
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.agents.parts import Agent
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 
 class TensorScenario(Scenario):
@@ -44,7 +44,7 @@ class TensorScenario(Scenario):
         *,
         train: bool,
         device: str | torch.device = "cpu",
-    ) -> Environment:
+    ) -> TensorEnvironment:
         """Make the environment of a dataset."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class TensorScenario(Scenario):
         hyper_params: HyperParameters,
         protocol_handler: ProtocolHandler,
         agents: Mapping[str, Agent],
-    ) -> CombinedAgents:
+    ) -> ActorCritic:
         """Make the module that runs all agents as one actor."""
 
     def build_instance(

@@ -70,6 +70,11 @@ def gae(
     alive, ongoing = (~terminated).to(reward.dtype), (~done).to(reward.dtype)
     cut = done & ~terminated
     cut[:, -1] |= ~done[:, -1]
+    if bool(acting.all()) and bool((final_known | ~cut).all()):
+        following = torch.cat([value[:, 1:], value[:, -1:]], 1)
+        backed_up = reward + gamma * alive * torch.where(cut, final_value, following)
+        advantage = _sum_backwards(backed_up - value, gamma * lmbda * ongoing)
+        return Advantages(advantage, value, advantage + value, acting)
     next_advantage = torch.zeros_like(reward[:, 0])
     next_value, next_known = next_advantage, torch.zeros_like(acting[:, 0])
     columns: list[tuple[Tensor, ...]] = []
@@ -86,6 +91,17 @@ def gae(
     stacked = [torch.stack(column[::-1], 1) for column in zip(*columns, strict=True)]
     advantage, filled, learns = stacked
     return Advantages(advantage, filled, advantage + filled, learns)
+
+
+def _sum_backwards(delta: Tensor, decay: Tensor) -> Tensor:
+    """Compute A_t = δ_t + d_t·A_{t+1}, of ``[E, T, A]`` each."""
+    following = torch.zeros_like(delta[:, 0])
+    columns = []
+    steps = zip(reversed(delta.unbind(1)), reversed(decay.unbind(1)), strict=True)
+    for step_delta, step_decay in steps:
+        following = torch.addcmul(step_delta, step_decay, following)
+        columns.append(following)
+    return torch.stack(columns[::-1], 1)
 
 
 def n_step_returns(

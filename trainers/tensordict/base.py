@@ -14,9 +14,9 @@ from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.base import Trainer
 
 if TYPE_CHECKING:
-    from ratchet.agents.combined import CombinedAgents
-    from ratchet.scenarios.environment import Environment
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 
 class TensorDictTrainer(Trainer):
@@ -36,7 +36,7 @@ class TensorDictTrainer(Trainer):
         return torch.device(self.settings.device)
 
     @property
-    def combined_agents(self) -> CombinedAgents:
+    def combined_agents(self) -> ActorCritic:
         """All agents as one actor.
 
         Raises
@@ -53,12 +53,12 @@ class TensorDictTrainer(Trainer):
         return combined
 
     @property
-    def train_environment(self) -> Environment:
+    def train_environment(self) -> TensorEnvironment:
         """The environment that plays on the training set."""
         return self.scenario_instance.train_environment
 
     @property
-    def test_environment(self) -> Environment:
+    def test_environment(self) -> TensorEnvironment:
         """The environment that plays on the test set."""
         return self.scenario_instance.test_environment
 

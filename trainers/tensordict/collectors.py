@@ -1,11 +1,13 @@
-"""Rollouts: all environments side by side, step by step, each iteration from a reset.
+"""Rollouts: all environments side by side, step by step.
 
-What an iteration collects depends on the weights, the data cursor and (seed, stage, iteration).
+What an iteration collects depends on the weights, the data cursor, the episodes that are carried
+over, and (seed, stage, iteration). Where an environment does not carry episodes over, each
+iteration begins with new ones.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -13,16 +15,17 @@ from tensordict.nn.probabilistic import InteractionType, interaction_type
 from torch import Tensor
 
 from ratchet.seeding import torch_generator
+from trainers.tensordict.value_estimators import acting_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.scenarios.dataset import DataCursor
-    from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.tensor_environment import Key, TensorEnvironment
 
-_OUTCOME_KEYS = ("done", "terminated", ("agents", "done"), ("agents", "reward"))
 _SEED_BOUND = 2**31
+_TRUNCATED = ("agents", "truncated")
 
 
 def acts_deterministically() -> bool:
@@ -47,19 +50,21 @@ class RolloutCollector:
 
     def __init__(
         self,
-        environment: Environment,
-        combined_agents: CombinedAgents,
+        environment: TensorEnvironment,
+        combined_agents: ActorCritic,
         cursor: DataCursor,
         *,
         seed: int,
         stage: str,
     ) -> None:
-        self.environment = environment
+        self.environment = environment.own()
         self.combined_agents = combined_agents
         self.cursor = cursor
         self.seed = seed
         self.stage = stage
         self.iteration = 0
+        self._unfinished: TensorDictBase | None = None
+        self._saved: dict[str, Tensor] = {}
 
     def __iter__(self) -> Iterator[TensorDictBase]:
         """Collect batch after batch, without end, counting :attr:`iteration`."""
@@ -81,8 +86,9 @@ class RolloutCollector:
         Returns
         -------
         TensorDictBase
-            ``[E, T]``. Where the batch cuts an episode off, ``("next", "agents", "value")`` holds
-            the values of those who act next, and ``("next", "agents", "value_known")`` says so.
+            ``[E, T]``. Where the batch or a time limit cuts an episode off,
+            ``("next", "agents", "value")`` holds the values of those who act next, and
+            ``("next", "agents", "value_known")`` says so.
         """
         environment, agents = self.environment, self.combined_agents
         steps = environment.steps_per_env_per_iteration if num_steps is None else num_steps
@@ -94,73 +100,146 @@ class RolloutCollector:
         }
         deterministic = acts_deterministically()
         frames: list[TensorDictBase] = []
+        outcomes: list[TensorDict] = []
+        ends = _UnseenObservations(agents, steps)
         with agents.bound_to(environment):
             cache = agents.new_cache()
-            td = environment.reset(*self._next_episodes(environment.num_envs, draws, device))
+            td = self._first_states(draws)
             for step in range(steps):
                 agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = environment.step(td)
-                td.set("next", outcome(following))
                 frames.append(td)
-                if step + 1 < steps:
-                    td = self._restart_ended(observation(following), draws, device)
-            rollouts = torch.stack(frames, 1)
-            final = observation(following)
-            self._add_final_values(rollouts, final, generators)
-        return rollouts
+                outcomes.append(following)
+                td = observation(following)
+                ends.note(step, following, td)
+                if step + 1 < steps or environment.carries_episodes:
+                    td = self._restart_ended(td, draws)
+            self._unfinished = td if environment.carries_episodes else None
+            rollouts = stack_frames(frames, leave_out=environment.hidden_keys)
+            following = stack_frames(outcomes, only=environment.outcome_keys)
+            value, known = ends.values(rollouts, generators)
+        following.set(("agents", "value"), value)
+        following.set(("agents", "value_known"), known)
+        return rollouts.set("next", following)
 
-    def _next_episodes(
-        self, count: int, draws: torch.Generator, device: torch.device
-    ) -> tuple[Tensor, Tensor]:
+    def save_episodes(self) -> dict[str, Tensor]:
+        """Give the episodes that the next batch goes on with, as tensors by name; none at first."""
+        if self._unfinished is None:
+            return dict(self._saved)
+        return self.environment.save_episodes(self._unfinished)
+
+    def load_episodes(self, saved: Mapping[str, Tensor]) -> None:
+        """Go on with what :meth:`save_episodes` gave; they are taken up with the next batch."""
+        self._unfinished, self._saved = None, dict(saved)
+
+    def _first_states(self, draws: torch.Generator) -> TensorDictBase:
+        """Give the states that a batch begins with."""
+        if self._unfinished is not None:
+            return self._unfinished
+        if self._saved:
+            saved, self._saved = self._saved, {}
+            return self.environment.restore_episodes(saved)
+        return self.environment.reset(*self._next_episodes(self.environment.num_envs, draws))
+
+    def _next_episodes(self, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
         """Give the datapoints and protocol seeds of new episodes, int64 ``[count]`` each."""
+        device = self.environment.device
         seeds = torch.randint(_SEED_BOUND, (count,), generator=draws)
         return self.cursor.take(count).to(device), seeds.to(device)
 
-    def _restart_ended(
-        self, td: TensorDictBase, draws: torch.Generator, device: torch.device
-    ) -> TensorDictBase:
+    def _restart_ended(self, td: TensorDictBase, draws: torch.Generator) -> TensorDictBase:
         ended = td.get("done") | td.get("terminated")
         count = int(ended.sum())
         if count == 0:
             return td
-        ids, seeds = self._next_episodes(count, draws, device)
-        return self.environment.reset_where(td, ended, ids, seeds)
+        return self.environment.reset_where(td, ended, *self._next_episodes(count, draws))
 
-    def _add_final_values(
-        self,
-        rollouts: TensorDictBase,
-        final: TensorDictBase,
-        generators: Mapping[str, torch.Generator],
-    ) -> None:
-        """Add the values of the observations after the last step, where they matter."""
+
+class _UnseenObservations:
+    """The observations after a batch's cuts, in which nobody acts any more: their values count.
+
+    Those after the last step, and those at which a time limit has ended an episode.
+    """
+
+    def __init__(self, agents: ActorCritic, num_steps: int) -> None:
+        self.agents = agents
+        self.last = num_steps - 1
+        self.frames: list[TensorDictBase] = []
+        self.places: list[tuple[Tensor, int]] = []
+        self.acting: list[Tensor] = []
+
+    def note(self, step: int, following: TensorDictBase, td: TensorDictBase) -> None:
+        """Keep what is needed of the states ``td`` after a step."""
+        truncated = following.get(_TRUNCATED, None)
+        if step == self.last:
+            over = td.get("done") | td.get("terminated")
+            acting = acting_mask(td) & ~over.unsqueeze(-1)
+            if truncated is not None:
+                acting |= truncated
+        elif truncated is not None:
+            acting = truncated
+        else:
+            return
+        rows = acting.any(-1).nonzero().flatten()
+        if len(rows):
+            self.frames.append(td.select(*self.agents.frame_keys, strict=False)[rows])
+            self.places.append((rows, step))
+            self.acting.append(acting[rows])
+
+    def values(
+        self, rollouts: TensorDictBase, generators: Mapping[str, torch.Generator]
+    ) -> tuple[Tensor, Tensor]:
+        """Estimate them all at once: values and whether they are known, ``[E, T, A]`` each."""
         value = torch.zeros_like(rollouts.get(("agents", "value")))
         known = torch.zeros_like(value, dtype=torch.bool)
-        ongoing = ~(final.get("done") | final.get("terminated"))
-        acting = final.get(("agents", "active")).any(-1) & ongoing.unsqueeze(-1)
-        acting &= ~final.get(("agents", "done"))
-        if bool(acting.any()):
-            estimate = self.combined_agents.values(final, acting, generators=generators)
-            value[:, -1] = torch.where(acting, estimate, 0.0)
-            known[:, -1] = acting
-        rollouts.set(("next", "agents", "value"), value)
-        rollouts.set(("next", "agents", "value_known"), known)
+        if not self.frames:
+            return value, known
+        acting = torch.cat(self.acting)
+        estimate = self.agents.values(torch.cat(self.frames), acting, generators=generators)
+        estimate = torch.where(acting, estimate, 0.0)
+        start = 0
+        for rows, step in self.places:
+            stop = start + len(rows)
+            value[rows, step], known[rows, step] = estimate[start:stop], acting[start:stop]
+            start = stop
+        return value, known
 
 
-def outcome(following: TensorDictBase) -> TensorDict:
-    """Copy what a step led to: done, terminated, and the agents' done and reward."""
-    source = {key: following.get(key).clone() for key in _OUTCOME_KEYS}
-    agents = {key[1]: value for key, value in source.items() if isinstance(key, tuple)}
-    size = following.batch_size
-    return TensorDict(
-        {
-            "done": source["done"],
-            "terminated": source["terminated"],
-            "agents": TensorDict(agents, batch_size=size),
-        },
-        batch_size=size,
-    )
+def stack_frames(
+    frames: Sequence[TensorDictBase],
+    *,
+    only: Sequence[Key] | None = None,
+    leave_out: Sequence[str] = (),
+) -> TensorDict:
+    """Stack T frames ``[E]`` of the same kind into ``[E, T]``.
+
+    Parameters
+    ----------
+    frames
+        At least one.
+    only
+        Which keys; all by default. A key that is not there is left out.
+    leave_out
+        Top-level keys to leave out.
+    """
+    first = frames[0]
+    keys = first.keys(include_nested=True, leaves_only=True) if only is None else only
+    top: dict[str, Tensor] = {}
+    nested: dict[str, dict[str, Tensor]] = {}
+    for key in keys:
+        name, inner = (key, None) if isinstance(key, str) else (key[0], key[1])
+        if name in leave_out or first.get(key, None) is None:
+            continue
+        stacked = torch.stack([cast(Tensor, frame.get(key)) for frame in frames], 1)
+        if inner is None:
+            top[name] = stacked
+        else:
+            nested.setdefault(name, {})[inner] = stacked
+    size = [first.batch_size[0], len(frames)]
+    groups = {name: TensorDict(group, batch_size=size) for name, group in nested.items()}
+    return TensorDict({**top, **groups}, batch_size=size)
 
 
 def observation(following: TensorDictBase) -> TensorDictBase:
     """Leave out the rewards, which belong to the step before."""
-    return following.exclude(("agents", "reward"))
+    return following.exclude(("agents", "reward"), _TRUNCATED)

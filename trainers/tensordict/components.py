@@ -18,7 +18,7 @@ from trainers.tensordict.state import State
 if TYPE_CHECKING:
     import torch
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from trainers.tensordict.collectors import RolloutCollector
     from trainers.tensordict.objectives import Objective
     from trainers.tensordict.replay import ReplayBuffer
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Components:
     """What a trainer trains with. The state when this was made is the one without training."""
 
-    agents: CombinedAgents
+    agents: ActorCritic
     loss_module: Objective
     gae: GeneralizedAdvantageEstimator | None
     collector: RolloutCollector
@@ -61,6 +61,7 @@ class Components:
             normalization=snapshots.take_normalization(self.agents),
             optimizer=optimizer_tensors(self.optimizer, names),
             controllers=snapshots.take_controllers(self.loss_module, self.agents),
+            episodes=snapshots.take_episodes(self.collector),
             schedule=dict(self.schedule),
             data_cursor=self.collector.cursor.state_dict(),
         )
@@ -77,5 +78,6 @@ class Components:
         snapshots.load_normalization(self.agents, state.normalization)
         snapshots.load_controllers(self.loss_module, self.agents, state.controllers)
         load_optimizer_tensors(self.optimizer, state.optimizer, self.params())
+        snapshots.load_episodes(self.collector, state.episodes)
         self.collector.cursor.load_state_dict(state.data_cursor)
         self.schedule = dict(state.schedule)

@@ -34,7 +34,7 @@ class Episodes(NamedTuple):
 
 
 def finished_episodes(rollouts: TensorDictBase) -> Episodes:
-    """Find the episodes that ended in rollouts ``[E, T]`` that began with a reset."""
+    """Find the episodes that ended in rollouts ``[E, T]``, as far as they lie in them."""
     ends = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
     environment, stop = ends.nonzero(as_tuple=True)
     before = torch.roll(stop, 1) + 1
@@ -49,6 +49,19 @@ def sum_over_episodes(values: Tensor, episodes: Episodes) -> Tensor:
     total = running[episodes.environment, episodes.stop]
     before = running[episodes.environment, (episodes.start - 1).clamp(min=0)]
     return total - torch.where(episodes.start.unsqueeze(-1) > 0, before, 0.0)
+
+
+def lengths_and_rewards(rollouts: TensorDictBase, episodes: Episodes) -> tuple[Tensor, Tensor]:
+    """Give length int64 ``[K]`` and summed rewards ``[K, A]`` of finished episodes.
+
+    Those that began before the batch have counted both from their beginning.
+    """
+    summed = rollouts.get(("next", "agents", "episode_reward"), None)
+    if summed is None:
+        reward = rollouts.get(("next", "agents", "reward"))
+        return episodes.length, sum_over_episodes(reward, episodes)
+    at = (episodes.environment, episodes.stop)
+    return rollouts.get("round")[at] + 1, summed[at]
 
 
 def final_decisions(rollouts: TensorDictBase, episodes: Episodes) -> Tensor:
@@ -87,8 +100,9 @@ def rollout_stats(
     stats: dict[str, float] = {"num_episodes": float(len(episodes.stop))}
     per_agent: dict[str, Tensor] = {"mean_step_reward": reward.mean((0, 1))}
     if len(episodes.stop):
-        stats["mean_episode_length"] = float(episodes.length.double().mean())
-        per_agent["mean_episode_reward"] = sum_over_episodes(reward, episodes).mean(0)
+        length, summed = lengths_and_rewards(rollouts, episodes)
+        stats["mean_episode_length"] = float(length.double().mean())
+        per_agent["mean_episode_reward"] = summed.mean(0)
         stats |= _decision_stats(rollouts, episodes, agent_names, verifier_names)
     acting = acting_mask(rollouts)
     per_agent |= _learning_stats(rollouts) | _entropy_stats(rollouts, acting)
@@ -102,6 +116,8 @@ def _decision_stats(
     verifier_names: Sequence[str],
 ) -> dict[str, float]:
     """Measure how often verifiers decide, and decide right; undecided counts as wrong."""
+    if not verifier_names:
+        return {}
     decision = final_decisions(rollouts, episodes)
     y = rollouts.get("y")[episodes.environment, episodes.stop]
     stats = {}

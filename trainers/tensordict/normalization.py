@@ -11,15 +11,15 @@ from ratchet.scenarios.dataset import DataCursor
 from trainers.tensordict.collectors import RolloutCollector
 
 if TYPE_CHECKING:
-    from ratchet.agents.combined import CombinedAgents
-    from ratchet.scenarios.environment import Environment
+    from ratchet.agents.actor_critic import ActorCritic
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 STAGE = "normalization"
 
 
 @torch.no_grad()
 def fit_normalization(
-    agents: CombinedAgents, environment: Environment, *, num_frames: int, seed: int
+    agents: ActorCritic, environment: TensorEnvironment, *, num_frames: int, seed: int
 ) -> None:
     """Fit on at least ``num_frames`` frames of the training environment.
 
@@ -31,9 +31,5 @@ def fit_normalization(
     rounds = math.ceil(num_frames / environment.frames_per_batch)
     batches = [collector.collect(index).reshape(-1) for index in range(rounds)]
     agents.normalizer.fit(
-        torch.cat([batch.select(*_keys(agents), strict=False) for batch in batches])
+        torch.cat([batch.select(*agents.normalizer.keys, strict=False) for batch in batches])
     )
-
-
-def _keys(agents: CombinedAgents) -> tuple[str, ...]:
-    return tuple(agents.normalizer.keys)

@@ -21,7 +21,7 @@ from trainers.tensordict.value_estimators import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
 
 
 class Evaluation(NamedTuple):
@@ -43,9 +43,6 @@ class Objective(nn.Module, ABC):
         The value operator, ``trainer.value_operator``, if the loss needs values.
     """
 
-    in_keys: tuple[Key, ...] | None = None
-    """What the loss reads from minibatches, so that nothing else is gathered; all if None."""
-
     def __init__(self, actor: nn.Module, critic: nn.Module | None = None) -> None:
         super().__init__()
         self.actor_network = actor
@@ -53,6 +50,11 @@ class Objective(nn.Module, ABC):
         self.tensor_keys: dict[str, Key] = dict(DEFAULT_KEYS)
         self.learning_agents: tuple[str, ...] | None = None
         self._value_estimator: GeneralizedAdvantageEstimator | None = None
+
+    @property
+    def in_keys(self) -> tuple[Key, ...] | None:
+        """What the loss reads from minibatches, so that nothing else is gathered; all if None."""
+        return None
 
     @abstractmethod
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
@@ -103,9 +105,9 @@ class Objective(nn.Module, ABC):
         return self._value_estimator
 
     @property
-    def combined_agents(self) -> CombinedAgents:
+    def combined_agents(self) -> ActorCritic:
         """All agents as one actor."""
-        agents: CombinedAgents = self.actor_network.combined_agents  # type: ignore[assignment]
+        agents: ActorCritic = self.actor_network.combined_agents  # type: ignore[assignment]
         return agents
 
     def evaluate(self, tensordict: TensorDictBase) -> Evaluation:

@@ -21,15 +21,9 @@ from trainers.algorithms.ppo_losses import (
 from trainers.tensordict.objectives import Evaluation, Objective
 from trainers.tensordict.value_estimators import Key
 
-_FRAME_KEYS: tuple[Key, ...] = (
-    "round",
-    "x",
-    "linear_message_history",
-    "message",
-    "datapoint_id",
-    "decision_restriction",
-    "agents",
-)
+_READ = ("sample_log_prob", "advantage", "value_target", "value", "learns")
+"""Names of tensor keys."""
+_TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 
 
 class PpoObjective(Objective):
@@ -53,8 +47,6 @@ class PpoObjective(Objective):
         ε of the clipped objective, and of the logged clip fraction.
     """
 
-    in_keys = _FRAME_KEYS
-
     def __init__(
         self,
         actor: nn.Module,
@@ -74,6 +66,12 @@ class PpoObjective(Objective):
         self.loss_critic_type: CriticLossType = loss_critic_type
         self.clip_value = clip_value
         self.clip_epsilon = clip_epsilon
+
+    @property
+    def in_keys(self) -> tuple[Key, ...]:
+        """What the agents evaluate, and what the estimator has added."""
+        own = (self.tensor_keys[name] for name in _READ)
+        return (*self.combined_agents.frame_keys, *_TURNS, *own)
 
     @abstractmethod
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:

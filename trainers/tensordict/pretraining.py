@@ -21,7 +21,7 @@ from trainers.tensordict.testing import complete_table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from trainers.tensordict.base import TensorDictTrainer
 
 STAGE = "pretrain"
@@ -62,7 +62,7 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
     return PretrainResult(clone_tensors(wanted), metrics, table)
 
 
-def load_pretrained(agents: CombinedAgents, agent_name: str, weights: Mapping[str, Tensor]) -> None:
+def load_pretrained(agents: ActorCritic, agent_name: str, weights: Mapping[str, Tensor]) -> None:
     """Put a pretrained body and solo head into an agent; into its value body too, if any.
 
     Raises

@@ -12,13 +12,15 @@ from ratchet.errors import StateError, nearest
 from trainers.tensordict.state import TensorTree, check_same_tensors, clone_tensors
 
 if TYPE_CHECKING:
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
+    from trainers.tensordict.collectors import RolloutCollector
 
 LOSS = "loss"
+TRAIN = "train"
 OBSERVATIONS = "observations"
 
 
-def agent_tensors(agents: CombinedAgents) -> dict[str, dict[str, Tensor]]:
+def agent_tensors(agents: ActorCritic) -> dict[str, dict[str, Tensor]]:
     """Give each agent's parameters and buffers by name; the live ones, no copies."""
     parts = agents.parts
     return {name: dict(_tensors(parts[name])) for name in agents.agent_names}
@@ -28,12 +30,12 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.state_dict(keep_vars=True))
 
 
-def take_agents(agents: CombinedAgents) -> TensorTree:
+def take_agents(agents: ActorCritic) -> TensorTree:
     """Copy all agents' parameters and buffers."""
     return {name: clone_tensors(tensors) for name, tensors in agent_tensors(agents).items()}
 
 
-def load_agents(agents: CombinedAgents, saved: TensorTree) -> None:
+def load_agents(agents: ActorCritic, saved: TensorTree) -> None:
     """Put back what :func:`take_agents` gave.
 
     Raises
@@ -41,10 +43,11 @@ def load_agents(agents: CombinedAgents, saved: TensorTree) -> None:
     StateError
         If agents, names or shapes differ.
     """
-    live = agent_tensors(agents)
-    for name in sorted(saved.keys() ^ live.keys()):
+    live = {name: tensors for name, tensors in agent_tensors(agents).items() if tensors}
+    there = {name for name, tensors in saved.items() if tensors}  # random agents have none
+    for name in sorted(there ^ live.keys()):
         raise StateError(
-            f"agents: the state has {sorted(saved)}, expected {sorted(live)}."
+            f"agents: the state has {sorted(there)}, expected {sorted(live)}."
             f"{nearest(name, live)} The state is of another protocol."
         )
     for name, tensors in live.items():
@@ -52,36 +55,47 @@ def load_agents(agents: CombinedAgents, saved: TensorTree) -> None:
         copy_tensors(tensors, saved[name])
 
 
-def take_normalization(agents: CombinedAgents) -> TensorTree:
+def take_normalization(agents: ActorCritic) -> TensorTree:
     """Copy what observations are normalised with."""
     return {OBSERVATIONS: clone_tensors(_tensors(agents.normalizer))}
 
 
-def load_normalization(agents: CombinedAgents, saved: TensorTree) -> None:
+def load_normalization(agents: ActorCritic, saved: TensorTree) -> None:
     """Put back what :func:`take_normalization` gave."""
     live = _tensors(agents.normalizer)
     check_same_tensors(saved.get(OBSERVATIONS, {}), live, "normalization")
     copy_tensors(live, saved[OBSERVATIONS])
 
 
-def own_tensors(loss_module: nn.Module, agents: CombinedAgents) -> dict[str, Tensor]:
+def own_tensors(loss_module: nn.Module, agents: ActorCritic) -> dict[str, Tensor]:
     """Give what belongs to a loss and to no agent: its buffers and own parameters."""
     theirs = {id(tensor) for tensor in agents.state_dict(keep_vars=True).values()}
     every = loss_module.state_dict(keep_vars=True).items()
     return {name: tensor for name, tensor in every if id(tensor) not in theirs}
 
 
-def take_controllers(loss_module: nn.Module, agents: CombinedAgents) -> TensorTree:
+def take_controllers(loss_module: nn.Module, agents: ActorCritic) -> TensorTree:
     """Copy what a loss adapts; empty if it adapts nothing."""
     own = own_tensors(loss_module, agents)
     return {LOSS: clone_tensors(own)} if own else {}
 
 
-def load_controllers(loss_module: nn.Module, agents: CombinedAgents, saved: TensorTree) -> None:
+def load_controllers(loss_module: nn.Module, agents: ActorCritic, saved: TensorTree) -> None:
     """Put back what :func:`take_controllers` gave."""
     live = own_tensors(loss_module, agents)
     check_same_tensors(saved.get(LOSS, {}), live, "loss")
     copy_tensors(live, saved.get(LOSS, {}))
+
+
+def take_episodes(collector: RolloutCollector) -> TensorTree:
+    """Copy the episodes that the next iteration goes on with; empty if it begins anew."""
+    saved = collector.save_episodes()
+    return {TRAIN: clone_tensors(saved)} if saved else {}
+
+
+def load_episodes(collector: RolloutCollector, saved: TensorTree) -> None:
+    """Put back what :func:`take_episodes` gave."""
+    collector.load_episodes(saved.get(TRAIN, {}))
 
 
 @torch.no_grad()

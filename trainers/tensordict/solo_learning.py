@@ -21,9 +21,9 @@ from trainers.tensordict.optimizer import build_adam
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.scenarios.environment import Environment
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 
 class SoloLearner:
@@ -44,7 +44,7 @@ class SoloLearner:
 
     def __init__(
         self,
-        agents: CombinedAgents,
+        agents: ActorCritic,
         names: Sequence[str],
         hyper_params: HyperParameters,
         *,
@@ -69,7 +69,7 @@ class SoloLearner:
         ]
 
     def run_epoch(
-        self, epoch: int, environment: Environment, max_batches: int | None = None
+        self, epoch: int, environment: TensorEnvironment, max_batches: int | None = None
     ) -> Metrics:
         """Train on every datapoint once, in minibatches of sizes that differ by at most one.
 
@@ -95,7 +95,7 @@ class SoloLearner:
             seen += len(ids)
         return self._named("train", sums / seen)
 
-    def _losses(self, environment: Environment, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _losses(self, environment: TensorEnvironment, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Give the mean loss, and the number of right predictions, of each agent."""
         data, y = environment.gather_data(ids), environment.dataset["y"][ids]
         losses, right = [], []
@@ -106,7 +106,7 @@ class SoloLearner:
         return torch.stack(losses), torch.stack(right)
 
     @torch.no_grad()
-    def predict(self, environment: Environment) -> tuple[Metrics, Table]:
+    def predict(self, environment: TensorEnvironment) -> tuple[Metrics, Table]:
         """Predict every datapoint.
 
         Returns

@@ -22,7 +22,7 @@ SCHEMA = 1
 TENSORS_FILE = "state.safetensors"
 VALUES_FILE = "state.json"
 _SEPARATOR = "/"
-_TENSOR_FIELDS = ("agents", "normalization", "optimizer", "controllers")
+_TENSOR_FIELDS = ("agents", "normalization", "optimizer", "controllers", "episodes")
 _VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor")
 
 TensorTree = dict[str, dict[str, Tensor]]
@@ -46,6 +46,9 @@ class State:
         Parameter → name → the optimizer's tensor for it, e.g. ``exp_avg``.
     controllers
         What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``.
+    episodes
+        Unfinished episodes that the next iteration goes on with, under ``"train"``; empty where
+        iterations begin anew.
     schedule
         What a learning-rate schedule keeps beside the iteration.
     data_cursor
@@ -58,6 +61,7 @@ class State:
     normalization: TensorTree = field(default_factory=dict)
     optimizer: TensorTree = field(default_factory=dict)
     controllers: TensorTree = field(default_factory=dict)
+    episodes: TensorTree = field(default_factory=dict)
     schedule: dict[str, float] = field(default_factory=dict)
     data_cursor: dict[str, int] = field(default_factory=dict)
 
@@ -69,8 +73,26 @@ class State:
             return False
         mine, others = dict(self._tensors()), dict(other._tensors())
         return mine.keys() == others.keys() and all(
-            _same_bits(mine[name], others[name]) for name in mine
+            same_bits(mine[name], others[name]) for name in mine
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what the state holds by name; the tensors are the state's own."""
+        return {name: getattr(self, name) for name in (*_VALUE_FIELDS, *_TENSOR_FIELDS)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> State:
+        """Make a state of what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        StateError
+            If it has other names.
+        """
+        expected = {*_VALUE_FIELDS, *_TENSOR_FIELDS}
+        if content.keys() != expected:
+            raise StateError(f"state: got {sorted(content)}, expected {sorted(expected)}.")
+        return cls(**content)
 
     def save(self, directory: str | Path) -> None:
         """Write the state into a folder, which is made if need be.
@@ -165,7 +187,8 @@ def clone_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors are equal bit by bit, NaN with NaN included."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]

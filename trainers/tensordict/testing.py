@@ -20,10 +20,10 @@ from trainers.tensordict.collectors import acts_deterministically, observation
 from trainers.tensordict.value_estimators import acting_mask
 
 if TYPE_CHECKING:
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.environment import Environment
     from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 NO_DECISION = 2
 _SEED_BOUND = 2**31
@@ -46,13 +46,13 @@ class TestPlayer:
 
     def __init__(
         self,
-        environment: Environment,
-        combined_agents: CombinedAgents,
+        environment: TensorEnvironment,
+        combined_agents: ActorCritic,
         *,
         seed: int,
         purpose: str = "test",
     ) -> None:
-        self.environment = environment
+        self.environment = environment.own()
         self.agents = combined_agents
         self.seed = seed
         self.purpose = purpose
@@ -77,8 +77,9 @@ class TestPlayer:
         Returns
         -------
         Table
-            One row per datapoint, in order: ``datapoint_id``, ``y``, ``rounds``, ``terminated``,
-            and ``decision.AGENT``, ``reward.AGENT`` for each agent.
+            One row per datapoint, in order: ``datapoint_id``, ``rounds``, ``terminated``, and
+            ``reward.AGENT`` for each agent; where there is a label to be decided on, ``y`` and
+            ``decision.AGENT`` too.
         """
         wanted = min(count, self.num_datapoints)
         names = self.agents.agent_names
@@ -110,6 +111,7 @@ class TestPlayer:
                     running.restart(ended)
                     ids, seeds = self._next(num_ended)
                     td = self.environment.reset_where(td, ended.to(td.device), ids, seeds)
+        self.environment.close()
         return columns.table(list(names))
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
@@ -141,11 +143,16 @@ class _Running:
         self.rounds = torch.zeros(num_envs, dtype=torch.int64)
 
     def count(self, td: TensorDictBase, following: TensorDictBase) -> None:
-        self.reward += following.get(("agents", "reward")).cpu()
-        decision = td.get(("agents", "decision")).cpu()
-        made = (decision < NO_DECISION) & acting_mask(td).cpu()
-        self.decision = torch.where(made, decision, self.decision)
         self.rounds += 1
+        summed = following.get(("agents", "episode_reward"), None)
+        if summed is not None:
+            self.reward = summed.cpu().double()
+        else:
+            self.reward += following.get(("agents", "reward")).cpu()
+        decision = td.get(("agents", "decision"), None)
+        if decision is not None:
+            made = (decision < NO_DECISION) & acting_mask(td)
+            self.decision = torch.where(made.cpu(), decision.cpu(), self.decision)
 
     def restart(self, ended: Tensor) -> None:
         self.reward[ended], self.decision[ended], self.rounds[ended] = 0.0, NO_DECISION, 0
@@ -157,7 +164,7 @@ class _Columns:
     def __init__(self, wanted: int, num_agents: int) -> None:
         self.num_agents = num_agents
         self.datapoint_id = torch.zeros(wanted, dtype=torch.int64)
-        self.y = torch.zeros(wanted, dtype=torch.int64)
+        self.y: Tensor | None = None
         self.terminated = torch.zeros(wanted, dtype=torch.bool)
         self.results = _Running(wanted, num_agents)
 
@@ -173,7 +180,10 @@ class _Columns:
         following: TensorDictBase,
     ) -> None:
         self.datapoint_id[rows] = td.get("datapoint_id").cpu()[which]
-        self.y[rows] = td.get("y").cpu()[which]
+        y = td.get("y", None)
+        if y is not None:
+            self.y = torch.zeros_like(self.datapoint_id) if self.y is None else self.y
+            self.y[rows] = y.cpu()[which]
         self.terminated[rows] = following.get("terminated").cpu()[which]
         self.results.reward[rows] = running.reward[which]
         self.results.decision[rows] = running.decision[which]
@@ -182,17 +192,18 @@ class _Columns:
     def table(self, names: list[str]) -> Table:
         table: Table = {
             "datapoint_id": self.datapoint_id.tolist(),
-            "y": self.y.tolist(),
+            **({} if self.y is None else {"y": self.y.tolist()}),
             "rounds": self.results.rounds.tolist(),
             "terminated": self.terminated.tolist(),
         }
         for index, name in enumerate(names):
-            table[f"decision.{name}"] = self.results.decision[:, index].tolist()
+            if self.y is not None:
+                table[f"decision.{name}"] = self.results.decision[:, index].tolist()
             table[f"reward.{name}"] = self.results.reward[:, index].tolist()
         return table
 
 
-def environment_of(scenario: ScenarioInstance, dataset: str) -> Environment:
+def environment_of(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
     """Give the environment that plays on a dataset.
 
     Raises
@@ -216,8 +227,9 @@ def summarise_test(
     Parameters
     ----------
     table
-        As :meth:`TestPlayer.play` gives it. Gets ``decision`` and ``correct``: the first
-        verifier's decision, and whether it is y; and ``wl_score`` if the data have it.
+        As :meth:`TestPlayer.play` gives it. Where there are verifiers it gets ``decision`` and
+        ``correct``: the first one's decision, and whether it is y; and ``wl_score`` if the data
+        have it.
     dataset
         What was played.
     agent_names, verifier_names
@@ -241,9 +253,9 @@ def complete_table(table: Table, dataset: TensorDictDataset, deciders: list[str]
     Returns
     -------
     Metrics
-        ``num_datapoints``, ``accuracy``, and each decider's accuracy.
+        ``num_datapoints``, and if anybody decides, ``accuracy`` and each decider's.
     """
-    metrics: Metrics = {"num_datapoints": float(len(table["y"]))}
+    metrics: Metrics = {"num_datapoints": float(len(table["datapoint_id"]))}
     for name in deciders:
         decisions = table[f"decision.{name}"]
         right = [d == y for d, y in zip(decisions, table["y"], strict=True)]

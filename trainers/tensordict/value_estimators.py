@@ -39,12 +39,19 @@ def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
 
 
 def acting_mask(rollouts: TensorDictBase) -> Tensor:
-    """Say which agents act and are not done yet: bool ``[*B, A]``."""
-    acting: Tensor = rollouts.get(("agents", "active")).any(-1)
+    """Say which agents act and are not done yet: bool ``[*B, A]``.
+
+    Everybody acts where the frames say nothing about it; A is that of the observations then.
+    """
+    active = rollouts.get(("agents", "active"), None)
     done = rollouts.get(("agents", "done"), None)
-    if done is not None:
-        acting = acting & ~done
-    return acting
+    if active is None:
+        if done is not None:
+            return torch.logical_not(done)
+        some = rollouts.get(("agents", "observation"))
+        return torch.ones(some.shape[:-1], dtype=torch.bool, device=some.device)
+    acting: Tensor = active.any(-1)
+    return acting if done is None else acting & ~done
 
 
 class GeneralizedAdvantageEstimator(nn.Module):
@@ -71,19 +78,23 @@ class GeneralizedAdvantageEstimator(nn.Module):
         Parameters
         ----------
         rollouts
-            ``[E, T]``, with the reward under ``next``. Where the batch cuts an episode off,
-            ``("next", "agents", "value")`` counts if ``("next", "agents", "value_known")``.
+            ``[E, T]``, with the reward under ``next``. Where the batch cuts an episode off, or
+            a time limit does (``("next", "agents", "truncated")``), what follows is worth
+            ``("next", "agents", "value")`` if ``("next", "agents", "value_known")``.
         **unused
             TorchRL's estimators take ``params`` and ``target_params``; there are none here.
         """
         value = rollouts.get(self.keys["value"])
+        ends = episode_ends(rollouts, value.shape[-1])
+        truncated = rollouts.get(("next", "agents", "truncated"), None)
         estimate = gae(
             rollouts.get(_next(self.keys["reward"])),
             value,
             acting_mask(rollouts),
-            episode_ends(rollouts, value.shape[-1]),
+            ends,
             gamma=self.gamma,
             lmbda=self.lmbda,
+            terminated=None if truncated is None else ends & ~truncated,
             final_value=rollouts.get(("next", "agents", "value"), None),
             final_known=rollouts.get(("next", "agents", "value_known"), None),
         )

@@ -1,0 +1,138 @@
+"""``ActorCritic``: all agents of an experiment as one module, as trainers see them.
+
+Whatever is played: games of messages (:mod:`ratchet.agents.combined`), or environments with
+observations and actions of their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ratchet.errors import StateError
+
+if TYPE_CHECKING:
+    import torch
+    from tensordict import TensorDictBase
+
+    from ratchet.agents.lr_groups import ParameterGroup
+    from ratchet.parameters.trainers import RlParameters
+
+Key = str | tuple[str, ...]
+
+
+class Normalizer(nn.Module, ABC):
+    """Shifts and scales observations; the identity until it is fitted. Its buffers are saved."""
+
+    keys: tuple[Key, ...]
+    """What it reads of frames."""
+
+    @abstractmethod
+    def fit(self, frames: TensorDictBase) -> None:
+        """Fit it to frames of any batch size."""
+
+
+class ActorCritic(nn.Module, ABC):
+    """All agents as one actor and critic with an agent dimension.
+
+    Shape letters: B frames, A agents in the order of ``agent_names``. A subclass has ``parts``:
+    agent → name → module, the agents' own modules and no copies.
+    """
+
+    agent_names: tuple[str, ...]
+    parts: nn.ModuleDict
+    normalizer: Normalizer
+
+    @property
+    @abstractmethod
+    def observation_keys(self) -> tuple[Key, ...]:
+        """What :meth:`act` and :meth:`values` read of frames."""
+
+    @property
+    @abstractmethod
+    def action_keys(self) -> tuple[Key, ...]:
+        """The actions that :meth:`act` adds."""
+
+    @property
+    def frame_keys(self) -> tuple[Key, ...]:
+        """What :meth:`evaluate` reads of frames."""
+        return (*self.observation_keys, *self.action_keys)
+
+    @abstractmethod
+    def act(
+        self,
+        td: TensorDictBase,
+        *,
+        generators: Mapping[str, torch.Generator] | None = None,
+        deterministic: bool = False,
+        cache: Any = None,  # noqa: ANN401 -- each kind of agents has its own
+    ) -> TensorDictBase:
+        """Choose actions for one step of a rollout, without gradients.
+
+        Parameters
+        ----------
+        td
+            Frames [B]. ``agents`` gets the actions, ``log_prob`` and ``value``.
+        generators
+            One for each agent; torch's global generator when None.
+        deterministic
+            Whether to take the likeliest actions.
+        cache
+            From :meth:`new_cache`.
+        """
+
+    @abstractmethod
+    def evaluate(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> TensorDictBase:
+        """Evaluate the actions in frames [B], with gradients.
+
+        Returns
+        -------
+        TensorDictBase
+            ``agents``' log_prob, entropy and value, f32 [B, A]; 0 where an agent does not act or
+            is not among ``agents``.
+        """
+
+    @abstractmethod
+    def values(
+        self,
+        td: TensorDictBase,
+        acting: Tensor | None = None,
+        *,
+        generators: Mapping[str, torch.Generator] | None = None,
+    ) -> Tensor:
+        """Estimate returns only: f32 [B, A], 0 where ``acting`` bool [B, A] is false."""
+
+    @abstractmethod
+    def parameter_groups(
+        self, rl: RlParameters, *, solo: bool = False, solo_body_factor: bool = True
+    ) -> list[ParameterGroup]:
+        """Divide all agents' parameters by learning rate."""
+
+    def new_cache(self) -> Any:  # noqa: ANN401 -- each kind of agents has its own
+        """Make what is kept within one rollout with fixed weights; nothing by default."""
+        return None
+
+    def bind(self, source: Any) -> None:  # noqa: ANN401 -- of the agents' kind
+        """Say which environment has what observations leave out; nothing by default."""
+
+    @contextmanager
+    def bound_to(self, source: Any) -> Iterator[None]:  # noqa: ANN401
+        """Be bound to an environment for a while."""
+        yield
+
+    def get_dist(self, td: TensorDictBase) -> Any:  # noqa: ANN401
+        """Give the distribution over all agents' actions in frames [B], with gradients."""
+        raise StateError(f"{type(self).__name__}: its distributions cannot be had by themselves.")
+
+    def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:
+        """Predict the label of datapoints without any play: logits f32 [B, 2]."""
+        raise StateError(
+            f"agent {agent_name!r}: there are no labels to predict in this scenario. Set"
+            " pretrain_agents: false and take a trainer of reinforcement learning."
+        )

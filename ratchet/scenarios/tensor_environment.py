@@ -1,0 +1,160 @@
+"""``TensorEnvironment``: what trainers of local networks play on.
+
+One step advances all episodes. :mod:`ratchet.scenarios.environment` has the games of messages;
+:mod:`ratchet.scenarios.gymnasium` all others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ratchet.errors import DataError, StateError
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.rollout_shape import RolloutShape
+
+Key = str | tuple[str, str]
+
+
+class TensorEnvironment(ABC):
+    """Episodes side by side, each about one datapoint; E episodes, A agents.
+
+    A state is a tensordict [E] with ``datapoint_id``, ``seed`` int64 and ``done``, ``terminated``
+    bool: the episode is over where either is true. Under ``agents`` there may be ``active`` bool
+    [E, A, ...]: who acts, everybody if it is missing; and ``done`` bool [E, A]: whose part in the
+    episode is over before the others'.
+
+    A step gives the next states and ``("agents", "reward")`` f32 [E, A]. Where a time limit cuts
+    an agent off that could have gone on, ``("agents", "truncated")`` bool [E, A] is true: its
+    return is then estimated from the last observation. Without that key every end is a true one.
+    ``("agents", "episode_reward")`` f32 [E, A], if given, sums the rewards since the beginning.
+
+    Parameters
+    ----------
+    hyper_params, protocol_handler
+        The experiment's.
+    dataset
+        What episodes are about.
+    train
+        Whether this is the training environment.
+    device
+        Where the dataset and all states lie.
+    """
+
+    outcome_keys: ClassVar[tuple[Key, ...]]
+    """What of a step's result belongs to the step: ends and rewards."""
+    hidden_keys: ClassVar[tuple[str, ...]] = ()
+    """What of a state no agent sees and nobody learns from: left out of rollouts."""
+    carries_episodes: bool = False
+    """Whether an iteration goes on with the episodes that the one before left unfinished."""
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.hyper_params = hyper_params
+        self.protocol_handler = protocol_handler
+        self.train = train
+        self.device = torch.device(device)
+        self.dataset = dataset if self.device.type == "cpu" else dataset.to(self.device)
+        self._shape = self._rollout_shape()
+
+    @abstractmethod
+    def _rollout_shape(self) -> RolloutShape:
+        """Find how many episodes are played side by side in one iteration, and how long."""
+
+    @abstractmethod
+    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
+
+    @abstractmethod
+    def step(self, td: TensorDictBase) -> TensorDict:
+        """Play what the agents do in states [E], which are left as they are."""
+
+    @abstractmethod
+    def reset_where(
+        self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
+    ) -> TensorDictBase:
+        """Begin new episodes where ``mask`` bool [E] is true, and keep the other states.
+
+        Parameters
+        ----------
+        td
+            What :meth:`step` gave, with or without what belongs to the step.
+        mask
+            bool [E].
+        ids, seeds
+            int64 [k], one for each true value of ``mask``, in order.
+        """
+
+    @property
+    def num_envs(self) -> int:
+        """Episodes side by side in one iteration; :meth:`reset` takes any number."""
+        return self._shape.num_envs
+
+    @property
+    def steps_per_env_per_iteration(self) -> int:
+        """Steps of each of them in one iteration."""
+        return self._shape.steps
+
+    @property
+    def frames_per_batch(self) -> int:
+        """Frames in one iteration."""
+        return self._shape.frames
+
+    @property
+    def batch_size(self) -> torch.Size:
+        """[E]."""
+        return torch.Size([self.num_envs])
+
+    def own(self) -> Self:
+        """Give an environment like this on which nobody else plays.
+
+        Itself, if all that an episode's next step depends on is in its state.
+        """
+        return self
+
+    def close(self) -> None:  # noqa: B027 -- most have nothing to let go of
+        """Let go of what :meth:`own` has made."""
+
+    def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """Give all that is needed to go on with episodes, as tensors by name.
+
+        Raises
+        ------
+        StateError
+            If the environment does not carry episodes over.
+        """
+        raise StateError(f"{type(self).__name__} begins anew in each iteration.")
+
+    def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
+        """Give the states [E] that :meth:`save_episodes` was given."""
+        raise StateError(f"{type(self).__name__} begins anew in each iteration.")
+
+    def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
+        """Give what agents see of datapoints beside their observations; nothing by default."""
+        return TensorDict({}, batch_size=datapoint_id.shape)
+
+
+def check_new_episodes(mask: Tensor, ids: Tensor, seeds: Tensor) -> Tensor:
+    """Check that there is a datapoint and a seed for every new episode; give their indices."""
+    where = mask.nonzero().flatten()
+    if where.shape != ids.shape or where.shape != seeds.shape:
+        raise DataError(
+            f"reset_where: got {len(ids)} datapoints and {len(seeds)} seeds for {len(where)}"
+            " episodes, expected one of each for every true value of the mask."
+        )
+    return where
