@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from flows.result import ExperimentResult
     from flows.run import resume_experiment, run_experiment
     from flows.sweep_flow import sweep
+    from flows.sweeping import run_sweep
 
 __all__ = [
     "ExperimentResult",
@@ -25,6 +26,7 @@ __all__ = [
     "plan_experiment",
     "resume_experiment",
     "run_experiment",
+    "run_sweep",
     "sweep",
 ]
 
@@ -36,6 +38,7 @@ _HOMES = {
     "plan_experiment": "flows.planning",
     "resume_experiment": "flows.run",
     "run_experiment": "flows.run",
+    "run_sweep": "flows.sweeping",
     "sweep": "flows.sweep_flow",
 }
 

@@ -1,21 +1,27 @@
-"""The ``sweep`` flow: one experiment for each point of a grid, one after the other."""
+"""The ``sweep`` flow: one experiment for each point of a grid, one after the other or side by side.
+
+A sweep that is started again goes on: what its members have finished is found in the store.
+"""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.experiment_flow import experiment
-from flows.identity import absolute_settings, read_arms, stable_run_id
-from ratchet.errors import ParameterError, StageFailedError
+from flows.identity import MAIN_ARM, absolute_settings
+from flows.sweep_members import SweepMember, sweep_id, sweep_members
+from flows.sweep_processes import MakeRequest, MemberDone, play_side_by_side
+from ratchet.errors import StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-
-logger = logging.getLogger(__name__)
+from ratchet.tracking.environment import command_line
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
+from trainers.progress import IterationContext
 
 
 @flow(name="sweep", persist_result=False, validate_parameters=False)
@@ -25,6 +31,7 @@ async def sweep(
     settings: dict[str, Any] | None = None,
     arms: dict[str, dict[str, Any]] | None = None,
     name: str = "sweep",
+    parallel: int = 1,
 ) -> list[dict[str, Any]]:
     """Run an experiment for every combination of values; they share what they can.
 
@@ -37,40 +44,116 @@ async def sweep(
     grid
         Dotted path → the values to try.
     name
-        The sweep's name, from which the members' ids are made.
-    """
-    base = HyperParameters.from_dict(hyper_params)
-    chosen = absolute_settings(ExperimentSettings.from_dict(settings or {}))
-    results, failures = [], []
-    for number, changes in enumerate(grid_points(grid)):
-        member = base.replace(changes)
-        run_id = stable_run_id(f"{name}-{number}", read_arms(member, arms))
-        own = chosen.model_copy(update={"run_id": run_id, "tags": {**chosen.tags, "sweep": name}})
-        state = await experiment.with_options(flow_run_name=run_id)(
-            member.to_dict(), own.to_dict(), arms, name, return_state=True
-        )
-        if state.is_completed():
-            results.append(await state.aresult())
-        else:
-            failures.append(f"{run_id} ({_describe(changes)}): {state.message}")
-    if failures:
-        raise StageFailedError("\n".join(failures))
-    return results
-
-
-def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """List the combinations of a grid, the last parameter changing fastest.
+        The experiment's name, from which the members' ids are made.
+    parallel
+        How many members run at a time, each in a process of its own. With one they are subflows of
+        this flow.
 
     Raises
     ------
     ParameterError
-        If a parameter has no values.
+        If a combination makes no sense; nothing has been run then.
+    StageFailedError
+        If members failed, with the commands that go on.
     """
-    for path, values in grid.items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ParameterError(f"sweep: {path}: got {values!r}, expected a list of values.")
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    chosen = absolute_settings(ExperimentSettings.from_dict(settings or {}))
+    base = HyperParameters.from_dict(hyper_params)
+    members = await asyncio.to_thread(sweep_members, base, grid, arms, name=name, settings=chosen)
+    folder = _write_record(members, grid, chosen, name)
+    results: dict[str, dict[str, Any]] = {}
+    failures: dict[str, str] = {}
+
+    def request(member: SweepMember) -> dict[str, Any]:
+        return _request(member, chosen, folder.name, name)
+
+    def done(member: SweepMember, answer: dict[str, Any]) -> None:
+        if "result" in answer:
+            results[member.run_id] = answer["result"]
+        else:
+            failures[member.run_id] = f"{member.label}: {answer['error']}"
+
+    if parallel > 1:
+        await _play_in_processes(members, request, done, parallel, folder)
+    else:
+        for member in members:
+            done(member, await _play_here(member, request(member)))
+    if failures:
+        raise StageFailedError(_describe_failures(failures, len(members)))
+    return [results[member.run_id] for member in members]
 
 
-def _describe(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{path}={value}" for path, value in changes.items())
+async def _play_here(member: SweepMember, request: dict[str, Any]) -> dict[str, Any]:
+    """Run a member as a subflow."""
+    named = experiment.with_options(flow_run_name=member.run_id)
+    main, others = _split(request["arms"])
+    state = await named(main, request["settings"], others, request["name"], return_state=True)
+    if state.is_completed():
+        return {"result": await state.aresult()}
+    return {"error": str(state.message)}
+
+
+async def _play_in_processes(
+    members: Sequence[SweepMember],
+    request: MakeRequest,
+    done: MemberDone,
+    parallel: int,
+    folder: Path,
+) -> None:
+    """Run members side by side, with a step of progress for each that ends."""
+    with IterationContext(len(members)) as progress:
+        progress.set_description("Sweep")
+
+        def done_and_told(member: SweepMember, answer: dict[str, Any]) -> None:
+            done(member, answer)
+            progress.set_description(f"Sweep · {member.label}")
+            metrics = answer.get("result", {}).get("metrics", {}).get(MAIN_ARM, {})
+            progress.set_postfix(metrics.get("test", {}))
+            progress.step()
+
+        await play_side_by_side(
+            members, request, done_and_told, num_processes=parallel, log_folder=folder
+        )
+
+
+def _request(
+    member: SweepMember, settings: ExperimentSettings, sweep: str, name: str
+) -> dict[str, Any]:
+    """Give all that running a member needs, as plain data."""
+    own = {
+        "run_id": member.run_id,
+        "parent_run_id": sweep,
+        "tags": {**settings.tags, "sweep": sweep},
+    }
+    return {
+        "arms": {arm: params.to_dict() for arm, params in member.arms.items()},
+        "settings": settings.model_copy(update=own).to_dict(),
+        "name": name,
+    }
+
+
+def _split(arms: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    return arms[MAIN_ARM], {arm: data for arm, data in arms.items() if arm != MAIN_ARM}
+
+
+def _write_record(
+    members: Sequence[SweepMember],
+    grid: dict[str, list[Any]],
+    settings: ExperimentSettings,
+    name: str,
+) -> Path:
+    record = SweepRecord(
+        sweep_id=sweep_id(name, members),
+        name=name,
+        grid=grid,
+        members=[SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in members],
+        command=command_line(),
+    )
+    return write_sweep(settings.runs, record)
+
+
+def _describe_failures(failures: dict[str, str], num_members: int) -> str:
+    lines = [f"{len(failures)} of {num_members} members failed:"]
+    for run_id, text in failures.items():
+        lines += [f"  {text}", f"    ratchet resume {run_id}"]
+    lines.append("The others are finished. The same command goes on with those that failed.")
+    return "\n".join(lines)

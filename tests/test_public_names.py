@@ -45,7 +45,8 @@ NAMES = {
         "fork_experiment": "run, from_stage, changes, settings",
         "plan_experiment": "hyper_params, settings, *, arms, keep",
         "experiment": "hyper_params, settings, arms, name, keep, force",
-        "sweep": "hyper_params, grid, settings, arms, name",
+        "run_sweep": "hyper_params, grid, settings, *, arms, name, parallel",
+        "sweep": "hyper_params, grid, settings, arms, name, parallel",
         "ExperimentResult": None,
     },
 }

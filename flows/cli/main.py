@@ -12,7 +12,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flows.cli import analysing, doctor, language_models, listing, plan, running, runs, stack
+from flows.cli import (
+    analysing,
+    doctor,
+    language_models,
+    listing,
+    plan,
+    running,
+    runs,
+    stack,
+    sweeping,
+)
 from flows.cli.messages import print_error, print_plain
 from ratchet.errors import RatchetError
 
@@ -79,6 +89,7 @@ def ratchet(
 app.command()(running.run)
 app.command()(running.resume)
 app.command()(running.fork)
+app.command()(sweeping.sweep)
 app.command()(plan.plan)
 app.command()(analysing.analyse)
 app.command()(runs.report)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import TrackingError
+from ratchet.tracking.files import locked
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -52,25 +53,35 @@ def connect(tracking_uri: str) -> MlflowClient:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    with tracking_errors(tracking_uri):
-        if tracking_uri.startswith("sqlite:///"):
-            database = Path(tracking_uri.removeprefix("sqlite:///"))
-            database.parent.mkdir(parents=True, exist_ok=True)
+    with tracking_errors(tracking_uri), _sole_maker(tracking_uri):
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=tracking_uri)
 
 
 @contextlib.contextmanager
+def _sole_maker(tracking_uri: str) -> Iterator[None]:
+    """Let one process at a time open a local database: two that make a new one both fail."""
+    if not tracking_uri.startswith("sqlite:///"):
+        yield
+        return
+    database = Path(tracking_uri.removeprefix("sqlite:///"))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with locked(database.parent / f".{database.name}.lock"):
+        yield
+
+
+@contextlib.contextmanager
 def tracking_errors(tracking_uri: str) -> Iterator[None]:
     """Turn what MLflow and the libraries under it raise into ``TrackingError``."""
+    from alembic.util.exc import CommandError
     from mlflow.exceptions import MlflowException
     from requests.exceptions import RequestException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+    except (MlflowException, RequestException, SQLAlchemyError, CommandError, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TrackingError(
             f"tracking at {tracking_uri} failed: {reason[:300]}. The run folder has everything;"

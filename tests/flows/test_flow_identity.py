@@ -58,7 +58,7 @@ def test_importing_flows_and_planning_needs_no_prefect_or_torch():
 
 def test_sweep_points_and_fork_stages_are_read():
     from flows.forking import parse_stage
-    from flows.sweep_flow import grid_points
+    from flows.sweep_grid import grid_points
 
     assert grid_points({"seed": [0, 1], "rl.lr": [0.1]}) == [
         {"seed": 0, "rl.lr": 0.1},

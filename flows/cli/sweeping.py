@@ -1,0 +1,104 @@
+"""``ratchet sweep``: one experiment for each combination of values, and how each has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.messages import print_plain, print_table
+from flows.cli.running import ExperimentPath, NoProgress
+from ratchet.errors import ParameterError
+
+if TYPE_CHECKING:
+    from flows.sweep_members import SweepMember
+
+Assignments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[a.b=VALUES]...",
+        help="What varies, e.g. seed=0..4 interaction_protocol=nip,adp; a single value is for all.",
+    ),
+]
+Parallel = Annotated[
+    int, typer.Option("--parallel", "-j", min=1, help="How many run at a time, in processes.")
+]
+
+
+def sweep(
+    file: ExperimentPath,
+    assignments: Assignments,
+    parallel: Parallel = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the members.")] = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Run an experiment for every combination of values, or go on with it.
+
+    Members are the runs that `ratchet run` makes of the same values; they share finished stages.
+    One that fails does not keep the others from running.
+    """
+    from flows.identity import absolute_settings
+    from flows.sweep_grid import read_grid
+    from ratchet.parameters.loading import load_experiment
+
+    grid, overrides = read_grid(assignments)
+    experiment = load_experiment(file, overrides)
+    settings = absolute_settings(experiment.settings)
+    if settings.run_id is not None:
+        raise ParameterError(
+            f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has an id of its"
+            " own. Leave it out."
+        )
+    if not dry_run:  # Prefect's server starts while this process imports what members need
+        from flows.run import prepare_process
+
+        prepare_process(settings)
+    from flows.sweep_members import sweep_id, sweep_members
+
+    members = sweep_members(
+        experiment.hyper_params,
+        grid,
+        experiment.arm_changes,
+        name=experiment.name,
+        settings=settings,
+    )
+    ident = sweep_id(experiment.name, members)
+    print_plain(f"Sweep {ident}: {len(members)} members")
+    if dry_run:
+        print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
+        return
+    from flows.cli.progress import shown_progress
+    from flows.sweeping import run_sweep
+
+    try:
+        total = len(members) if parallel > 1 else None
+        with shown_progress("none" if no_progress else settings.progress, total):
+            run_sweep(
+                experiment.hyper_params,
+                grid,
+                settings,
+                arms=experiment.arm_changes,
+                name=experiment.name,
+                parallel=parallel,
+            )
+    finally:
+        _print_members(members, Path(settings.runs))
+    print_plain(f"Compare  ratchet compare {ident}")
+
+
+def _print_members(members: list[SweepMember], runs: Path) -> None:
+    """Print how each member stands, from its run folder."""
+    from flows.cli.results import result_rows
+    from ratchet.tracking.run_folder import RunFolder
+
+    rows = []
+    for member in members:
+        if not (runs / member.run_id / "manifest.json").exists():
+            rows.append((member.run_id, member.label, "not begun", ""))
+            continue
+        folder = RunFolder(runs / member.run_id)
+        tests = [row for row in result_rows(folder) if row[1] == "test"]
+        accuracies = ", ".join(f"{arm} {value}" for arm, _, value, _, _ in tests)
+        rows.append((member.run_id, member.label, folder.manifest.status, accuracies))
+    print_table("", ("run", "changes", "status", "accuracy"), rows)

@@ -1,0 +1,83 @@
+"""``sweep.json``: which runs are the members of a sweep. Read with no server.
+
+Lies in a folder beside the runs' own; how each member stands is in its run folder.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ratchet.errors import DataError
+from ratchet.tracking.files import write_atomically
+
+FILE_NAME = "sweep.json"
+
+
+class SweepMemberRecord(BaseModel):
+    """One member: its run's id, and what it changes by dotted path."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    changes: dict[str, Any]
+
+
+class SweepRecord(BaseModel):
+    """What ``sweep.json`` holds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: int = 1
+    sweep_id: str
+    name: str
+    created: float = Field(default_factory=time.time)
+    grid: dict[str, list[Any]]
+    members: list[SweepMemberRecord]
+    command: list[str] = Field(default_factory=list)
+
+
+def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
+    """Write a sweep's folder, and give it; a sweep that goes on keeps its time of creation."""
+    folder = Path(runs) / record.sweep_id
+    folder.mkdir(parents=True, exist_ok=True)
+    known = read_sweep(runs, record.sweep_id)
+    if known is not None:
+        record = record.model_copy(update={"created": known.created})
+    content = json.dumps(record.model_dump(mode="json"), indent=1)
+    write_atomically(folder / FILE_NAME, content)
+    return folder
+
+
+def read_sweep(runs: Path | str, name: str) -> SweepRecord | None:
+    """Read a sweep by its id, the beginning of it, or its folder; None if there is no such.
+
+    Raises
+    ------
+    DataError
+        If several ids begin so, or the file is damaged.
+    """
+    for file in (Path(runs) / name / FILE_NAME, Path(name) / FILE_NAME):
+        if name and file.exists():
+            return _read(file)
+    fitting = [
+        f for f in sorted(Path(runs).glob(f"*/{FILE_NAME}")) if f.parent.name.startswith(name)
+    ]
+    if len(fitting) > 1:
+        names = ", ".join(file.parent.name for file in fitting)
+        raise DataError(f"{name!r} is the beginning of {len(fitting)} sweeps: {names}.")
+    return _read(fitting[0]) if fitting and name else None
+
+
+def _read(file: Path) -> SweepRecord:
+    try:
+        return SweepRecord.model_validate_json(file.read_bytes())
+    except (ValidationError, ValueError) as error:
+        raise DataError(
+            f"{file}: not a record of a sweep ({error}). Remove it and run the sweep again;"
+            " finished stages are found in the store."
+        ) from error

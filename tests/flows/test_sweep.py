@@ -1,0 +1,144 @@
+"""Sweeps: members share stages, one that fails or dies leaves the others alone, and all go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from flows import run_sweep
+from flows.cli.environment import prepare_environment
+from ratchet.errors import StageFailedError
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.run_folder import RunFolder, list_runs
+from ratchet.tracking.sweep_folder import read_sweep
+
+pytestmark = pytest.mark.slow
+
+GRID = {"rl.lr": [0.1, 0.2], "seed": [0, 1]}
+SHARED = {"graph_isomorphism__dataset_seed": 0, "pretrain_agents": False}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(lab, monkeypatch):
+    monkeypatch.setenv("TINY_LOG", str(lab.log))
+    prepare_environment(lab.folder / "home")
+
+
+def sweep(lab, grid=None, *, parallel=1, **changes):
+    chosen = ExperimentSettings.from_dict(lab.settings())
+    parameters = lab.hyper_params(**{**SHARED, **changes})
+    return run_sweep(parameters, grid or GRID, chosen, name="tiny", parallel=parallel)
+
+
+def statuses(lab):
+    return {folder.run_id: folder.manifest.status for folder in list_runs(lab.folder / "runs")}
+
+
+def test_members_share_what_they_can_and_a_second_sweep_finds_everything(lab):
+    results = sweep(lab)
+    done = lab.done()
+    # tests read the seed but not the learning rate, and iterations read both
+    assert Counter(what.split()[0] for what in done) == {"train": 4 * 7, "test": 4}
+    datasets = {
+        record.key
+        for folder in list_runs(lab.folder / "runs")
+        for record in folder.manifest.stages
+        if record.stage == "build_scenario"
+    }
+    assert len(datasets) == 1
+    again = sweep(lab)
+    assert [result.made for result in again] == [0, 0, 0, 0]
+    assert [result.states for result in again] == [result.states for result in results]
+    assert lab.done() == done
+
+
+def test_one_after_the_other_and_side_by_side_come_to_the_same(lab, new_lab, monkeypatch):
+    other = new_lab()
+    first = sweep(lab)
+    monkeypatch.setenv("TINY_LOG", str(other.log))
+    second = sweep(other, parallel=2)
+    assert [r.run_id for r in first] == [r.run_id for r in second]
+    assert [r.metrics for r in first] == [r.metrics for r in second]
+    assert [lab.weights(r.to_dict()) for r in first] == [other.weights(r.to_dict()) for r in second]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_failing_member_leaves_the_others_alone_and_the_same_command_goes_on(
+    lab, monkeypatch, parallel
+):
+    once = lab.folder / "once"
+    monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=raise;once={once}")
+    with pytest.raises(StageFailedError, match=r"1 of 4 members failed") as failure:
+        sweep(lab, parallel=parallel)
+    by_status = Counter(statuses(lab).values())
+    assert by_status == {"completed": 3, "failed": 1}
+    (failed,) = [run for run, status in statuses(lab).items() if status == "failed"]
+    assert f"ratchet resume {failed}" in str(failure.value)
+    assert "The same command goes on" in str(failure.value)
+    before = len(lab.done())
+    results = sweep(lab, parallel=parallel)
+    assert len(results) == 4
+    assert set(statuses(lab).values()) == {"completed"}
+    # three of its seven iterations were stored when it failed
+    assert Counter(what.split()[0] for what in lab.done()[before:]) == {"train": 4, "test": 1}
+
+
+def test_a_member_whose_process_is_killed_is_the_only_one_that_fails(lab, monkeypatch):
+    once = lab.folder / "once"
+    monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
+    with pytest.raises(StageFailedError, match=r"ended by signal SIGKILL"):
+        sweep(lab, parallel=2)
+    assert Counter(statuses(lab).values()) == {"completed": 3, "failed": 1}
+    (failed,) = [run for run, status in statuses(lab).items() if status == "failed"]
+    manifest = RunFolder(lab.folder / "runs" / failed).manifest
+    assert "SIGKILL" in str(manifest.error)
+    monkeypatch.delenv("RATCHET_FAULT")
+    assert len(sweep(lab, parallel=2)) == 4
+
+
+def test_processes_end_with_a_sweep_that_is_killed(lab):
+    """Otherwise they would train on, unseen, beside those of the sweep that goes on."""
+    request = {
+        "hyper_params": lab.hyper_params(**SHARED),
+        "settings": lab.settings(),
+        "grid": GRID,
+    }
+    code = (
+        "import json, sys; from flows import run_sweep;"
+        "from ratchet.parameters.settings import ExperimentSettings;"
+        "r = json.loads(sys.argv[1]);"
+        "run_sweep(r['hyper_params'], r['grid'],"
+        " ExperimentSettings.from_dict(r['settings']), name='tiny', parallel=2)"
+    )
+    environment = {**lab.child_environment(), "TINY_SECONDS": "1"}
+    process = subprocess.Popen([sys.executable, "-c", code, json.dumps(request)], env=environment)
+    wait_for(lambda: lab.done())
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 2
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+
+
+def test_the_sweep_knows_its_members(lab):
+    results = sweep(lab, {"seed": [0, 1]})
+    record = read_sweep(lab.folder / "runs", "tiny-sweep")
+    assert [member.run_id for member in record.members] == [result.run_id for result in results]
+    assert [member.changes for member in record.members] == [{"seed": 0}, {"seed": 1}]
+    manifest = RunFolder(results[0].folder).manifest
+    assert manifest.parent_run_id == record.sweep_id
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,132 @@
+"""What a sweep consists of: grids are read, members are the runs that `ratchet run` makes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flows.identity import MAIN_ARM, stable_run_id
+from flows.sweep_grid import grid_points, read_grid
+from flows.sweep_members import sweep_id, sweep_members
+from ratchet.errors import DataError, ParameterError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.loading import load_experiment
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.sweep_folder import (
+    SweepMemberRecord,
+    SweepRecord,
+    read_sweep,
+    write_sweep,
+)
+
+FILE = """
+scenario: graph_isomorphism
+trainer: vanilla_ppo
+dataset: generated
+rl: {num_iterations: 3}
+arms:
+  slow: {rl.lr: 0.1}
+"""
+
+
+def members_of(grid, arms=None, **changes):
+    plain = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
+    base = HyperParameters(**{**plain, **changes})
+    return sweep_members(base, grid, arms, name="exp", settings=ExperimentSettings())
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("seed=0..4", [0, 1, 2, 3, 4]),
+        ("seed=-1..1,7", [-1, 0, 1, 7]),
+        ("interaction_protocol=nip,adp", ["nip", "adp"]),
+        ("rl.lr=1e-3, 0.01", [0.001, 0.01]),
+        ("rl.anneal_lr=true,false", [True, False]),
+        ("rl.frames_per_batch=null,64", [None, 64]),
+        ("graph_isomorphism.graph_sizes=[7,8],[9]", [[7, 8], [9]]),
+        ("dataset='a,b',c", ["a,b", "c"]),
+    ],
+)
+def test_ranges_and_lists_are_read(text, values):
+    assert read_grid([text]) == ({text.partition("=")[0]: values}, [])
+
+
+def test_a_single_value_is_the_same_for_all_members():
+    grid, overrides = read_grid(["seed=0,1", "rl.lr=0.1", "settings.home=/x", "a.sizes=[7,8]"])
+    assert grid == {"seed": [0, 1]}
+    assert overrides == ["rl.lr=0.1", "settings.home=/x", "a.sizes=[7,8]"]
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["seed"], "expected a.b=VALUES"),
+        (["=3"], "expected a.b=VALUES"),
+        (["seed="], "no values"),
+        (["seed=4..0"], "ends before it begins"),
+        (["seed=0..2,1"], "1 stands there twice"),
+        (["seed=0,1", "seed=2"], "seed stands there twice"),
+        (["settings.num_threads=1,2"], "expected a single value"),
+        (["seed=[0"], "bad YAML"),
+    ],
+)
+def test_what_is_no_grid_is_refused(assignments, message):
+    with pytest.raises(ParameterError, match=message):
+        read_grid(assignments)
+
+
+def test_every_combination_is_a_member_and_the_last_parameter_changes_fastest():
+    points = grid_points({"interaction_protocol": ["nip", "adp"], "seed": [0, 1]})
+    assert [tuple(point.values()) for point in points] == [
+        ("nip", 0),
+        ("nip", 1),
+        ("adp", 0),
+        ("adp", 1),
+    ]
+    assert grid_points({}) == [{}]
+
+
+def test_a_member_is_the_run_of_the_same_command_and_a_longer_sweep_has_the_same_members(tmp_path):
+    file = tmp_path / "exp.yaml"
+    file.write_text(FILE)
+    base = load_experiment(file)
+    grid = {"interaction_protocol": ["nip", "adp"], "seed": [0, 1]}
+    settings = ExperimentSettings()
+    arguments = {"name": base.name, "settings": settings}
+    members = sweep_members(base.hyper_params, grid, base.arm_changes, **arguments)
+    alone = load_experiment(file, ["seed=1", "interaction_protocol=adp"])
+    arms = {MAIN_ARM: alone.hyper_params, **alone.arms}
+    assert members[3].run_id == stable_run_id("exp", arms)
+    assert members[3].arms["slow"].seed == 1
+    longer = sweep_members(
+        base.hyper_params, {**grid, "seed": [0, 1, 2]}, base.arm_changes, **arguments
+    )
+    assert {member.run_id for member in members} < {member.run_id for member in longer}
+    assert sweep_id("exp", members) == sweep_id("exp", members[::-1])
+    assert sweep_id("exp", members) != sweep_id("exp", longer)
+
+
+def test_a_combination_that_makes_no_sense_is_refused_before_anything_runs():
+    with pytest.raises(ParameterError, match=r"trainer=pure_text_ei.*\n.*chat models"):
+        members_of({"trainer": ["vanilla_ppo", "pure_text_ei"]})
+    with pytest.raises(ParameterError, match=r"rl.lr=-1"):
+        members_of({"rl.lr": [0.1, -1]})
+
+
+def test_the_record_is_found_by_its_beginning_and_keeps_its_time(tmp_path):
+    member = SweepMemberRecord(run_id="exp-1", changes={"seed": 0})
+    record = SweepRecord(sweep_id="exp-sweep-12", name="exp", grid={"seed": [0]}, members=[member])
+    folder = write_sweep(tmp_path, record)
+    again = write_sweep(tmp_path, record.model_copy(update={"created": 0.0}))
+    assert folder == again
+    assert read_sweep(tmp_path, "exp-sweep") == record
+    assert read_sweep(tmp_path, str(folder)) == record
+    assert read_sweep(tmp_path, "other") is None
+    write_sweep(tmp_path, record.model_copy(update={"sweep_id": "exp-sweep-34"}))
+    with pytest.raises(DataError, match="exp-sweep-12, exp-sweep-34"):
+        read_sweep(tmp_path, "exp-sweep")
+    (folder / "sweep.json").write_text(json.dumps({"name": 3}))
+    with pytest.raises(DataError, match="not a record of a sweep"):
+        read_sweep(tmp_path, "exp-sweep-12")
