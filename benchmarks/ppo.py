@@ -2,6 +2,8 @@
 
 Run with ``python benchmarks/ppo.py [--iterations N]``. Two settings: the default networks on nip,
 and small ones on adp. CPU time of this process on one thread; the first iteration is a warm-up.
+The bars stem from a certain machine; what plain bodies take, measured before each iteration,
+tells how much slower this one is at that moment.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from plain_body import DEEP_BODY, DEFAULT_BODY, SHALLOW_BODY, BodyPass
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
@@ -33,13 +37,33 @@ COMMON: dict[str, Any] = {
     "dataset": "generated",
     "graph_isomorphism": {"num_pairs": 1000},
 }
-SETTINGS: dict[str, tuple[float, dict[str, Any]]] = {
-    "nip, default networks, 1,000 frames, minibatch 64": (
+PASSES = 5
+"""Passes of each plain body between two iterations."""
+REFERENCE_MS = {DEFAULT_BODY: 20.0, DEEP_BODY: 14.0, SHALLOW_BODY: 10.0}
+"""What a plain pass takes on the machine that the bars come from."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, how fast it has to be there, and the bodies that are its own."""
+
+    name: str
+    bar: float
+    bodies: tuple[str, ...]
+    changes: dict[str, Any]
+
+
+SETTINGS = (
+    Setting(
+        "nip, default networks, 1,000 frames, minibatch 64",
         500,
+        (DEFAULT_BODY,),
         {"rl": {"frames_per_batch": 1000, "minibatch_size": 64}},
     ),
-    "adp, small networks, 512 frames, minibatch 128": (
+    Setting(
+        "adp, small networks, 512 frames, minibatch 128",
         2200,
+        (DEEP_BODY, SHALLOW_BODY),
         {
             "interaction_protocol": "adp",
             "rl": {"frames_per_batch": 512, "minibatch_size": 128},
@@ -50,7 +74,7 @@ SETTINGS: dict[str, tuple[float, dict[str, Any]]] = {
             },
         },
     ),
-}
+)
 
 
 class Stopwatch:
@@ -93,44 +117,83 @@ def watch(trainer: TensorDictRlTrainer) -> Stopwatch:
     return watch
 
 
-def measure(name: str, iterations: int) -> None:
-    """Run one setting and print its line and its phases."""
-    bar, changes = SETTINGS[name]
-    hyper_params = HyperParameters(**{**COMMON, **changes})
-    settings = ExperimentSettings()
-    scenario = build_scenario_instance(hyper_params, settings)
-    trainer = build_trainer(hyper_params, scenario, settings)
-    assert isinstance(trainer, TensorDictRlTrainer)
-    trainer.initial_state()
-    trainer.run_iterations(0, 1)
-    frames = scenario.train_environment.frames_per_batch
-    rates = []
-    for iteration in range(1, iterations + 1):
+class Training:
+    """One setting, trained iteration by iteration."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        hyper_params = HyperParameters(**{**COMMON, **setting.changes})
+        settings = ExperimentSettings()
+        scenario = build_scenario_instance(hyper_params, settings)
+        trainer = build_trainer(hyper_params, scenario, settings)
+        assert isinstance(trainer, TensorDictRlTrainer)
+        self.trainer = trainer
+        self.frames = scenario.train_environment.frames_per_batch
+        self.iteration = 0
+        self.rates: list[float] = []
+        """Frames per CPU-second."""
+        self.by_default_body: list[float] = []
+        """The same where the default body's plain pass takes what it takes at the bars' place."""
+        self.by_own_bodies: list[float] = []
+        trainer.initial_state()
+        self.run()
+
+    def run(self) -> float:
+        """Run an iteration and give its frames per CPU-second."""
         start = time.process_time()
-        trainer.run_iterations(iteration, iteration + 1)
-        rates.append(frames / (time.process_time() - start))
-    stopwatch = watch(trainer)
-    trainer.run_iterations(iterations + 1, iterations + 2)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    rate = statistics.median(rates)
-    print(f"{name:52s} {rate:8.0f} {min(rates):8.0f} {bar:6.0f} {rate / bar:6.2f} {memory:8.0f}")
-    seconds = stopwatch.seconds
-    seconds["backward"] = seconds.pop("step") - seconds["optimizer"] - seconds["clipping"]
-    shown = ", ".join(f"{phase} {1000 * s:.0f}" for phase, s in seconds.items())
-    print(f"    ms of one iteration: {shown}")
+        self.trainer.run_iterations(self.iteration, self.iteration + 1)
+        self.iteration += 1
+        return self.frames / (time.process_time() - start)
+
+    def measure(self, slowness: dict[str, float]) -> None:
+        """Run an iteration, given how many times slower than there each plain body is now."""
+        rate = self.run()
+        own = statistics.mean(slowness[body] for body in self.setting.bodies)
+        self.rates.append(rate)
+        self.by_default_body.append(rate * slowness[DEFAULT_BODY])
+        self.by_own_bodies.append(rate * own)
+
+    def report(self) -> None:
+        """Print the line of this setting, and its phases."""
+        columns = (self.rates, self.by_default_body, self.by_own_bodies)
+        shown = "".join(f"{statistics.median(c):8.0f} {min(c):6.0f}" for c in columns)
+        print(f"{self.setting.name:50s}{shown} {self.setting.bar:8.0f}")
+        stopwatch = watch(self.trainer)
+        self.run()
+        seconds = stopwatch.seconds
+        seconds["backward"] = seconds.pop("step") - seconds["optimizer"] - seconds["clipping"]
+        phases = ", ".join(f"{phase} {1000 * s:.0f}" for phase, s in seconds.items())
+        print(f"    ms of one iteration: {phases}")
 
 
 def main() -> None:
-    """Measure every setting."""
+    """Measure every setting, in turn with the plain bodies."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--iterations", type=int, default=5)
+    parser.add_argument("--iterations", type=int, default=8)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    heads = f"{'median':>8s} {'worst':>8s} {'bar':>6s} {'ratio':>6s} {'MiB':>8s}"
-    print(f"{'frames per CPU-second':52s} {heads}")
-    for name in SETTINGS:
-        rl.clip_gradients = clip_gradients  # type: ignore[attr-defined]
-        measure(name, arguments.iterations)
+    bodies = {name: BodyPass(name) for name in REFERENCE_MS}
+    trainings = [Training(setting) for setting in SETTINGS]
+
+    def slowness() -> dict[str, float]:
+        plain = {name: body.median_ms(PASSES, fused=False) for name, body in bodies.items()}
+        seen.append(plain)
+        return {name: plain[name] / REFERENCE_MS[name] for name in plain}
+
+    seen: list[dict[str, float]] = []
+    slowness()
+    for _ in range(arguments.iterations):
+        for training in trainings:
+            training.measure(slowness())
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print("plain passes, ms (where the bars come from):")
+    for name, there in REFERENCE_MS.items():
+        print(f"    {name:50s} {statistics.median(ms[name] for ms in seen):6.1f} ({there:.0f})")
+    print("frames per CPU-second: median and worst; here, and there by the default body's pace")
+    print("and by that of the setting's own bodies; bar")
+    for training in trainings:
+        training.report()
+    print(f"peak memory {memory:.0f} MiB")
 
 
 if __name__ == "__main__":

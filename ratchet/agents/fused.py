@@ -8,11 +8,25 @@ for: higher derivatives, forward-mode differentiation, functional transforms, ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+
+_plain_only = False
+
+
+@contextmanager
+def only_plain_operations() -> Iterator[None]:
+    """Fuse nothing for a while, to compare with."""
+    global _plain_only
+    before, _plain_only = _plain_only, True
+    try:
+        yield
+    finally:
+        _plain_only = before
 
 
 def may_fuse(tensor: Tensor) -> bool:
@@ -20,7 +34,7 @@ def may_fuse(tensor: Tensor) -> bool:
 
     Not off the CPU, nor inside ``torch.func`` transforms or forward-mode differentiation.
     """
-    if tensor.device.type != "cpu" or tensor.dtype != torch.float32:
+    if _plain_only or tensor.device.type != "cpu" or tensor.dtype != torch.float32:
         return False
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return not transformed and forward_ad._current_level < 0
