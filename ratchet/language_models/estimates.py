@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ratchet.agents.text.parameters import TextAgentParameters
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.fine_tune_jobs import AUTO_EPOCHS
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.parameters.settings import ExperimentSettings
 
@@ -28,8 +29,6 @@ JOB_SECONDS = 900.0
 """What a call and a fine-tune job of a paid service are taken for; ours are much faster."""
 EMBEDDED_CALL_SECONDS = 0.1
 EMBEDDED_JOB_SECONDS = 60.0
-
-_AUTO_EPOCHS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +204,7 @@ class _Table:
         for agent in self._game.agents.values():
             if agent.freeze_agent or agent.use_dummy_api:
                 continue
-            epochs = agent.fine_tuning.n_epochs or _AUTO_EPOCHS
+            epochs = agent.fine_tuning.n_epochs or AUTO_EPOCHS
             examples = games * self._share(branches)
             tokens = math.ceil(examples * self._game.transcript_tokens) * epochs
             price = self._price(agent, is_tuned=False)

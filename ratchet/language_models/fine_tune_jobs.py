@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeAlias
 FineTuneMethod: TypeAlias = Literal["supervised", "dpo"]
 JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
+AUTO_EPOCHS = 3
+"""How many epochs a job is taken to have where they are left to the service."""
+
 _STATUSES: Mapping[str, JobStatus] = {
     "validating_files": "pending",
     "queued": "pending",

@@ -8,7 +8,7 @@ import pytest
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
 from ratchet.language_models.estimates import estimate_experiment
-from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
+from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable, TrainingAllowance
 from ratchet.language_models.types import Completion
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings, HyperParameters
@@ -117,7 +117,7 @@ def test_a_budget_says_what_was_spent_and_what_to_do():
     Budget(5.0).check(5.0)
     with pytest.raises(BudgetExceededError, match=r"5\.5000 spent.*at most 5\.0000.*budget"):
         Budget(5.0).check(5.5)
-    with pytest.raises(BudgetExceededError, match=r"2\.0000 would come next"):
+    with pytest.raises(BudgetExceededError, match=r"about 2\.0000 would come next"):
         Budget(5.0).check(4.0, planned=2.0)
 
 
@@ -168,3 +168,13 @@ def test_only_chat_models_are_estimated():
     graphs = HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="er1000")
     with pytest.raises(ParameterError, match="chat model"):
         estimate_experiment(graphs, 10, 10)
+
+
+def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much():
+    prices = PriceTable({"m": ModelPrice(0, 0, training=2.0)}, {})
+    allowance = TrainingAllowance(Budget(7.0), prices)
+    allowance.reserve("m", letters=4_000_000, epochs=2)  # 1 M tokens twice: 4
+    allowance.reserve("m", letters=4_000_000, epochs=5, embedded=True)
+    with pytest.raises(BudgetExceededError, match=r"4\.0000 spent and about 4\.0000"):
+        allowance.reserve("m", letters=4_000_000, epochs=2)
+    allowance.reserve("m", letters=4_000_000, epochs=1)

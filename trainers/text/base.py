@@ -20,7 +20,7 @@ import numpy as np
 from ratchet.agents.text.whole_agent import CallContext
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.pricing import Budget
+from ratchet.language_models.pricing import Budget, PriceTable, TrainingAllowance
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
 from ratchet.rollouts.rollout_statistics import rollout_statistics
@@ -198,6 +198,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 )
             rollouts = concatenate_nested_array_dicts([*previous_rollouts, rollouts])
         self._set_learning_agents()
+        self._set_training_allowance()
         self._stage_create_fine_tune_jobs(rollouts)
         self._stage = "await_fine_tune_jobs"
         return self.state
@@ -249,6 +250,13 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             return train_plan(seed, iteration, size, count)
         whole = self.hyper_params.text_rl.test_on_whole_dataset
         return test_plan(seed, size, None if whole else count)
+
+    def _set_training_allowance(self) -> None:
+        """Let the iteration's jobs cost together no more than what is left."""
+        prices = PriceTable.load(self.settings.prices)
+        allowance = TrainingAllowance(Budget(self._budget_left()), prices)
+        for group in self.shared_model_groups.values():
+            group.allowance = allowance
 
     def _budget_left(self) -> float | None:
         budget = self.settings.budget

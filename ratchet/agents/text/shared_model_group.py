@@ -24,6 +24,7 @@ from ratchet.agents.text.group_state import PureTextSharedModelGroupState
 from ratchet.agents.text.whole_agent import PureTextWholeAgent
 from ratchet.errors import FineTuneError, ParameterError, StateError, UnknownNameError, nearest
 from ratchet.language_models.fine_tune_jobs import (
+    AUTO_EPOCHS,
     FineTuneIntent,
     FineTuneJob,
     FineTuneMethod,
@@ -34,6 +35,7 @@ from ratchet.language_models.pricing import PriceTable
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
+    from ratchet.language_models.pricing import TrainingAllowance
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
@@ -78,6 +80,7 @@ class PureTextSharedModelGroup:
     Notes
     -----
     Jobs train ``learning_agents`` only: all, unless a trainer with update schedules sets others.
+    A job that ``allowance`` refuses is not made; without one, jobs may cost anything.
     Methods that speak to the service wait for it; those that are no coroutines may be called with
     or without a running event loop.
     """
@@ -95,6 +98,7 @@ class PureTextSharedModelGroup:
         self.learning_agents = frozenset(self.agents)
         self.parameters = agents[0].parameters
         self.endpoint = agents[0].endpoint
+        self.allowance: TrainingAllowance | None = None
         self._seed = hyper_params.seed
         self._settings = settings
         self._job: FineTuneJob | None = None
@@ -256,6 +260,10 @@ class PureTextSharedModelGroup:
             return
         content = to_lines(examples)
         intent = self._intent(method, content)
+        if self.allowance is not None and not self.parameters.use_dummy_api:
+            epochs = self.parameters.fine_tuning.n_epochs or AUTO_EPOCHS
+            embedded = self.endpoint.is_embedded
+            self.allowance.reserve(intent.model, len(content), epochs, embedded=embedded)
         if self.parameters.use_dummy_api:
             job = _dummy_job(intent)
         else:

@@ -12,7 +12,14 @@ import pytest
 from ratchet.agents.text.examples import PreferencePair
 from ratchet.agents.text.group_state import PureTextSharedModelGroupState
 from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
-from ratchet.errors import FineTuneError, ParameterError, StateError, UnknownNameError
+from ratchet.errors import (
+    BudgetExceededError,
+    FineTuneError,
+    ParameterError,
+    StateError,
+    UnknownNameError,
+)
+from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable, TrainingAllowance
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -152,6 +159,18 @@ def test_a_frozen_group_makes_no_job(fine_tune_service, build):
     group.create_supervised_fine_tune_job({"prover": rollouts(50, 0)})
     assert group.get_fine_tune_job_status() == "frozen"
     assert fine_tune_service.requests == []
+
+
+def test_a_job_that_costs_too_much_is_not_made(fine_tune_service, build):
+    group = build()
+    prices = PriceTable({"tiny": ModelPrice(0.0, 0.0, training=1e6)}, {})
+    group.allowance = TrainingAllowance(Budget(10.0), prices)
+    with pytest.raises(BudgetExceededError, match="would come next"):
+        group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    assert fine_tune_service.jobs == []
+    group.allowance = TrainingAllowance(Budget(1e6), prices)
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    assert len(fine_tune_service.jobs) == 1
 
 
 def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service, build):
