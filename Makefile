@@ -22,15 +22,14 @@ demo: setup  ## run experiments/demo.yaml from start to report
 text-demo: setup  ## run experiments/text_demo.yaml: chat models, no key, no network
 	$(BIN)/ratchet run experiments/text_demo.yaml
 
-test: setup  ## the default tests: under five minutes on two cores
-	$(BIN)/python -m pytest
+# A file's tests stay together, so that what they share is made once.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 
-# Most of it is waiting for servers and processes that start, so two halves go side by side.
+test: setup  ## the default tests: under five minutes on two cores
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+
 test-slow: setup  ## the rest: real servers, kills, deployments, browsers, wheels
-	@log=$$(mktemp); status=0; \
-	$(BIN)/python -m pytest -m slow tests/flows/faults >$$log 2>&1 & faults=$$!; \
-	$(BIN)/python -m pytest -m slow --ignore=tests/flows/faults || status=$$?; \
-	wait $$faults || status=$$?; cat $$log; rm -f $$log; exit $$status
+	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE)
 
 check: setup  ## linter, formatter, types, import contracts
 	$(BIN)/ruff check .
