@@ -6,7 +6,6 @@ question's hash decides its side.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from ratchet.scenarios.code_validation.generator.examples import (
 )
 from ratchet.scenarios.code_validation.hub import load_hub_examples
 from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
+from ratchet.scenarios.hub import hash_files
 from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
@@ -87,16 +87,9 @@ def hash_data_files(name: str) -> dict[str, str]:
     """Hash the local files of a dataset: SHA-256 by name; none for data from elsewhere."""
     kind, _, rest = name.partition(":")
     path = Path(rest).expanduser()
-    if f"{kind}:" not in (JSONL, HUB) or not path.exists():
+    if f"{kind}:" not in (JSONL, HUB):
         return {}
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return {
-        str(file.relative_to(path if path.is_dir() else path.parent)): hashlib.sha256(
-            file.read_bytes()
-        ).hexdigest()
-        for file in files
-        if file.is_file()
-    }
+    return hash_files(path)
 
 
 def _source(name: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ratchet.errors import DataError
 from ratchet.scenarios.code_validation.loaders import LoadingOptions, Row, rows_to_examples
+from ratchet.scenarios.hub import load_hub_splits
 
 if TYPE_CHECKING:
     from ratchet.scenarios.code_validation.generator.examples import Example
@@ -19,8 +18,7 @@ def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Exam
     Parameters
     ----------
     name
-        ``OWNER/NAME`` on the hub, ``OWNER/NAME@REVISION`` of one revision of it, a folder of
-        data files, or a folder that ``save_to_disk`` wrote.
+        As for :func:`ratchet.scenarios.hub.load_hub_splits`.
     options
         Which rows are used.
 
@@ -34,9 +32,9 @@ def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Exam
     DataError
         If it can't be read, or a row has another layout than ``loaders`` knows.
     """
-    splits = _load_splits(name)
+    splits = load_hub_splits(name, "dataset=hub:FOLDER")
     return {
-        str(split): rows_to_examples(_places(rows, f"{name}[{split}]"), options)
+        split: rows_to_examples(_places(rows, f"{name}[{split}]"), options)
         for split, rows in splits.items()
     }
 
@@ -44,32 +42,3 @@ def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Exam
 def _places(rows: Iterable[Row], name: str) -> Iterator[tuple[str, Row]]:
     for index, row in enumerate(rows):
         yield f"{name} row {index}", row
-
-
-def _load_splits(name: str) -> Mapping[str, Iterable[Row]]:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(
-            f"dataset hub:{name}: reading it needs the package datasets. Install it with:"
-            " pip install 'ratchet-experiments[hub]'"
-        ) from error
-    folder = Path(name).expanduser()
-    try:
-        if folder.is_dir():
-            saved = (folder / "dataset_dict.json").exists() or (folder / "state.json").exists()
-            load = datasets.load_from_disk if saved else datasets.load_dataset
-            loaded = load(str(folder))
-        else:
-            repository, _, revision = name.partition("@")
-            loaded = datasets.load_dataset(repository, revision=revision or None)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"dataset hub:{name}: cannot be read: {type(error).__name__}: {error}. Expected a"
-            " dataset on the Hugging Face hub (needs the network once, HF_HUB_OFFLINE unset), or a"
-            f" local copy: huggingface-cli download --repo-type dataset {name} --local-dir FOLDER,"
-            " then dataset=hub:FOLDER."
-        ) from error
-    if isinstance(loaded, Mapping):
-        return {str(split): rows for split, rows in loaded.items()}
-    return {"all": loaded}
