@@ -8,9 +8,9 @@ last one stopped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from prefect import flow
 from prefect.runtime import flow_run
@@ -20,10 +20,11 @@ from flows.setup import ExperimentRun, open_run
 from flows.text_arm import play_text_arm
 from tasks.build_scenario import build_scenario
 from tasks.calls import StageCall
-from tasks.chain import find_chain, next_stop
+from tasks.chain import Cut, find_chain
 from tasks.datasets import tested_datasets
 from tasks.initial_state import initial_state, pretrained_state
 from tasks.pretrain import pretrain
+from tasks.rollouts import rollouts
 from tasks.save import save_mirror, save_report
 from tasks.session import ArmSession
 from tasks.stage import Stage, StageOutcome
@@ -31,6 +32,8 @@ from tasks.test import test
 from tasks.text_session import TextArmSession
 from tasks.train import train
 from tasks.whole import whole
+
+Do: TypeAlias = Callable[[Stage[Any], StageCall], Awaitable[StageOutcome]]
 
 
 @flow(name="experiment", persist_result=False, validate_parameters=False)
@@ -97,25 +100,36 @@ async def _play_tensor_arm(run: ExperimentRun, session: ArmSession, *, force: bo
         await do(whole, keys.whole())
         return
 
+    if not keys.only_tests:
+        await _train_tensor_arm(run, session, do, force=force)
+    for iteration in keys.tested_iterations:
+        run.recorder.final_state(keys.arm, keys.state_key(iteration))
+        for dataset in tested_datasets(data.manifest):
+            await do(test, keys.test(dataset, iteration))
+
+
+async def _train_tensor_arm(
+    run: ExperimentRun, session: ArmSession, do: Do, *, force: bool
+) -> None:
+    """Do all stages of an arm of networks that lead to its final state."""
+    keys = session.keys
     await do(initial_state, keys.initial_state())
     for agent in keys.pretrained_agents:
         await do(pretrain, keys.pretrain(agent))
     if keys.pretrained_agents:
         await do(pretrained_state, keys.pretrained_state())
 
-    position, last = 0, keys.num_iterations
+    position, last, cut = 0, keys.num_iterations, Cut.of(run.settings)
     stored = [] if force else await asyncio.to_thread(find_chain, session.store, keys, last)
-    for link in stored:
-        await do(train, keys.train(position, link.iteration))
-        position = link.iteration
-    while position < last:
-        stop = next_stop(position, last, run.settings.iterations_per_task)
+    reached = [link.iteration for link in stored]
+    while True:
+        if keys.samples_rollouts and cut.samples_at(position, last):
+            await do(rollouts, keys.rollouts(position))
+        if position >= last:
+            return
+        stop = reached.pop(0) if reached else cut.next_stop(position, last)
         await do(train, keys.train(position, stop))
         position = stop
-    run.recorder.final_state(keys.arm, keys.state_key(last))
-
-    for dataset in tested_datasets(data.manifest):
-        await do(test, keys.test(dataset))
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Any
 from ratchet.errors import ParameterError
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.loaded_agents import with_loaded_agents
 from ratchet.parameters.loading import expand_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.keys import canonical_json
@@ -80,6 +81,6 @@ def absolute_settings(settings: ExperimentSettings) -> ExperimentSettings:
     return settings.model_copy(update=changes)
 
 
-def store_url(settings: ExperimentSettings) -> str:
-    """Give the store's folder or URL: ``<home>/store`` by default."""
-    return settings.store or str(Path(settings.home) / "store")
+def with_earlier_agents(arms: Arms, settings: ExperimentSettings) -> Arms:
+    """Give agents that are to be loaded the parameters of the runs they come from, in all arms."""
+    return {arm: with_loaded_agents(params, settings) for arm, params in arms.items()}

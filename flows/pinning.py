@@ -14,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from flows.identity import Arms
 from flows.text_pinning import ForkPoint, keep_base_run, keep_before, keep_finished
 from ratchet.errors import DataError, ParameterError, RunNotFoundError
+from ratchet.parameters.loaded_agents import loaded_states
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
-from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_folder import RunFolder, find_run
 from tasks.families import AnyKeys, make_keys
 from tasks.keys import ArmKeys
 from tasks.pins import Pins
@@ -85,24 +86,30 @@ def arm_keys(
     return [
         _text_keys(keys, settings, store, fork, records)
         if isinstance(keys := make_keys(arm, hyper_params, base_dir=settings.base_dir), TextArmKeys)
-        else _tensor_keys(keys, store, fork, records)
+        else _tensor_keys(keys, settings, store, fork, records)
         for arm, hyper_params in arms.items()
     ]
 
 
 def _tensor_keys(
     keys: ArmKeys,
+    settings: ExperimentSettings,
     store: StageStore,
     fork: Fork | None,
     records: Sequence[StageRecord] | None,
 ) -> ArmKeys:
+    keys.checkpoints = {
+        agent: state.digest for agent, state in loaded_states(keys.hyper_params, settings).items()
+    }
+    if keys.only_tests:
+        return keys.with_pins(base_run_pins(store, keys, Path(settings.runs)))
     pins = Pins()
     if fork is not None:
         pins = make_pins(store, keys, fork.stages, last=fork.iteration)
     if records is not None:
         own = make_pins(store, keys, records)
         pins = own if own.last >= pins.last else pins
-    return ArmKeys(keys.arm, keys.hyper_params, base_dir=keys.base_dir, pins=pins)
+    return keys.with_pins(pins)
 
 
 def _text_keys(
@@ -171,6 +178,47 @@ def make_pins(
     return Pins(_pin_if_same(store, keys, own, tests, pins).stages, states)
 
 
+def base_run_pins(store: StageStore, keys: ArmKeys, runs: Path) -> Pins:
+    """Take the states of the run ``base_run.run_id``, to test them again.
+
+    Parameters
+    ----------
+    store
+        Where the stages lie.
+    keys
+        The arm's keys, without pins.
+    runs
+        The folder of all runs.
+
+    Raises
+    ------
+    ParameterError
+        If no run is named, or its states can't be tested.
+    RunNotFoundError
+        If there is no such run.
+    """
+    run_id = keys.hyper_params.base_run.run_id
+    if run_id is None:
+        raise ParameterError("base_run.run_id: got None, expected the run whose states are tested.")
+    base = find_run(runs, run_id)
+    if not keys.is_staged:
+        raise ParameterError(
+            f"base_run.base_run_type: got 'rerun_tests', but trainer"
+            f" {keys.hyper_params.trainer_name!r} of run {base.run_id} only runs as a whole and"
+            " has no states between."
+        )
+    records = [r for r in base.manifest.stages if r.arm == keys.arm and store.peek(r.key)]
+    first = "pretrained_state" if keys.pretrained_agents else "initial_state"
+    begun = {r.stage: r.key for r in records if r.stage == first}
+    states = {record.iteration: record.key for record in records if record.stage == "train"}
+    if not begun:
+        raise ParameterError(
+            f"base_run.run_id: run {base.run_id} has no {first.replace('_', ' ')} of arm"
+            f" {keys.arm!r} in the store; `ratchet resume {base.run_id}` makes it."
+        )
+    return Pins({(first, 0): begun[first]}, states)
+
+
 def _longest_chain(records: Sequence[StageRecord], last: int | None) -> dict[int, str]:
     """Find the chain of states from 0 that ends furthest; Iterations done → key."""
     links = {record.iteration: record for record in records}
@@ -198,10 +246,7 @@ def _pin_if_same(
     pins = pins or Pins()
     kept = dict(pins.stages)
     for name in names:
-        current = ArmKeys(
-            keys.arm, keys.hyper_params, base_dir=keys.base_dir, pins=Pins(kept, pins.states)
-        )
-        call = current.by_name(name)
+        call = keys.with_pins(Pins(kept, pins.states)).by_name(name)
         for record in records:
             manifest = store.peek(record.key)
             if (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.estimating import AFTER_TRAINING, count_rollouts, estimate_stages
-from flows.identity import ArmChanges, absolute_settings, read_arms, store_url
+from flows.identity import ArmChanges, absolute_settings, read_arms, with_earlier_agents
 from flows.pinning import Fork, arm_keys, recorded_stages
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -16,7 +16,7 @@ from ratchet.store.misses import explain_miss
 from ratchet.store.store import StageStore
 from tasks.base_keys import BaseKeys
 from tasks.calls import TEST_DATASET, StageCall
-from tasks.chain import find_chain, next_stop
+from tasks.chain import Cut, find_chain
 from tasks.datasets import tested_datasets
 from tasks.keys import ArmKeys
 from tasks.text_keys import TextArmKeys
@@ -80,15 +80,16 @@ def plan_experiment(
     chosen = absolute_settings(settings or ExperimentSettings())
     if not isinstance(hyper_params, HyperParameters):
         hyper_params = HyperParameters.from_dict(hyper_params)
-    store = StageStore(store_url(chosen))
+    store = StageStore(chosen.store_url)
     fork = Fork.read(Path(chosen.runs) / chosen.run_id) if chosen.run_id else None
     records = recorded_stages(chosen) if keep else None
     plan: list[PlannedStage] = []
-    for keys in arm_keys(read_arms(hyper_params, arms), chosen, store, fork, records):
+    all_arms = with_earlier_agents(read_arms(hyper_params, arms), chosen)
+    for keys in arm_keys(all_arms, chosen, store, fork, records):
         if isinstance(keys, TextArmKeys):
             plan.extend(_plan_text_arm(store, keys, chosen))
         else:
-            plan.extend(_plan_tensor_arm(store, keys, chosen.iterations_per_task))
+            plan.extend(_plan_tensor_arm(store, keys, chosen))
     return plan
 
 
@@ -110,27 +111,37 @@ def _plan_text_arm(
 
 
 def _plan_tensor_arm(
-    store: StageStore, keys: ArmKeys, iterations_per_task: int
+    store: StageStore, keys: ArmKeys, settings: ExperimentSettings
 ) -> Iterator[PlannedStage]:
     yield _planned(store, keys.build_scenario())
     if not keys.is_staged:
         yield _planned(store, keys.whole())
         return
+    if not keys.only_tests:
+        yield from _plan_training(store, keys, settings)
+    for iteration in keys.tested_iterations:
+        for dataset in _tested(store, keys):
+            yield _planned(store, keys.test(dataset, iteration))
+
+
+def _plan_training(
+    store: StageStore, keys: ArmKeys, settings: ExperimentSettings
+) -> Iterator[PlannedStage]:
     yield _planned(store, keys.initial_state())
     for agent in keys.pretrained_agents:
         yield _planned(store, keys.pretrain(agent))
     if keys.pretrained_agents:
         yield _planned(store, keys.pretrained_state())
-    position, last = 0, keys.num_iterations
-    for link in find_chain(store, keys, last):
-        yield _planned(store, keys.train(position, link.iteration))
-        position = link.iteration
-    while position < last:
-        stop = next_stop(position, last, iterations_per_task)
+    position, last, cut = 0, keys.num_iterations, Cut.of(settings)
+    reached = [link.iteration for link in find_chain(store, keys, last)]
+    while True:
+        if keys.samples_rollouts and cut.samples_at(position, last):
+            yield _planned(store, keys.rollouts(position))
+        if position >= last:
+            return
+        stop = reached.pop(0) if reached else cut.next_stop(position, last)
         yield _planned(store, keys.train(position, stop))
         position = stop
-    for dataset in _tested(store, keys):
-        yield _planned(store, keys.test(dataset))
 
 
 def _tested(store: StageStore, keys: BaseKeys) -> list[str]:

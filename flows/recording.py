@@ -15,6 +15,7 @@ from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
 from tasks.datasets import DATASETS_FILE
+from tasks.rollouts import ROLLOUTS_FILE
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.session import STATE_FOLDER
 from tasks.tables import read_table
@@ -22,6 +23,8 @@ from tasks.text.files import TRANSCRIPTS_FILE
 from tasks.whole import HISTORY_FILE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ratchet.store.store import Damage, StageStore
     from ratchet.tracking.run_folder import RunFolder
     from tasks.calls import StageCall
@@ -80,6 +83,7 @@ class RunRecorder:
         if known is None or known.key != record.key or not outcome.hit:
             self._record_table(outcome)
             self._copy_transcripts(outcome)
+            self._copy_rollouts(outcome)
             self.folder.record_stage(record)
             self._known[record.place] = record
         if self._mirror is not None and not outcome.hit:
@@ -157,9 +161,19 @@ class RunRecorder:
         wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
         if wanted and TRANSCRIPTS_FILE in manifest.files:
             place = self.folder.transcripts_path / call.arm / transcripts_name(call)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            content = (self.store.open(manifest.key) / TRANSCRIPTS_FILE).read_bytes()
-            write_atomically(place, content)
+            _copy(self.store.open(manifest.key) / TRANSCRIPTS_FILE, place)
+
+    def _copy_rollouts(self, outcome: StageOutcome) -> None:
+        """Copy an iteration's rollouts into the run folder, named by the iteration."""
+        call, manifest = outcome.call, outcome.manifest
+        if call.stage == "rollouts":
+            place = self.folder.rollouts_path / call.arm / f"{call.iteration}.safetensors"
+            _copy(self.store.open(manifest.key) / ROLLOUTS_FILE, place)
+
+
+def _copy(source: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, source.read_bytes())
 
 
 def transcripts_name(call: StageCall) -> str:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flows import temporary_server
-from flows.identity import ArmChanges, Arms, absolute_settings, read_arms, stable_run_id
+from flows.identity import (
+    ArmChanges,
+    Arms,
+    absolute_settings,
+    read_arms,
+    stable_run_id,
+    with_earlier_agents,
+)
 from flows.result import ExperimentResult
 from ratchet.errors import RatchetError, StageFailedError, StoreError
 from ratchet.parameters.base_run import with_base_run
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+
+_Result = TypeVar("_Result")
 
 
 def run_experiment(
@@ -95,14 +104,11 @@ def run_arms(
     force: bool = False,
 ) -> ExperimentResult:
     """Run the flow over complete arms, the main one among them (errors as above)."""
-    from flows.cli.environment import prepare_environment
-
     chosen = absolute_settings(settings or ExperimentSettings())
+    arms = with_earlier_agents(arms, chosen)
     run_id = chosen.run_id or stable_run_id(name, arms)
     chosen = chosen.model_copy(update={"run_id": run_id})
-    _make_home(Path(chosen.home))
-    prepare_environment(chosen.home, chosen.num_threads)
-    temporary_server.launch(chosen.home)
+    prepare_process(chosen)
     main, *others = arms
     parameters: dict[str, Any] = {
         "hyper_params": arms[main].to_dict(),
@@ -124,15 +130,23 @@ def run_arms(
         ) from error
 
 
-def _run_flow(run_id: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run the flow, in a thread of its own where an event loop is running (notebooks)."""
-    from flows.experiment_flow import experiment
+def prepare_process(settings: ExperimentSettings) -> None:
+    """Set the process up for Prefect, which is imported after this, and begin to start a server.
 
-    async def run() -> dict[str, Any]:
-        named = experiment.with_options(flow_run_name=run_id)
-        result: dict[str, Any] = await named(**parameters)
-        return result
+    Raises
+    ------
+    StoreError
+        If ``settings.home`` can't be made.
+    """
+    from flows.cli.environment import prepare_environment
 
+    _make_home(Path(settings.home))
+    prepare_environment(settings.home, settings.num_threads)
+    temporary_server.launch(settings.home)
+
+
+def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+    """Run a coroutine, in a thread of its own where an event loop is running (notebooks)."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -140,6 +154,17 @@ def _run_flow(run_id: str, parameters: dict[str, Any]) -> dict[str, Any]:
     context = contextvars.copy_context()
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(context.run, asyncio.run, run()).result()
+
+
+def _run_flow(run_id: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    from flows.experiment_flow import experiment
+
+    async def run() -> dict[str, Any]:
+        named = experiment.with_options(flow_run_name=run_id)
+        result: dict[str, Any] = await named(**parameters)
+        return result
+
+    return run_to_end(run)
 
 
 def _make_home(home: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from flows.identity import Arms, read_arms, stable_run_id, store_url
+from flows.identity import Arms, read_arms, stable_run_id, with_earlier_agents
 from flows.language_services import LanguageServices
 from flows.pinning import Fork, arm_keys, recorded_stages, run_path
 from flows.recording import RunRecorder
@@ -80,12 +80,13 @@ def open_run(
     """
     chosen = ExperimentSettings.from_dict(settings)
     all_arms = read_arms(HyperParameters.from_dict(hyper_params), arms)
+    all_arms = with_earlier_agents(all_arms, chosen)
     run_id = chosen.run_id or stable_run_id(name, all_arms)
     chosen = chosen.model_copy(update={"run_id": run_id})
     refuse_unread_budget(chosen, all_arms.values())
     services = LanguageServices(chosen, all_arms)
     services.check_prices()
-    store = StageStore(store_url(chosen))
+    store = StageStore(chosen.store_url)
     store.check_writable()
     uri = tracking_uri(chosen)
     records = recorded_stages(chosen) if keep else None
@@ -138,7 +139,7 @@ def _open_folder(
     manifest = RunManifest(
         run_id=str(settings.run_id),
         name=name,
-        arms={arm: params.to_dict() for arm, params in arms.items()},
+        arms={arm: params.to_saved_dict() for arm, params in arms.items()},
         settings=settings.to_dict(),
         versions=capture_versions(),
         code=capture_code_state(),

@@ -6,11 +6,13 @@ lie in the links, so that a chain counts only without a gap.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ratchet.store.manifest import Manifest
 
 if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.keys import ArmKeys
 
@@ -52,9 +54,39 @@ def trace_chain(store: StageStore, keys: ArmKeys, iteration: int) -> list[Manife
     return links[::-1]
 
 
-def next_stop(position: int, target: int, iterations_per_task: int) -> int:
-    """Give the end of the next train stage: the next multiple of the task's length, or the end.
+@dataclass(frozen=True)
+class Cut:
+    """Where training is cut into stages, and which states are played from for a sample.
 
-    Cutting at multiples makes runs of different lengths share their stages.
+    Every period cuts at its multiples, so that runs of different lengths share their stages; no
+    state depends on it.
+
+    Attributes
+    ----------
+    periods
+        ``settings.iterations_per_task``, ``checkpoint_period`` and ``rollout_sample_period``.
+    sample_period
+        Rollouts of every how-manieth iteration are kept; of none when None.
     """
-    return min((position // iterations_per_task + 1) * iterations_per_task, target)
+
+    periods: tuple[int, ...]
+    sample_period: int | None = None
+
+    @classmethod
+    def of(cls, settings: ExperimentSettings) -> Cut:
+        """Read the settings."""
+        periods = (
+            settings.iterations_per_task,
+            settings.checkpoint_period,
+            settings.rollout_sample_period,
+        )
+        return cls(tuple(p for p in periods if p is not None), settings.rollout_sample_period)
+
+    def next_stop(self, position: int, target: int) -> int:
+        """Give the end of the next train stage: the next multiple of a period, or the end."""
+        return min(*((position // period + 1) * period for period in self.periods), target)
+
+    def samples_at(self, position: int, target: int) -> bool:
+        """Say whether the rollouts of the iteration that begins at a state are kept."""
+        period = self.sample_period
+        return period is not None and position < target and position % period == 0

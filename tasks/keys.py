@@ -11,11 +11,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.agents import ORIGIN_FIELDS
 from ratchet.store.keys import stage_key
 from tasks.base_keys import BaseKeys
 from tasks.calls import TEST_DATASET, StageCall
+from trainers.relevant_parameters import without_fields
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from tasks.pins import Pins
     from trainers.staged import StagedTrainer
 
 STAGE_VERSIONS = {
@@ -23,6 +29,7 @@ STAGE_VERSIONS = {
     "initial_state": 1,
     "pretrain": 1,
     "pretrained_state": 1,
+    "rollouts": 1,
     "train": 1,
     "test": 1,
     "whole": 1,
@@ -31,9 +38,39 @@ STAGE_VERSIONS = {
 
 
 class ArmKeys(BaseKeys):
-    """The stages of one arm that trains networks, or whose trainer can only be run as a whole."""
+    """The stages of one arm that trains networks, or whose trainer can only be run as a whole.
+
+    Parameters
+    ----------
+    arm, hyper_params, base_dir, pins
+        As for :class:`tasks.base_keys.BaseKeys`.
+    checkpoints
+        Digests of the states of earlier runs that agents begin with, by agent.
+    """
 
     stage_versions = STAGE_VERSIONS
+
+    def __init__(
+        self,
+        arm: str,
+        hyper_params: HyperParameters,
+        *,
+        base_dir: str | None = None,
+        pins: Pins | None = None,
+        checkpoints: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(arm, hyper_params, base_dir=base_dir, pins=pins)
+        self.checkpoints = dict(checkpoints or {})
+
+    def with_pins(self, pins: Pins) -> ArmKeys:
+        """Give the keys of the same arm that keeps these stages of an earlier run."""
+        return ArmKeys(
+            self.arm,
+            self.hyper_params,
+            base_dir=self.base_dir,
+            pins=pins,
+            checkpoints=self.checkpoints,
+        )
 
     @property
     def is_staged(self) -> bool:
@@ -48,12 +85,34 @@ class ArmKeys(BaseKeys):
         """How many training iterations the arm has."""
         return self._staged_class.count_train_iterations(self.hyper_params)
 
+    @property
+    def only_tests(self) -> bool:
+        """Whether the arm trains nothing, but tests the states of an earlier run again."""
+        return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
+
+    @property
+    def tested_iterations(self) -> list[int]:
+        """After how many iterations the agents are tested: at the end, or in each kept state."""
+        if self.only_tests:
+            return [0, *sorted(self.pins.states)]
+        return [self.num_iterations]
+
+    @property
+    def samples_rollouts(self) -> bool:
+        """Whether rollouts of single iterations can be kept."""
+        return self.is_staged and self._staged_class.samples_rollouts()
+
     @cached_property
     def pretrained_agents(self) -> tuple[str, ...]:
         """The agents that are trained alone before the game begins."""
         if not self.is_staged:
             return ()
         return tuple(self._staged_class.pretrained_agent_names(self.hyper_params))
+
+    def initial_state(self) -> StageCall:
+        """Give the stage that makes the state before any training."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
+        return self._call("initial_state", inputs, self._code_fingerprint)
 
     def pretrain(self, agent: str) -> StageCall:
         """Give the stage that trains one agent alone, beginning with its first weights."""
@@ -87,24 +146,38 @@ class ArmKeys(BaseKeys):
             return self._first_state().key
         return self.train(0, iteration).key
 
-    def test(self, dataset: str = TEST_DATASET) -> StageCall:
-        """Give the stage that tests the final state on a dataset."""
+    def rollouts(self, iteration: int) -> StageCall:
+        """Give the stage that plays the rollouts of an iteration once more, to keep them."""
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
-            "state": self.state_key(self.num_iterations),
+            "state": self.state_key(iteration),
+        }
+        return self._call("rollouts", inputs, self._code_fingerprint, iteration=iteration)
+
+    def test(self, dataset: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
+        """Give the stage that tests a state on a dataset; the final state by default."""
+        done = self.tested_iterations[-1] if iteration is None else iteration
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(done),
             "dataset": dataset,
         }
-        return self._call(
-            "test", inputs, self._code_fingerprint, iteration=self.num_iterations, detail=dataset
-        )
+        return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=dataset)
 
     def whole(self) -> StageCall:
         """Give the one stage of a trainer that has only ``train()``."""
-        inputs: dict[str, str | int] = {"data": self.build_scenario().key}
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
         return self._call("whole", inputs, self._code_fingerprint)
 
-    def by_name(self, name: str) -> StageCall:
+    def by_name(self, name: str, iteration: int | None = None) -> StageCall:
         """Give a stage by its name in run folders; no training stage.
+
+        Parameters
+        ----------
+        name
+            Such as "initial_state", "pretrain-verifier" or "test".
+        iteration
+            Which state is tested or played from; the final one by default.
 
         Raises
         ------
@@ -115,7 +188,9 @@ class ArmKeys(BaseKeys):
         if kind == "pretrain":
             return self.pretrain(detail)
         if kind == "test":
-            return self.test(detail or TEST_DATASET)
+            return self.test(detail or TEST_DATASET, iteration)
+        if kind == "rollouts":
+            return self.rollouts(iteration or 0)
         plain = {
             "build_scenario": self.build_scenario,
             "initial_state": self.initial_state,
@@ -130,8 +205,9 @@ class ArmKeys(BaseKeys):
         """Say whether a stage that was recorded under this key is one of the arm's."""
         if name == "train":
             return self.is_staged and self.state_key(iteration) == key
+        at = iteration if name == "rollouts" or self.only_tests else None
         try:
-            call = self.by_name(name)
+            call = self.by_name(name, at)
         except UnknownNameError:
             return False
         return call.key == key and call.iteration == iteration
@@ -155,6 +231,11 @@ class ArmKeys(BaseKeys):
                 return base
         return last, key
 
+    @property
+    def _loaded(self) -> dict[str, str | int]:
+        """The states of earlier runs that agents begin with, as inputs of a stage."""
+        return {f"checkpoint.{agent}": digest for agent, digest in self.checkpoints.items()}
+
     def _first_state(self) -> StageCall:
         return self.pretrained_state() if self.pretrained_agents else self.initial_state()
 
@@ -168,9 +249,10 @@ class ArmKeys(BaseKeys):
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Give the parameters that a stage reads, as plain data."""
         if stage == "whole":
-            return self.hyper_params.to_dict()
+            data = self.hyper_params.to_dict()
+            return {**data, "agents": without_fields(data["agents"], ORIGIN_FIELDS)}
         agent = detail if stage == "pretrain" else None
-        read_as = "initial_state" if stage == "pretrained_state" else stage
+        read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
         return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
 
     @property

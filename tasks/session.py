@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
+from ratchet.tracking.saved_states import find_saved_state
 from tasks.datasets import DATASETS_FOLDER
 
 if TYPE_CHECKING:
@@ -115,6 +117,7 @@ class ArmSession(BaseSession):
             self._trainer = self.keys.trainer_class(
                 self.keys.hyper_params, self.instance, self.settings
             )
+            self._trainer.state_finder = partial(find_saved_state, settings=self.settings)
         self._state_key = None
         return self._trainer
 

@@ -8,10 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError
+from ratchet.tracking.checkpoint_folders import (
+    METADATA_FILE,
+    PARAMETERS_FILE,
+    STATE_FOLDER,
+    StateFinder,
+    checkpoint_folder,
+    find_checkpoint,
+)
 from trainers.progress import declared_iterations
 
 if TYPE_CHECKING:
@@ -64,6 +73,28 @@ class Trainer(ABC):
         self.scenario_instance = scenario_instance
         self.settings = settings
         self.history: list[MetricRecord] = []
+        self.state_finder: StateFinder = partial(find_checkpoint, settings.home)
+        """Finds states of earlier runs. By itself a trainer knows checkpoint folders only; whoever
+        runs it knows run folders and the store too."""
+
+    @classmethod
+    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+        """Refuse parameters with which this trainer could not train; none by default.
+
+        Asked before anything is built.
+
+        Parameters
+        ----------
+        hyper_params
+            The experiment's.
+        base_dir
+            The folder that the path of a user's own protocol starts from.
+
+        Raises
+        ------
+        ParameterError
+            With the reason.
+        """
 
     @abstractmethod
     def train(self) -> None:
@@ -114,7 +145,7 @@ class Trainer(ABC):
         """
         from ratchet.parameters.settings import ExperimentSettings
 
-        return Path(home or ExperimentSettings().home) / "checkpoints" / run_id
+        return checkpoint_folder(home or ExperimentSettings().home, run_id)
 
     @property
     def checkpoint_base_dir(self) -> Path:
@@ -136,14 +167,14 @@ class Trainer(ABC):
     @property
     def checkpoint_state_path(self) -> Path:
         """The folder of the saved state."""
-        return self.checkpoint_base_dir / "state"
+        return self.checkpoint_base_dir / STATE_FOLDER
 
     @property
     def checkpoint_params_path(self) -> Path:
         """The file with the run's hyper-parameters."""
-        return self.checkpoint_base_dir / "hyper_params.json"
+        return self.checkpoint_base_dir / PARAMETERS_FILE
 
     @property
     def checkpoint_metadata_path(self) -> Path:
         """The file with what else is known about the checkpoint."""
-        return self.checkpoint_base_dir / "metadata.json"
+        return self.checkpoint_base_dir / METADATA_FILE

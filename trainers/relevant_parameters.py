@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ratchet.parameters.agents import DEFAULT_AGENT, ORIGIN_FIELDS
 from ratchet.parameters.base import SECTIONS
 from trainers.registry import registered_names
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from ratchet.parameters.hyper_parameters import HyperParameters
     from trainers.base import Trainer
 
@@ -46,6 +49,19 @@ def relevant_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -
         )
         if not concerned or name in _NEVER_READ:
             del data[name]
+    data["agents"] = without_fields(data["agents"], ORIGIN_FIELDS)
     if "message_regression" in data and not data["message_regression"]["enabled"]:
         del data["message_regression"]
     return data
+
+
+def without_fields(agents: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Leave some parameters out of every agent's, and then agents that are as the default one."""
+    kept = {
+        agent: {name: value for name, value in section.items() if name not in names}
+        for agent, section in agents.items()
+    }
+    default = kept.get(DEFAULT_AGENT)
+    return {
+        agent: kept[agent] for agent in kept if agent == DEFAULT_AGENT or kept[agent] != default
+    }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import CheckPointNotFoundError
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
     from torch import Tensor
 
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -109,6 +110,18 @@ class StagedTrainer(ABC):
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
         """How many training iterations an experiment has, before anything of it is built."""
         return int(hyper_params.rl.num_iterations)
+
+    @classmethod
+    def samples_rollouts(cls) -> bool:
+        """Say whether :meth:`sample_rollouts` can be asked for."""
+        return False
+
+    def sample_rollouts(self, iteration: int) -> TensorDictBase:
+        """Play an iteration's rollouts as training plays them, without learning from them.
+
+        The state, which must be the one that the iteration begins with, stays as it is.
+        """
+        raise NotImplementedError(f"{type(self).__name__} plays no rollouts; got {iteration}.")
 
     @classmethod
     def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:

@@ -70,6 +70,12 @@ UpdateSchedule = Annotated[
 ]
 
 
+ORIGIN_FIELDS = ("load_checkpoint_and_parameters", "checkpoint_run_id", "checkpoint_version")
+"""Where an agent is loaded from. What is loaded decides a result, not where it lay."""
+LEARNING_FIELDS = ("agent_lr_factor", "body_lr_factor", "gnn_lr_factor", "update_schedule")
+"""How an agent learns, not what it is."""
+
+
 class AgentParameters(SubParameters):
     """What every agent has."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from ratchet.errors import ParameterError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.converters import upgraded
 
 _MAIN_ARM = "main"
 
@@ -43,7 +44,7 @@ def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
             f" base_run.base_run_type is {base_run['base_run_type']!r}."
         )
     arms = find_run(runs, run_id).manifest.arms
-    base = {**arms[_MAIN_ARM], "base_run": {}}
+    base = {**upgraded(arms[_MAIN_ARM], f"run {run_id}"), "base_run": {}}
     return merge_changes(_for_all_agents(base, data), data)
 
 

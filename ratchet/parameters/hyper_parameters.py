@@ -15,8 +15,10 @@ from pydantic_core import PydanticCustomError
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.trainers import TrainerReference
 
 
@@ -50,7 +52,7 @@ class HyperParameters(BaseModel):
     d_linear_message_space: PositiveInt = 2
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
-        load_plugins()
+        data = self.gather(data)
         plain = {name: data.pop(name) for name in list(data) if name in type(self).model_fields}
         sections = _read_sections(data)
         agent_model = AGENT_MODELS.get(str(plain.get("scenario")))
@@ -84,6 +86,20 @@ class HyperParameters(BaseModel):
         """List everything that may stand at the top of an experiment file."""
         return sorted([*cls.model_fields, *SECTIONS, "agents"])
 
+    @classmethod
+    def gather(cls, data: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Bring what stands at the top in the words of a library to the section it belongs to.
+
+        Parameters
+        ----------
+        data
+            Parameters as plain, nested data; not changed.
+        others
+            What else may stand beside them.
+        """
+        load_plugins()
+        return gather_groups(data, (*cls.known_keys(), *others))
+
     def to_dict(self) -> dict[str, Any]:
         """Give all values as plain data; :meth:`from_dict` is its exact inverse."""
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
@@ -94,10 +110,14 @@ class HyperParameters(BaseModel):
         result["agents"] = self.agents.to_dict()
         return result
 
+    def to_saved_dict(self) -> dict[str, Any]:
+        """Give what is saved: all values, and the version of their names."""
+        return {VERSION_KEY: PARAMETERS_VERSION, **self.to_dict()}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make parameters from plain data."""
-        return cls(**data)
+        """Make parameters from plain data; from those of an earlier version too."""
+        return cls(**upgraded(data, "from_dict"))
 
     def replace(self, changes: Mapping[str, Any]) -> Self:
         """Make a copy with some values changed.
@@ -109,7 +129,7 @@ class HyperParameters(BaseModel):
         """
         data = self.to_dict()
         for path, value in changes.items():
-            set_path(data, path, value)
+            set_path(data, path_in_section(data, path), value)
         return type(self).from_dict(data)
 
     def __eq__(self, other: object) -> bool:

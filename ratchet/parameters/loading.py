@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.base_run import with_base_run
 from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.converters import upgraded
 from ratchet.parameters.files import parse_yaml, read_mapping
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.loaded_agents import with_loaded_agents
 from ratchet.parameters.reserved import (
     refuse_reserved_parameters,
     refuse_reserved_settings,
@@ -44,6 +46,8 @@ class ExperimentFile:
         What must not change a result. ``base_dir`` is the file's folder.
     arms
         Further experiments of the same run by name, the main one not among them.
+    arm_changes
+        What each arm changes, as the file has it.
     """
 
     name: str
@@ -51,6 +55,7 @@ class ExperimentFile:
     hyper_params: HyperParameters
     settings: ExperimentSettings
     arms: dict[str, HyperParameters] = field(default_factory=dict)
+    arm_changes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> ExperimentFile:
@@ -73,8 +78,11 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     file = Path(path).expanduser()
     if not file.is_file():
         raise ParameterError(_missing_file(file))
-    data = expand_paths(read_mapping(file), str(file))
-    data = merge_changes(data, expand_paths(parse_overrides(overrides), "overrides"))
+    content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
+    data = HyperParameters.gather(content, _OWN_KEYS)
+    changes = expand_paths(parse_overrides(overrides), "overrides")
+    data = merge_changes(data, _upgraded(changes, file))
+    data = HyperParameters.gather(data, _OWN_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
     settings.setdefault("base_dir", str(file.resolve().parent))
@@ -87,6 +95,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
             hyper_params=HyperParameters.from_dict(data),
             settings=ExperimentSettings.from_dict(settings),
             arms={str(name): _read_arm(str(name), data, change) for name, change in arms.items()},
+            arm_changes={str(name): dict(change) for name, change in arms.items()},
         )
         all_params = (experiment.hyper_params, *experiment.arms.values())
         refuse_reserved_settings(experiment.settings)
@@ -94,9 +103,23 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         for params in all_params:
             refuse_reserved_parameters(params)
             check_protocol_parameters(params, base_dir=file.resolve().parent)
-        return experiment
+        return _with_loaded_agents(experiment)
     except RatchetError as error:
         raise type(error)(f"{file}:\n{error}") from error
+
+
+def _upgraded(data: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    try:
+        return upgraded(data, str(file))
+    except ParameterError as error:
+        raise ParameterError(f"{file}: {error}") from error
+
+
+def _with_loaded_agents(experiment: ExperimentFile) -> ExperimentFile:
+    settings = experiment.settings
+    arms = {name: with_loaded_agents(arm, settings) for name, arm in experiment.arms.items()}
+    main = with_loaded_agents(experiment.hyper_params, settings)
+    return replace(experiment, hyper_params=main, arms=arms)
 
 
 def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
@@ -146,7 +169,7 @@ def _read_arm(name: str, main: Mapping[str, Any], changes: object) -> HyperParam
     if not isinstance(changes, Mapping):
         raise ParameterError(f"arms.{name}: got {changes!r}, expected changes, e.g. rl.lr: 0.1.")
     try:
-        return HyperParameters.from_dict(merge_changes(main, changes))
+        return HyperParameters.from_dict(merge_changes(main, upgraded(changes, f"arms.{name}")))
     except ParameterError as error:
         lines = str(error).splitlines()
         raise ParameterError("\n".join(f"arms.{name}.{line}" for line in lines)) from error

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _SETTINGS = (
     "pin_memory",
     "profiler",
-    "rollout_sample_period",
 )
 
 
@@ -32,11 +31,6 @@ def refuse_reserved_parameters(hyper_params: HyperParameters) -> None:
     """
     if hyper_params.message_regression.enabled:
         raise _reserved("message_regression.enabled", True)
-    if hyper_params.base_run.base_run_type != "none" and not plays_text(hyper_params):
-        raise _reserved("base_run.base_run_type", hyper_params.base_run.base_run_type)
-    for name in hyper_params.agents:
-        if hyper_params.agents[name].load_checkpoint_and_parameters:
-            raise _reserved(f"agents.{name}.load_checkpoint_and_parameters", True)
 
 
 def refuse_reserved_settings(settings: ExperimentSettings) -> None:

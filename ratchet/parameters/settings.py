@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
@@ -51,6 +52,11 @@ class ExperimentSettings(SubParameters):
     profiler: bool = False
     progress: Literal["auto", "bar", "plain", "none"] = "auto"
     test_run: bool = False
+
+    @property
+    def store_url(self) -> str:
+        """The store's folder or URL: ``<home>/store`` when not given."""
+        return self.store or str(Path(self.home) / "store")
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

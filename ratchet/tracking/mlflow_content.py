@@ -103,8 +103,11 @@ def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
     if arm == MAIN_ARM:
         files |= {folder.report_path: "", folder.path / "events.jsonl": ""}
         files[folder.usage_path] = ""
-    transcripts = (folder.transcripts_path / arm).glob("*.jsonl")
-    files |= {path: "transcripts" for path in sorted(transcripts)}
+        for path in sorted(folder.artifacts_path.rglob("*")):
+            if path.is_file():
+                files[path] = path.parent.relative_to(folder.path).as_posix()
+    for kept in (folder.transcripts_path, folder.rollouts_path, folder.profiles_path):
+        files |= {path: kept.name for path in sorted((kept / arm).glob("*.*"))}
     files |= {Path(path): "checkpoint" for path in manifest.checkpoints.get(arm, [])}
     return files
 

@@ -208,6 +208,21 @@ class RunFolder:
         return self.path / "transcripts"
 
     @property
+    def rollouts_path(self) -> Path:
+        """The folder of rollouts that were kept, a folder for each arm in it."""
+        return self.path / "rollouts"
+
+    @property
+    def profiles_path(self) -> Path:
+        """The folder of what stages spent their time on, a folder for each arm in it."""
+        return self.path / "profiles"
+
+    @property
+    def artifacts_path(self) -> Path:
+        """The folder of files that trainers have added by themselves."""
+        return self.path / "artifacts"
+
+    @property
     def _manifest_path(self) -> Path:
         return self.path / "manifest.json"
 

@@ -14,9 +14,6 @@ TEXT = "{scenario: graph_isomorphism, trainer: vanilla_ppo, dataset: er1000}"
     "override",
     [
         "message_regression.enabled=true",
-        "base_run.base_run_type=parameters",
-        "agents.prover.load_checkpoint_and_parameters=true",
-        "agents._default.load_checkpoint_and_parameters=true",
         "settings.budget=5",
         "settings.profiler=true",
     ],

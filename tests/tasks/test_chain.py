@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tasks.chain import find_chain, next_stop
+from ratchet.parameters.settings import ExperimentSettings
+from tasks.chain import Cut, find_chain
 
 
 @dataclass
@@ -54,4 +55,16 @@ def test_the_furthest_state_without_a_gap_is_found(links, target, expected):
     [(0, 25, 10, 10), (10, 25, 10, 20), (20, 25, 10, 25), (7, 25, 10, 10), (0, 3, 10, 3)],
 )
 def test_training_is_cut_at_multiples(position, target, size, stop):
-    assert next_stop(position, target, size) == stop
+    assert Cut((size,)).next_stop(position, target) == stop
+
+
+def test_every_period_cuts_and_samples_are_of_iterations_that_take_place():
+    settings = ExperimentSettings(
+        iterations_per_task=10, checkpoint_period=4, rollout_sample_period=6
+    )
+    cut, stops = Cut.of(settings), [0]
+    while stops[-1] < 18:
+        stops.append(cut.next_stop(stops[-1], 18))
+    assert stops == [0, 4, 6, 8, 10, 12, 16, 18]
+    assert [stop for stop in stops if cut.samples_at(stop, 18)] == [0, 6, 12]
+    assert not Cut.of(ExperimentSettings()).samples_at(0, 18)

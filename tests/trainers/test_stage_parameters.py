@@ -7,6 +7,8 @@ import pytest
 from ratchet.errors import UnknownNameError
 from trainers.registry import trainer_class
 
+SCHEDULE = {"kind": "contiguous_periodic", "period": 2, "start": 0, "stop": 1}
+
 
 def _key(hyper_params, stage, agent=None):
     return trainer_class(hyper_params).stage_key_parameters(hyper_params, stage, agent)
@@ -31,7 +33,11 @@ def _differs(tiny, stage, agent=None, **changes):
         ({"agents__prover__d_gnn": 8}, {"initial_state", "pretrain", "train", "test"}),
         ({"agents__verifier__d_gnn": 8}, {"initial_state", "train", "test"}),
         ({"debate_protocol__max_message_rounds": 3}, set()),
-        ({"nip_protocol__max_message_rounds": 3}, {"initial_state", "pretrain", "train", "test"}),
+        # Pretraining takes in the initial state, and reads nothing of the protocol itself.
+        ({"nip_protocol__max_message_rounds": 3}, {"initial_state", "train", "test"}),
+        ({"agents__prover__agent_lr_factor": {"actor": 2, "critic": 2}}, {"pretrain", "train"}),
+        ({"agents__prover__update_schedule": SCHEDULE}, {"train"}),
+        ({"agents__verifier__checkpoint_run_id": "x"}, set()),
         ({"base_run__run_id": "x"}, set()),
     ],
 )

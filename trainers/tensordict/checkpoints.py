@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.tracking.checkpoint_folders import METADATA_FILE, PARAMETERS_FILE, STATE_FOLDER
 from trainers.tensordict.state import State
 
 if TYPE_CHECKING:
@@ -24,32 +25,21 @@ def write_checkpoint(
     Parameters
     ----------
     base
-        The run's checkpoint folder.
+        The run's checkpoint folder, or that of one of its versions.
     state, hyper_params, metadata
         What is kept.
     """
     base.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{base.name}-", dir=base.parent))
-    state.save(aside / "state")
-    _write_json(aside / "hyper_params.json", hyper_params.to_dict())
-    _write_json(aside / "metadata.json", metadata)
+    state.save(aside / STATE_FOLDER)
+    _write_json(aside / PARAMETERS_FILE, hyper_params.to_saved_dict())
+    _write_json(aside / METADATA_FILE, metadata)
     old = base.with_name(f".{base.name}-old")
     shutil.rmtree(old, ignore_errors=True)
     if base.exists():
         os.replace(base, old)
     os.replace(aside, base)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def read_state(base: Path) -> State:
-    """Read the state of a checkpoint.
-
-    Raises
-    ------
-    CheckPointNotFoundError
-        If the run has none.
-    """
-    return State.load(base / "state")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

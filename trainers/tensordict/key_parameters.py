@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.parameters.agents import DEFAULT_AGENT
-from trainers.relevant_parameters import is_built_in, relevant_parameters
+from ratchet.parameters.agents import DEFAULT_AGENT, LEARNING_FIELDS, ORIGIN_FIELDS
+from trainers.relevant_parameters import is_built_in, relevant_parameters, without_fields
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -20,6 +20,13 @@ _ROLLOUT = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_ite
 _INITIAL_RL = ("normalize_observations", "num_normalization_steps", "use_shared_body", *_ROLLOUT)
 _TEST_RL = ("num_test_iterations", "use_shared_body", *_ROLLOUT)
 _PRETRAIN_RL = ("body_lr_factor", "max_grad_norm", "use_shared_body")
+
+PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
+"""What pretraining reads beside the data, the initial weights and the agent's own parameters.
+
+Data and initial weights are inputs of its stage, so that all that decides them counts too. Of
+``rl`` only body factors and the bound on gradients are read.
+"""
 
 
 def _keep(data: dict[str, Any], section: str, names: tuple[str, ...]) -> None:
@@ -35,18 +42,24 @@ def initial_state_parameters(
         _keep(data, "rl", _INITIAL_RL)
         for name in ("ppo", "solo_agent"):
             data.pop(name, None)
+        data["agents"] = without_fields(data["agents"], LEARNING_FIELDS)
     return data
 
 
 def pretrain_parameters(
     hyper_params: HyperParameters, trainer: type[Trainer], agent_name: str
 ) -> dict[str, Any]:
-    """Give what pretraining one agent depends on beside the initial state and the data."""
+    """Give what pretraining one agent depends on beside the initial state and the data.
+
+    For built-in trainers that is :data:`PRETRAINED_MODEL_CACHE_PARAM_KEYS` and the agent's own.
+    """
     data = relevant_parameters(hyper_params, trainer)
-    _keep(data, "rl", _PRETRAIN_RL)
-    data.pop("ppo", None)
-    data["agents"] = {agent_name: hyper_params.agents[agent_name].to_dict()}
-    return data
+    if is_built_in(trainer):
+        _keep(data, "rl", _PRETRAIN_RL)
+        data = {name: data[name] for name in PRETRAINED_MODEL_CACHE_PARAM_KEYS if name in data}
+    left_out = (*ORIGIN_FIELDS, "update_schedule")
+    own = {agent_name: hyper_params.agents[agent_name].to_dict()}
+    return {**data, "agents": without_fields(own, left_out)}
 
 
 def train_parameters(
@@ -74,9 +87,7 @@ def check_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> d
         for name in ("ppo", "solo_agent"):
             data.pop(name, None)
     data.pop("test_size", None)
-    for agent in data["agents"].values():
-        for name in ("agent_lr_factor", "body_lr_factor", "gnn_lr_factor", "update_schedule"):
-            agent.pop(name, None)
+    data["agents"] = without_fields(data["agents"], LEARNING_FIELDS)
     return data
 
 

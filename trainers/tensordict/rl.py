@@ -23,7 +23,11 @@ from trainers.tensordict import pretraining, snapshots
 from trainers.tensordict.collectors import RolloutCollector
 from trainers.tensordict.components import Components
 from trainers.tensordict.fused_adam import clip_gradients
-from trainers.tensordict.key_parameters import stage_parameters
+from trainers.tensordict.key_parameters import (
+    PRETRAINED_MODEL_CACHE_PARAM_KEYS,
+    stage_parameters,
+)
+from trainers.tensordict.loaded_agents import load_earlier_agents
 from trainers.tensordict.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives import Objective, total_loss
@@ -51,6 +55,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     and freezer, statistics, normalisation, pretraining, loops. A scenario instance belongs to one
     trainer, which changes its agents' weights.
     """
+
+    PRETRAINED_MODEL_CACHE_PARAM_KEYS = PRETRAINED_MODEL_CACHE_PARAM_KEYS
+    """What a pretrained body depends on beside data, first weights and the agent's parameters."""
 
     # -- what a subclass writes ------------------------------------------------------------
 
@@ -184,7 +191,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def initial_state(self) -> TrainerState:
         """Go back to the untrained agents, fit the normalisation, and give that state."""
         self.state = self.components.untrained
-        if self.hyper_params.rl.normalize_observations:
+        normalization = load_earlier_agents(
+            self.combined_agents, self.hyper_params.agents, self.state_finder
+        )
+        if self.hyper_params.rl.normalize_observations and normalization is not None:
+            snapshots.load_normalization(self.combined_agents, normalization)
+        elif self.hyper_params.rl.normalize_observations:
             seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "globals")
             with ExitStack() as stack:
                 self._build_train_context(stack)
@@ -204,16 +216,25 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return [
             name
             for name, section in sections.items()
-            if not (section.is_random or section.use_manual_architecture)
+            if not (
+                section.is_random
+                or section.use_manual_architecture
+                or section.load_checkpoint_and_parameters
+            )
         ]
 
     @property
     def pretrained_agents(self) -> list[str]:
-        """The agents whose bodies are pretrained: those that have a solo head."""
+        """The agents whose bodies are pretrained: not those without a solo head, or loaded."""
         if not self.hyper_params.pretrain_agents:
             return []
-        agents = self.scenario_instance.agents
-        return [name for name in self.agent_names if agents[name].solo_head is not None]
+        agents, sections = self.scenario_instance.agents, self.hyper_params.agents
+        return [
+            name
+            for name in self.agent_names
+            if agents[name].solo_head is not None
+            and not sections[name].load_checkpoint_and_parameters
+        ]
 
     def pretrain(self, agent_name: str) -> PretrainResult:
         """Train an agent's body alone, starting from the state, which it does not change."""
@@ -246,15 +267,36 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             parts.loss_module.select_agents(learning)
             scale = learning_rate_scale(iteration, rl.num_iterations, anneal=rl.anneal_lr)
             rates = set_learning_rates(parts.optimizer, rl.lr * scale)
-            rollouts = parts.collector.collect(iteration)
-            if parts.gae is not None:
-                rollouts = parts.gae(rollouts)
+            rollouts = self._collect(iteration)
             parts.replay_buffer.store(rollouts)
             mean_losses = self._train_on_replay_buffer()
             parts.loss_module.end_iteration(mean_losses)
             parts.freezer.unfreeze()
             stats = self._get_log_stats(rollouts, mean_losses, train=True)
         return stats | {f"{group}.lr": rate for group, rate in rates.items()}
+
+    def _collect(self, iteration: int) -> TensorDictBase:
+        """Play the rollouts of an iteration, ``[E, T]``, and estimate their advantages."""
+        parts = self.components
+        rollouts = parts.collector.collect(iteration)
+        return rollouts if parts.gae is None else parts.gae(rollouts)
+
+    @classmethod
+    def samples_rollouts(cls) -> bool:
+        """Say that rollouts can be kept."""
+        return True
+
+    def sample_rollouts(self, iteration: int) -> TensorDictBase:
+        """Play an iteration's rollouts ``[E, T]`` as training plays them; changes no state."""
+        before = self.state
+        seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
+        try:
+            with ExitStack() as stack:
+                self._build_train_context(stack)
+                stack.enter_context(seeded_globals(seed))
+                return self._collect(iteration)
+        finally:
+            self.state = before
 
     def _train_on_replay_buffer(self) -> TensorDict:
         """Train the agents on the stored frames, several epochs long.

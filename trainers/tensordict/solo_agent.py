@@ -11,6 +11,7 @@ from trainers.registry import register_trainer
 from trainers.staged import Metrics, TestResult
 from trainers.tensordict import snapshots
 from trainers.tensordict.key_parameters import stage_parameters
+from trainers.tensordict.loaded_agents import load_earlier_agents
 from trainers.tensordict.optimizer import load_optimizer_tensors, optimizer_tensors
 from trainers.tensordict.solo_learning import SoloLearner
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
@@ -89,6 +90,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         """Go back to the untrained agents, and give that state."""
         _ = self.learner
         self.state = self._untrained
+        load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
         return self.state
 
     @property

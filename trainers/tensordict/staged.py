@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
+from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict import checkpoints
@@ -193,46 +193,78 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         return {"trainer": self.hyper_params.trainer_name, "iteration": self.iteration}
 
     def save_checkpoint(self, log: bool = True) -> None:
-        """Write the state into the run's checkpoint folder.
+        """Write the state into the run's checkpoint folder, in the place of the one before.
 
         Parameters
         ----------
         log
-            Kept for trainers that call it so; whoever runs the trainer logs artifacts.
+            Whether to keep it beside the later ones too, as a version that is named by the
+            number of finished iterations.
         """
-        checkpoints.write_checkpoint(
-            self.checkpoint_base_dir, self.state, self.hyper_params, self._get_metadata()
-        )
+        folders = [self.checkpoint_base_dir]
+        if log:
+            run_id, home = str(self.settings.run_id), self.settings.home
+            folders.insert(0, checkpoint_folder(home, run_id, self.iteration))
+        for folder in folders:
+            checkpoints.write_checkpoint(
+                folder, self.state, self.hyper_params, self._get_metadata()
+            )
 
     def load_and_set_state_from_checkpoint(
-        self, from_base_run: bool = False, version: str = "latest"
+        self, from_base_run: bool = False, version: str = LATEST
     ) -> None:
-        """Continue from the checkpoint of this run, or of the run it builds on.
+        """Continue from the checkpoint of this run, or from a state of the run it builds on.
 
         Parameters
         ----------
         from_base_run
-            Whether to take ``base_run.run_id``'s.
+            Whether to take a state of the run ``base_run.run_id``.
         version
-            ``"latest"``; other versions are states in the stage store.
+            Of the base run: ``"latest"``, or the number of iterations that led to the state.
 
         Raises
         ------
         CheckPointNotFoundError
             If there is none, or no base run.
         ParameterError
-            If another version is asked for.
+            If another version of this run's is asked for, which has gone on since.
         """
-        if version != "latest":
+        if from_base_run:
+            content = self._load_state_dict_from_base_run_checkpoint(version)
+        elif version == LATEST:
+            content = self._load_state_dict_from_active_run_checkpoint()
+        else:
             raise ParameterError(
-                f"load_and_set_state_from_checkpoint: got version={version!r}, expected 'latest'."
-                " Earlier states are in the stage store: use `ratchet fork`."
+                f"load_and_set_state_from_checkpoint: got version={version!r}, expected"
+                f" {LATEST!r} unless from_base_run. To go on from an earlier state of a run,"
+                " name it in base_run.run_id, or use `ratchet fork`."
             )
-        base = self._base_run_checkpoint() if from_base_run else self.checkpoint_base_dir
-        self.state = checkpoints.read_state(base)
+        self.state = type(self).State.from_dict(content)
 
-    def _base_run_checkpoint(self) -> Path:
+    def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
+        """Read the checkpoint of this run as plain values and tensors.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none.
+        """
+        return type(self).State.load(self.checkpoint_state_path).to_dict()
+
+    def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
+        """Read a state of the run ``base_run.run_id`` as plain values and tensors.
+
+        Parameters
+        ----------
+        version
+            ``"latest"``, or the number of iterations that led to the state.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If no run is named, or it has no such state.
+        """
         run_id = self.hyper_params.base_run.run_id
         if run_id is None:
             raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
-        return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)
+        return type(self).State.load(self.state_finder(run_id, version).open()).to_dict()
