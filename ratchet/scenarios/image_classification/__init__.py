@@ -1,0 +1,1 @@
+"""Image classification: binary questions on images, talked about by naming latent pixels."""

@@ -1,0 +1,59 @@
+"""Parameters of the image-classification scenario. Light: no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from ratchet.parameters.base import (
+    SubParameters,
+    register_agent_parameters,
+    register_parameters,
+)
+from ratchet.parameters.networks import NetworkAgentParameters
+
+
+@register_agent_parameters("image_classification")
+class ImageClassificationAgentParameters(NetworkAgentParameters):
+    """Body and heads of an agent that looks at an image.
+
+    ``pretrained_embeddings_model`` is a vision backbone of ``transformers``: a folder, or
+    ``OWNER/NAME`` or ``OWNER/NAME@REVISION`` on the hub. What it makes of an image is brought to
+    ``pretrained_embedding_channels`` channels and put beside the body's own. ``stride`` is that of
+    each group's first convolution; max-pooling brings every group's output to the same grid.
+    """
+
+    building_block_type: Literal["conv2d", "residual_basic"] = "conv2d"
+    num_blocks_per_group: PositiveInt = 2
+    kernel_size: PositiveInt = 3
+    stride: PositiveInt = 1
+    pretrained_embeddings_model: str | None = None
+    pretrained_embedding_channels: PositiveInt = 64
+    d_latent_pixel_selector: PositiveInt = 16
+    num_latent_pixel_selector_layers: PositiveInt = 2
+
+    @property
+    def message_selector_size(self) -> tuple[int, int]:
+        """Those of the latent-pixel selector."""
+        return self.d_latent_pixel_selector, self.num_latent_pixel_selector_layers
+
+    @model_validator(mode="after")
+    def _check_kernel(self) -> ImageClassificationAgentParameters:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size={self.kernel_size}: expected an odd number")
+        return self
+
+
+@register_parameters("image_classification", scenarios=("image_classification",))
+class ImageClassificationParameters(SubParameters):
+    """What all agents' bodies share, since it decides which latent pixels can be named.
+
+    Each of ``num_block_groups`` groups halves height and width and doubles the channels, beginning
+    with ``initial_num_channels``. ``dataset_seed``, for splits, order and balance, is the
+    experiment's seed when not given.
+    """
+
+    num_block_groups: PositiveInt = 1
+    initial_num_channels: PositiveInt = 16
+    dataset_seed: NonNegativeInt | None = None

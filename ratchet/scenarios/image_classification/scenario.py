@@ -1,0 +1,112 @@
+"""The image-classification scenario: data, environment and agents together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.scenarios.hub import hash_files
+from ratchet.scenarios.image_classification.agents import (
+    ImageAgentBuilder,
+    backbones,
+    combine_agents,
+)
+from ratchet.scenarios.image_classification.dataset import build_image_datasets
+from ratchet.scenarios.image_classification.embeddings import add_embeddings
+from ratchet.scenarios.image_classification.environment import ImageClassificationEnvironment
+from ratchet.scenarios.image_classification.sources import read_dataset_name
+from ratchet.scenarios.registry import register_scenario
+from ratchet.scenarios.tensor_scenario import TensorScenario
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.parts import Agent
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.instance import ScenarioInstance
+
+
+@register_scenario("image_classification")
+class ImageClassificationScenario(TensorScenario):
+    """Agents answer a binary question on an image and name latent pixels to each other."""
+
+    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+        """Make ``train`` and ``test``."""
+        return build_image_datasets(hyper_params)
+
+    def data_code(self) -> tuple[Callable[..., object], ...]:
+        """Give the code that makes data only."""
+        return (build_image_datasets,)
+
+    def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
+        """Give the hashes of the files of a local copy."""
+        _, _, place = read_dataset_name(hyper_params.dataset)
+        return {} if place is None else hash_files(Path(place).expanduser())
+
+    def file_digests(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> Mapping[str, str]:
+        """Give those of pretrained backbones in folders."""
+        from ratchet.scenarios.image_classification.backbone import local_model_files
+
+        return {
+            f"{Path(model).name}/{file}": digest
+            for model in backbones(hyper_params, protocol_handler.agent_names)
+            for file, digest in local_model_files(model).items()
+        }
+
+    def build_environment(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> ImageClassificationEnvironment:
+        """Make the environment of a dataset."""
+        return ImageClassificationEnvironment(
+            hyper_params, dataset, protocol_handler, train=train, device=device
+        )
+
+    def build_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        trainer_type: str,
+        device: str | torch.device = "cpu",
+    ) -> dict[str, Agent]:
+        """Make the agents with their initial weights."""
+        return ImageAgentBuilder().build_agents(
+            hyper_params, protocol_handler, trainer_type, device
+        )
+
+    def combine_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        agents: Mapping[str, Agent],
+    ) -> CombinedAgents:
+        """Make the module that runs all agents as one actor."""
+        return combine_agents(hyper_params, protocol_handler, agents)
+
+    def build_instance(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        protocol_handler: ProtocolHandler,
+        datasets: Mapping[str, TensorDictDataset],
+        trainer_type: str,
+    ) -> ScenarioInstance:
+        """Embed the images where an agent has a pretrained backbone, then build the rest."""
+        models = backbones(hyper_params, protocol_handler.agent_names)
+        if models:
+            datasets = add_embeddings(datasets, models, settings)
+        return super().build_instance(
+            hyper_params, settings, protocol_handler, datasets, trainer_type
+        )
