@@ -58,11 +58,12 @@ _UNSET = (
 @register_converter(from_version=0)
 def convert_version_0(data: _Data) -> list[str]:
     """Rename, remove and rewrite what version 1 doesn't know."""
-    changes = [*_drop_empty_sections(data), *_rename_values(data)]
+    changes = _rename_values(data)
     for path in _UNSET:
         changes += _remove(data, path, (None,), "null is written by leaving it out")
     for old, new in _RENAMED.items():
         changes += _rename(data, old, new)
+    changes += _drop_empty_sections(data)
     for path in _NOT_NEEDED:
         changes += _remove(data, path, None, "nothing reads it any more")
     for path, neutral in _ONLY_NEUTRAL.items():

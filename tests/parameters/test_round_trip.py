@@ -17,6 +17,7 @@ from ratchet.parameters.discovery import load_plugins
 
 load_plugins()
 NAMES = st.text("abcdefgh_", min_size=1, max_size=8)
+PLAIN = st.none() | st.booleans() | st.integers(-9, 9) | NAMES | st.lists(NAMES, max_size=2)
 
 
 def model_data(model: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
@@ -60,6 +61,8 @@ def _values(annotation: Any, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any
         return _numbers(metadata).map(int)
     if annotation is float:
         return _numbers(metadata).map(float)
+    if annotation is Any:
+        return PLAIN
     return {bool: st.booleans(), str: NAMES, type(None): st.none()}[annotation]
 
 
@@ -83,18 +86,19 @@ def _numbers(metadata: tuple[Any, ...]) -> st.SearchStrategy[Any]:
 @st.composite
 def experiments(draw: st.DrawFn) -> dict[str, Any]:
     """All that may stand in an experiment file, or any part of it."""
-    agent = model_data(AGENT_MODELS["graph_isomorphism"])
+    scenario = draw(st.sampled_from(sorted(AGENT_MODELS)))
+    agent = model_data(AGENT_MODELS[scenario])
     names = st.sampled_from(["_default", "prover", "verifier", "prover0"])
     sections = {name: model_data(section.model) for name, section in SECTIONS.items()}
     return {
         **draw(model_data(HyperParameters)),
         **draw(st.fixed_dictionaries({}, optional=sections)),
-        "scenario": "graph_isomorphism",
+        "scenario": scenario,
         "agents": draw(st.dictionaries(names, agent, max_size=3)),
     }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(experiments())
 def test_from_dict_undoes_to_dict(data: dict[str, Any]) -> None:
     hyper_params = HyperParameters.from_dict(data)
@@ -107,7 +111,7 @@ def test_from_dict_undoes_to_dict(data: dict[str, Any]) -> None:
     }
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(experiments())
 def test_plain_data_survives_json(data: dict[str, Any]) -> None:
     plain = HyperParameters.from_dict(data).to_dict()

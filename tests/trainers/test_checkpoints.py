@@ -1,0 +1,92 @@
+"""Checkpoints that a trainer saves by itself, their versions, and base runs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ratchet import HyperParameters
+from ratchet.errors import CheckPointNotFoundError, ParameterError
+from trainers.tensordict.state import State
+
+
+@pytest.fixture
+def run(tiny, tmp_path):
+    """A trainer that has trained three iterations and kept each."""
+    trainer = tiny.trainer(
+        tiny.parameters(), home=str(tmp_path), run_id="mine", checkpoint_period=1
+    )
+    trainer.train()
+    return trainer
+
+
+def test_a_checkpoint_lies_where_the_paths_say(run, tmp_path):
+    base = type(run).get_checkpoint_base_dir_from_run_id("mine", str(tmp_path))
+    assert run.checkpoint_base_dir == base == tmp_path / "checkpoints" / "mine"
+    assert State.load(run.checkpoint_state_path) == run.state
+    saved = json.loads(run.checkpoint_params_path.read_text())
+    assert saved["parameters_version"] >= 1
+    assert HyperParameters.from_dict(saved) == run.hyper_params
+    metadata = json.loads(run.checkpoint_metadata_path.read_text())
+    assert metadata == run._get_metadata() == {"trainer": "vanilla_ppo", "iteration": 3}
+    folders = {path.name for path in base.parent.iterdir()}
+    assert folders == {"mine", "mine@1", "mine@2", "mine@3"}, "nothing else is left behind"
+
+
+def test_a_checkpoint_that_is_not_logged_is_no_version(tiny, tmp_path):
+    trainer = tiny.trainer(tiny.parameters(), home=str(tmp_path), run_id="mine")
+    trainer.initial_state()
+    trainer.save_checkpoint(log=False)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["mine"]
+
+
+def test_the_latest_checkpoint_of_this_run_is_taken_up(run, tiny, tmp_path):
+    other = tiny.trainer(tiny.parameters(), home=str(tmp_path), run_id="mine")
+    content = other._load_state_dict_from_active_run_checkpoint()
+    assert State.from_dict(content) == run.state
+    other.load_and_set_state_from_checkpoint()
+    assert other.state == run.state
+    with pytest.raises(ParameterError, match="got version='1', expected 'latest' unless from_base"):
+        other.load_and_set_state_from_checkpoint(version="1")
+
+
+@pytest.mark.parametrize(("version", "iteration"), [("latest", 3), ("2", 2)])
+def test_a_base_runs_state_is_taken_up_by_version(run, tiny, tmp_path, version, iteration):
+    hyper_params = tiny.parameters(base_run__run_id="mine")
+    other = tiny.trainer(hyper_params, home=str(tmp_path), run_id="other")
+    content = other._load_state_dict_from_base_run_checkpoint(version)
+    assert content["iteration"] == iteration
+    other.load_and_set_state_from_checkpoint(from_base_run=True, version=version)
+    assert other.iteration == iteration
+    other.train()
+    assert other.state == run.state, "what goes on from a checkpoint ends the same"
+
+
+def test_what_is_missing_is_said(tiny, tmp_path):
+    nobody = tiny.trainer(tiny.parameters(), home=str(tmp_path), run_id="other")
+    with pytest.raises(CheckPointNotFoundError, match="no saved state in"):
+        nobody.load_and_set_state_from_checkpoint()
+    with pytest.raises(CheckPointNotFoundError, match=r"base_run\.run_id: got None"):
+        nobody.load_and_set_state_from_checkpoint(from_base_run=True)
+    lost = tiny.trainer(tiny.parameters(base_run__run_id="lost"), home=str(tmp_path))
+    with pytest.raises(CheckPointNotFoundError, match="run lost in .* has no saved state 'latest'"):
+        lost.load_and_set_state_from_checkpoint(from_base_run=True)
+    with pytest.raises(ParameterError, match=r"settings\.run_id: got None"):
+        lost.save_checkpoint()
+
+
+def test_all_iterations_are_counted(tiny):
+    hyper_params = tiny.parameters(rl__num_iterations=7, rl__num_test_iterations=5)
+    assert tiny.trainer(hyper_params).get_total_num_iterations() == 12
+
+
+def test_a_state_with_random_agents_loads_equal(tiny, tmp_path):
+    hyper_params = tiny.parameters(agents__prover__is_random=True)
+    trainer = tiny.trainer(hyper_params)
+    trainer.initial_state().save(tmp_path)
+    trainer.run_iterations(0, 1)
+    trainer.state.save(tmp_path)
+    other = tiny.trainer(hyper_params)
+    other.state = State.load(tmp_path)
+    assert other.state == trainer.state
