@@ -86,10 +86,12 @@ def trainer_class(
     UnknownNameError
         If no trainer has the name.
     ParameterError
-        If what was found is no trainer, or can't train the scenario's kind of agents.
+        If what was found is no trainer, can't train the scenario's kind of agents, or refuses
+        the parameters.
     """
     found = _find(hyper_params.trainer, base_dir)
     _check_agents(found, hyper_params)
+    found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from ratchet.parameters.agents import LrFactors
 from ratchet.parameters.base import SubParameters, register_parameters
@@ -46,7 +46,7 @@ class RlParameters(SubParameters):
     num_test_iterations: PositiveInt = 10
 
 
-@register_parameters("ppo", trainers=("vanilla_ppo",))
+@register_parameters("ppo", trainers=("vanilla_ppo", "spg"))
 class PpoParameters(SubParameters):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
@@ -59,6 +59,41 @@ class PpoParameters(SubParameters):
     critic_coef: float = Field(default=1.0, ge=0)
     entropy_eps: float = Field(default=0.001, ge=0)
     normalize_advantage: bool = True
+
+
+@register_parameters("reinforce", trainers=("reinforce",))
+class ReinforceParameters(SubParameters):
+    """REINFORCE (Williams 1992): rewards to go, or advantages with a critic."""
+
+    use_advantage_and_critic: bool = False
+
+
+@register_parameters("spg", trainers=("spg",))
+class SpgParameters(SubParameters):
+    """Stackelberg policy gradient and its relatives: leaders shape what followers learn."""
+
+    variant: Literal["spg", "pspg", "lola", "pola", "sos", "psos"] = "psos"
+    stackelberg_sequence: tuple[tuple[str, ...], ...] | None = None
+    additional_lola_term: bool = True
+    sos_scaling_factor: float = Field(default=0.5, gt=0, lt=1)
+    sos_threshold_factor: float = Field(default=0.1, gt=0, lt=1)
+    ihvp_variant: Literal["nystrom", "conj_grad", "neumann"] = "nystrom"
+    ihvp_num_iterations: PositiveInt = 5
+    ihvp_rank: PositiveInt = 5
+    ihvp_rho: PositiveFloat = 0.1
+
+    @field_validator("stackelberg_sequence")
+    @classmethod
+    def _check_groups(
+        cls, groups: tuple[tuple[str, ...], ...] | None
+    ) -> tuple[tuple[str, ...], ...] | None:
+        names = [name for group in groups or () for name in group]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"expected each agent in one group, got {', '.join(twice)} twice")
+        if groups is not None and not all(groups):
+            raise ValueError("expected groups of agents, leaders first, got an empty group")
+        return groups
 
 
 @register_parameters("solo_agent")

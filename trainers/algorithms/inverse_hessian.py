@@ -135,4 +135,5 @@ def nystrom(
     core = y @ omega.mT
     system = (0.5 * rho * (core + core.mT) + y @ y.mT).double()
     inner = torch.linalg.pinv(system, hermitian=True) @ (y @ vector).double()
-    return (vector - inner.to(y.dtype) @ y) / rho
+    x: Tensor = (vector - inner.to(y.dtype) @ y) / rho
+    return x

@@ -109,3 +109,30 @@ def normalize_joint_advantages(advantage: Tensor, own: Tensor, known: Tensor) ->
     mean = torch.where(own, masked_mean(advantage, own, 0), masked_mean(advantage, others, 0))
     scaled = (advantage - mean) / (deviation + 1e-6)
     return torch.where((own | others) & (deviation > 1e-5), scaled, 0.0)
+
+
+def known_consequences(
+    learns: Tensor, acting: Tensor, terminated: Tensor, cut: Tensor, final_known: Tensor
+) -> Tensor:
+    """Say in which steps an agent's λ-return can be trusted, whoever acts: bool ``[E, T, A]``.
+
+    Parameters
+    ----------
+    learns
+        The agent acts, and what came of it is known (:class:`.advantages.Advantages`).
+    acting
+        The agent acts.
+    terminated
+        The agent's episode ends with the step, and nothing follows.
+    cut
+        What follows the step is not in the batch, but is worth something.
+    final_known
+        Where it is cut, whether its worth is known.
+    """
+    following = torch.zeros_like(learns[:, 0])
+    columns = []
+    for t in reversed(range(learns.shape[1])):
+        after = torch.where(cut[:, t], final_known[:, t], following) | terminated[:, t]
+        columns.append(torch.where(acting[:, t], learns[:, t], after))
+        following = acting[:, t] | columns[-1]
+    return torch.stack(columns[::-1], 1)

@@ -204,5 +204,5 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 def _split(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Cut a flat vector into tensors of given shapes."""
-    pieces = vector.split([tensor.numel() for tensor in like])
+    pieces = torch.split(vector, [tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]

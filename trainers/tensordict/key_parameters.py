@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _ROLLOUT = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
 _INITIAL_RL = ("normalize_observations", "num_normalization_steps", "use_shared_body", *_ROLLOUT)
 _TEST_RL = ("num_test_iterations", "use_shared_body", *_ROLLOUT)
+_LEARNING = ("ppo", "reinforce", "spg", "solo_agent")
+"""Sections that say how trainers learn."""
 _PRETRAIN_RL = ("body_lr_factor", "max_grad_norm", "use_shared_body")
 
 PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
@@ -40,7 +42,7 @@ def initial_state_parameters(
     data = relevant_parameters(hyper_params, trainer)
     if is_built_in(trainer):
         _keep(data, "rl", _INITIAL_RL)
-        for name in ("ppo", "solo_agent"):
+        for name in _LEARNING:
             data.pop(name, None)
         data["agents"] = without_fields(data["agents"], LEARNING_FIELDS)
     return data
@@ -84,7 +86,7 @@ def check_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> d
     data = relevant_parameters(hyper_params, trainer)
     if is_built_in(trainer):
         _keep(data, "rl", _TEST_RL)
-        for name in ("ppo", "solo_agent"):
+        for name in _LEARNING:
             data.pop(name, None)
     data.pop("test_size", None)
     data["agents"] = without_fields(data["agents"], LEARNING_FIELDS)

@@ -134,9 +134,12 @@ def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
     if "learns" not in agents.keys():  # noqa: SIM118 -- a tensordict is no mapping
         return {}
     mask = agents.get("learns").flatten(0, 1)
-    names = ("advantage", "value", "value_target")
+    target = agents.get("value_target", None)  # without a critic there is none
+    names = ("advantage",) if target is None else ("advantage", "value", "value_target")
     flat = {name: agents.get(name).flatten(0, 1) for name in names}
     stats = {f"mean_{name}": masked_mean(values, mask, 0) for name, values in flat.items()}
+    if target is None:
+        return stats
     stats["explained_variance"] = explained_variance(flat["value"], flat["value_target"], mask)
     return stats
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -20,6 +21,9 @@ from trainers.algorithms.ppo_losses import (
 )
 from trainers.tensordict.objectives import Evaluation, Objective
 from trainers.tensordict.value_estimators import Key
+
+if TYPE_CHECKING:
+    from ratchet.parameters.trainers import PpoParameters, RlParameters
 
 _READ = ("sample_log_prob", "advantage", "value_target", "value", "learns")
 """Names of tensor keys."""
@@ -87,6 +91,27 @@ class PpoObjective(Objective):
         if self.normalize_advantage:
             advantage = masked_whiten(advantage, mask)
         policy = self.policy_loss(log_ratio, advantage, mask)
+        return self.losses_and_metrics(tensordict, now, log_ratio, mask, policy)
+
+    def losses_and_metrics(
+        self,
+        tensordict: TensorDictBase,
+        now: Evaluation,
+        log_ratio: Tensor,
+        mask: Tensor,
+        policy: Tensor,
+    ) -> TensorDict:
+        """Add what goes with the policy's loss ``[A]``: critic, entropy and metrics.
+
+        Parameters
+        ----------
+        tensordict, now, log_ratio, mask
+            The minibatch ``[B]``, what the agents make of it, log π − log π_old ``[B, A]``, and
+            whose frames are learned from.
+        policy
+            ``[A]``.
+        """
+        keys = self.tensor_keys
         critic = critic_loss(
             now.value,
             tensordict.get(keys["value_target"]),
@@ -115,6 +140,21 @@ class PpoObjective(Objective):
             "clip_fraction": clip_fraction(log_ratio, mask, clip_epsilon=self.clip_epsilon),
             "effective_sample_size": effective_sample_size(log_ratio, mask),
         }
+
+
+def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
+    """Read what every :class:`PpoObjective` is made with from an experiment's parameters."""
+    clip_value = rl.clip_value
+    if clip_value is True:
+        clip_value = ppo.clip_epsilon
+    return {
+        "entropy_coef": ppo.entropy_eps,
+        "critic_coef": ppo.critic_coef,
+        "normalize_advantage": ppo.normalize_advantage,
+        "loss_critic_type": rl.loss_critic_type,
+        "clip_value": None if clip_value is False else float(clip_value),
+        "clip_epsilon": ppo.clip_epsilon,
+    }
 
 
 class ClipPPOLoss(PpoObjective):
@@ -188,4 +228,4 @@ class KLPENPPOLoss(PpoObjective):
         self.kl_beta.copy_(torch.where(mask, adapted, self.kl_beta))
 
 
-__all__ = ["ClipPPOLoss", "Evaluation", "KLPENPPOLoss", "PpoObjective"]
+__all__ = ["ClipPPOLoss", "Evaluation", "KLPENPPOLoss", "PpoObjective", "ppo_options"]

@@ -1,0 +1,172 @@
+"""Stackelberg policy gradient and its relatives: leaders that know how their followers learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.protocols.registry import build_protocol_handler
+from ratchet.seeding import torch_generator
+from trainers.registry import register_trainer
+from trainers.relevant_parameters import is_built_in
+from trainers.tensordict.episode_buffer import EpisodeBuffer
+from trainers.tensordict.joint_estimator import JointAdvantageEstimator
+from trainers.tensordict.ppo_objectives import ppo_options
+from trainers.tensordict.rl import TensorDictRlTrainer
+from trainers.tensordict.spg_objective import SpgObjective
+from trainers.tensordict.staged import STAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from tensordict import TensorDict
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.trainers import SpgParameters
+    from trainers.tensordict.objectives import Objective
+    from trainers.tensordict.replay import ReplayBuffer, Transform
+    from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
+
+Groups = tuple[tuple[str, ...], ...]
+_CRITIC_PARTS = ("value", "solo")
+_PPO_READ = ("clip_epsilon", "critic_coef", "entropy_eps", "normalize_advantage")
+
+
+@register_trainer("spg")
+class SpgTrainer(TensorDictRlTrainer):
+    """Opponent shaping in a Stackelberg sequence (``spg.variant``), on whole episodes."""
+
+    def _get_loss_module_and_gae(
+        self,
+    ) -> tuple[Objective, GeneralizedAdvantageEstimator | None]:
+        """Make the objective, and the estimator of everybody's advantages in every step."""
+        rl = self.hyper_params.rl
+        loss_module = SpgObjective(
+            self.policy_operator,
+            self.value_operator,
+            parameters=self.hyper_params.spg,
+            groups=_groups(self.hyper_params.spg, self.protocol_handler.stackelberg_sequence),
+            actor_params=self._actor_params(),
+            **ppo_options(self.hyper_params.ppo, rl),
+        )
+        gae = JointAdvantageEstimator(gamma=rl.gamma, lmbda=rl.lmbda, keys=loss_module.tensor_keys)
+        return loss_module, gae
+
+    def _actor_params(self) -> dict[str, list[torch.nn.Parameter]]:
+        """Give each agent's parameters that its policy depends on; agents without have none."""
+        params: dict[str, list[torch.nn.Parameter]] = {}
+        for group in self.combined_agents.parameter_groups(self.hyper_params.rl):
+            if not group.part.startswith(_CRITIC_PARTS):
+                params.setdefault(group.agent, []).extend(group.params)
+        return params
+
+    def _get_replay_buffer(self, transform: Transform | None = None) -> ReplayBuffer:
+        """Make what gives out whole episodes."""
+        return EpisodeBuffer(self.hyper_params.rl.minibatch_size, transform)
+
+    def _train_on_replay_buffer(self) -> TensorDict:
+        """Tell the objective this iteration's learning rates and generator, then train."""
+        parts = self.components
+        assert isinstance(parts.loss_module, SpgObjective)
+        parts.loss_module.rates = {
+            id(param): float(group["lr"])
+            for group in parts.optimizer.param_groups
+            for param in group["params"]
+        }
+        parts.loss_module.generator = torch_generator(
+            self.hyper_params.seed, STAGE, self.iteration, "nystrom", device=self.device
+        )
+        return super()._train_on_replay_buffer()
+
+    @classmethod
+    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+        """Refuse sequences that don't fit the protocol, and experiments without followers.
+
+        Raises
+        ------
+        ParameterError
+            With the reason.
+        """
+        super().check_parameters(hyper_params, base_dir)
+        if hyper_params.ppo.loss_type != "clip":
+            raise ParameterError(
+                f"ppo.loss_type: got {hyper_params.ppo.loss_type!r}, but the trainer 'spg' has the"
+                " plain policy gradient (spg, lola, sos) and the clipped one (pspg, pola, psos)"
+                " only; expected 'clip'. Leave it out."
+            )
+        handler = build_protocol_handler(hyper_params, base_dir=base_dir)
+        groups = _groups(hyper_params.spg, handler.stackelberg_sequence)
+        _check_names(groups, handler.agent_names, hyper_params.interaction_protocol)
+        _check_somebody_is_shaped(groups, hyper_params)
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads, as plain data."""
+        data = super().stage_key_parameters(hyper_params, stage, agent_name)
+        if is_built_in(cls) and stage == STAGE:
+            data["ppo"] = {name: data["ppo"][name] for name in _PPO_READ}
+            data["spg"] = {name: data["spg"][name] for name in _read_by(hyper_params.spg)}
+        return data
+
+
+def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
+    """Give the Stackelberg sequence: the chosen one, or the protocol's."""
+    return tuple(tuple(group) for group in spg.stackelberg_sequence or default)
+
+
+def _read_by(spg: SpgParameters) -> list[str]:
+    """List the parameters of the section that its variant reads."""
+    names = ["variant", "stackelberg_sequence"]
+    if spg.variant in ("lola", "pola"):
+        names.append("additional_lola_term")
+    if spg.variant in ("sos", "psos"):
+        names += ["sos_scaling_factor", "sos_threshold_factor"]
+    if spg.variant in ("spg", "pspg"):
+        names.append("ihvp_variant")
+        nystrom = spg.ihvp_variant == "nystrom"
+        names += ["ihvp_rank", "ihvp_rho"] if nystrom else ["ihvp_num_iterations"]
+    return names
+
+
+def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> None:
+    """Refuse a sequence that leaves an agent out or has one that nobody knows."""
+    given = [name for group in groups for name in group]
+    for name in given:
+        if name not in agent_names:
+            raise ParameterError(
+                f"spg.stackelberg_sequence: got {name!r}, expected the agents of the protocol"
+                f" {protocol!r}: {', '.join(agent_names)}.{nearest(name, agent_names)}"
+            )
+    missing = [name for name in agent_names if name not in given]
+    if missing:
+        raise ParameterError(
+            f"spg.stackelberg_sequence: {', '.join(missing)} missing, expected every agent of the"
+            f" protocol {protocol!r} in one of the groups. Those in one group don't shape each"
+            " other."
+        )
+
+
+def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> None:
+    """Refuse experiments in which no leader ever learns at the same time as a follower."""
+    agents = hyper_params.agents
+
+    def learns(name: str, iteration: int) -> bool:
+        own = agents[name]
+        has_parameters = not (own.is_random or own.use_manual_architecture)
+        return has_parameters and own.update_schedule.is_on(iteration, name)
+
+    for iteration in range(max(1, hyper_params.rl.num_iterations)):
+        learning = [any(learns(name, iteration) for name in group) for group in groups]
+        if sum(learning) > 1:
+            return
+    raise ParameterError(
+        f"trainer: got 'spg' for the protocol {hyper_params.interaction_protocol!r} with the"
+        f" Stackelberg sequence {[list(group) for group in groups]}, in which no agent ever learns"
+        " at the same time as one behind it, so that there is nobody to shape. Take vanilla_ppo,"
+        " or change spg.stackelberg_sequence, is_random, use_manual_architecture or"
+        " update_schedule."
+    )
