@@ -19,12 +19,15 @@ _NOT_DATA = (
     "solo_agent",
     "zk_protocol",
 )
+_BUILT_IN = "ratchet.scenarios."
 
 
 def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
     """Give the parameters that decide the datasets, as plain data.
 
-    Sections of the scenario, and those of plug-ins that say nothing about who reads them.
+    Sections of the scenario, and those of plug-ins that say nothing about who reads them. Of
+    Ratchet's own scenarios it is known that they draw from ``dataset_seed`` where it is given, so
+    that repetitions with other seeds share their data.
     """
     load_plugins()
     everything = hyper_params.to_dict()
@@ -33,7 +36,19 @@ def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
         readers = section.trainers or section.protocols or section.scenarios
         if hyper_params.scenario in section.scenarios or not (readers or name in _NOT_DATA):
             names.append(name)
+    if _has_own_seed(hyper_params):
+        names.remove("seed")
     return {name: everything[name] for name in names}
+
+
+def _has_own_seed(hyper_params: HyperParameters) -> bool:
+    """Say whether the data of a built-in scenario have a seed other than the experiment's."""
+    return any(
+        section.model.__module__.startswith(_BUILT_IN)
+        and hyper_params.scenario in section.scenarios
+        and getattr(getattr(hyper_params, name), "dataset_seed", None) is not None
+        for name, section in SECTIONS.items()
+    )
 
 
 def without_path(value: object) -> object:

@@ -58,6 +58,14 @@ def test_each_parameter_changes_what_reads_it_and_what_comes_after(keys):
     assert changed(keys, **{"graph_isomorphism.num_pairs": 40}) == set(all_keys(keys))
 
 
+def test_repetitions_share_data_that_have_a_seed_of_their_own(keys):
+    own = {"graph_isomorphism.dataset_seed": 0}
+    once, again = (make_keys(seed=seed, **own) for seed in (1, 2))
+    assert once.build_scenario().key == again.build_scenario().key != keys.build_scenario().key
+    assert once.initial_state().key != again.initial_state().key
+    assert once.test().key != again.test().key
+
+
 def test_the_state_after_k_iterations_does_not_depend_on_the_cut(keys):
     assert keys.train(0, 5).key == keys.train(4, 5).key == keys.state_key(5)
     assert keys.train(0, 5).key != keys.train(0, 6).key
