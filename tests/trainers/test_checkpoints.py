@@ -70,7 +70,7 @@ def test_what_is_missing_is_said(tiny, tmp_path):
     with pytest.raises(CheckPointNotFoundError, match=r"base_run\.run_id: got None"):
         nobody.load_and_set_state_from_checkpoint(from_base_run=True)
     lost = tiny.trainer(tiny.parameters(base_run__run_id="lost"), home=str(tmp_path))
-    with pytest.raises(CheckPointNotFoundError, match="run lost in .* has no saved state 'latest'"):
+    with pytest.raises(CheckPointNotFoundError, match=r"run lost in .* has no saved state 'latest'"):
         lost.load_and_set_state_from_checkpoint(from_base_run=True)
     with pytest.raises(ParameterError, match=r"settings\.run_id: got None"):
         lost.save_checkpoint()
