@@ -155,6 +155,6 @@ class BaseKeys(ABC):
         from ratchet.protocols.registry import build_protocol_handler
 
         handler = build_protocol_handler(self.hyper_params, base_dir=self.base_path)
-        code = code_fingerprint(trainer, type(self.scenario), type(handler))
+        code = code_fingerprint(trainer, type(self.scenario), *handler.source_classes)
         files = self.scenario.file_digests(self.hyper_params, handler)
         return Fingerprint.of_modules({**code.modules, **files})

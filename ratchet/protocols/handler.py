@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from torch import Tensor
 from ratchet.errors import ProtocolSpecificationError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import numpy.typing as npt
 
@@ -79,6 +81,19 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
     def __init__(self, hyper_params: HyperParameters) -> None:
         self.hyper_params = hyper_params
         self._copies: dict[tuple[str, torch.device], Tensor] = {}
+
+    @classmethod
+    def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
+        """Make the handler of an experiment.
+
+        Parameters
+        ----------
+        hyper_params
+            The experiment's parameters.
+        base_dir
+            The folder that paths to plug-ins start from, for protocols that have any.
+        """
+        return cls(hyper_params)
 
     @property
     def common(self) -> ProtocolCommonParameters:
@@ -148,7 +163,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return first
 
     @property
-    def source_classes(self) -> tuple[type[ProtocolHandler], ...]:
+    def source_classes(self) -> tuple[type, ...]:
         """The classes that say how this protocol is played, for code fingerprints."""
         return (type(self),)
 

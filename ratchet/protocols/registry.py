@@ -145,7 +145,7 @@ def build_protocol_handler(
     from ratchet.protocols.checks import check_agent_names, check_common_parameters
 
     handler_class = protocol_handler_class(hyper_params.interaction_protocol, base_dir=base_dir)
-    handler: ProtocolHandler = handler_class(hyper_params)
+    handler: ProtocolHandler = handler_class.build(hyper_params, base_dir)
     check_agent_names(hyper_params, handler)
     check_common_parameters(hyper_params, handler)
     if not hyper_params.protocol_common.zero_knowledge:

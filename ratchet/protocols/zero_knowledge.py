@@ -122,7 +122,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return self.base.randomize_channel_order
 
     @property
-    def source_classes(self) -> tuple[type[ProtocolHandler], ...]:
+    def source_classes(self) -> tuple[type, ...]:
         """The class itself and the base's."""
         return (type(self), *self.base.source_classes)
 

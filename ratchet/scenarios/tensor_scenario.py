@@ -5,16 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
-from ratchet.scenarios.instance import ScenarioInstance
+from ratchet.scenarios.instance import AgentT, ScenarioInstance
 from ratchet.scenarios.registry import Scenario
 
 if TYPE_CHECKING:
     import torch
 
     from ratchet.agents.actor_critic import ActorCritic
-    from ratchet.agents.parts import Agent
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 
-class TensorScenario(Scenario):
-    """Base of scenarios whose agents are networks."""
+class TensorScenario(Scenario, Generic[AgentT]):
+    """Base of scenarios whose agents are networks, of the scenario's own class."""
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
@@ -54,7 +53,7 @@ class TensorScenario(Scenario):
         protocol_handler: ProtocolHandler,
         trainer_type: str,
         device: str | torch.device = "cpu",
-    ) -> dict[str, Agent]:
+    ) -> dict[str, AgentT]:
         """Make the agents with their initial weights, by name in the protocol's order.
 
         Parameters
@@ -72,7 +71,7 @@ class TensorScenario(Scenario):
         self,
         hyper_params: HyperParameters,
         protocol_handler: ProtocolHandler,
-        agents: Mapping[str, Agent],
+        agents: Mapping[str, AgentT],
     ) -> ActorCritic:
         """Make the module that runs all agents as one actor."""
 
@@ -83,7 +82,7 @@ class TensorScenario(Scenario):
         protocol_handler: ProtocolHandler,
         datasets: Mapping[str, TensorDictDataset],
         trainer_type: str,
-    ) -> ScenarioInstance:
+    ) -> ScenarioInstance[TensorDictDataset, TensorEnvironment, AgentT]:
         """Build environments and agents, and put all components together."""
         device = settings.device
         environments = {
@@ -93,7 +92,7 @@ class TensorScenario(Scenario):
             for name, dataset in datasets.items()
         }
         agents = self.build_agents(hyper_params, protocol_handler, trainer_type, device)
-        combined = self.combine_agents(hyper_params, protocol_handler, agents)
+        combined = self.combine_agents(hyper_params, protocol_handler, agents).to(device)
         combined.bind(environments["train"])
         extra = sorted(datasets.keys() - {"train", "test"})
         return ScenarioInstance(

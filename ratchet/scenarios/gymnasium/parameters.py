@@ -35,7 +35,7 @@ class GymnasiumAgentParameters(AgentParameters):
     initial_log_std: float = 0.0
 
 
-@register_parameters("gymnasium", scenarios=("gymnasium",))
+@register_parameters("gymnasium", protocols=(PROTOCOL,), scenarios=("gymnasium",))
 class GymnasiumParameters(SubParameters):
     """The environment whose id is ``dataset``, and how many of it are played side by side.
 

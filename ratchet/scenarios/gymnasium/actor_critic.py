@@ -1,0 +1,212 @@
+"""All agents of an environment as one actor and critic; see :class:`ratchet.agents.ActorCritic`.
+
+Every agent acts in every frame until its part is over. B frames, A agents, D wide observations, K
+wide actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
+from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
+from ratchet.errors import UnknownNameError, nearest
+from ratchet.scenarios.gymnasium.choices import Choice, choice_of
+from ratchet.scenarios.gymnasium.networks import ControlAgent
+from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
+
+if TYPE_CHECKING:
+    from ratchet.parameters.trainers import RlParameters
+
+_OBSERVATION = ("agents", "observation")
+_ACTION = ("agents", "action")
+_DONE = ("agents", "done")
+_Scores = tuple[Tensor, Tensor, Tensor]
+
+
+class FeatureNormalizer(Normalizer):
+    """A mean and a deviation for each number of each agent's observations.
+
+    Parameters
+    ----------
+    shape
+        (A, D).
+    """
+
+    keys: tuple[Key, ...] = (_OBSERVATION,)
+
+    def __init__(self, shape: tuple[int, int], device: str | torch.device = "cpu") -> None:
+        super().__init__()
+        self.register_buffer("observation_mean", torch.zeros(shape, device=device))
+        self.register_buffer("observation_std", torch.ones(shape, device=device))
+
+    def fit(self, frames: TensorDictBase) -> None:
+        """Take mean and (population) deviation; a number that never changes is only shifted."""
+        values = frames.get(_OBSERVATION).flatten(0, -3).double()
+        std = values.std(0, correction=0)
+        self.get_buffer("observation_mean").copy_(values.mean(0))
+        self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Normalise [*B, A, D]."""
+        mean = self.get_buffer("observation_mean")
+        return (observation - mean) / self.get_buffer("observation_std")
+
+
+class ControlActorCritic(ActorCritic):
+    """Holds all agents and runs them together.
+
+    Parameters
+    ----------
+    agents
+        By name.
+    spaces
+        What they observe and do; every name must be among the agents.
+    normalizes
+        Whether observations are normalised.
+
+    Raises
+    ------
+    UnknownNameError
+        If an agent is missing.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, ControlAgent],
+        spaces: AgentSpaces,
+        *,
+        normalizes: bool,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__()
+        for name in spaces.names:
+            if name not in agents:
+                raise UnknownNameError(f"no agent {name!r} was built.{nearest(name, agents)}")
+        self.spaces = spaces
+        self.agent_names = spaces.names
+        self.agents = {name: agents[name] for name in self.agent_names}
+        self.parts = nn.ModuleDict(
+            {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
+        )
+        self.normalizes = normalizes
+        self.normalizer = FeatureNormalizer((len(agents), spaces.observation_width), device)
+
+    @property
+    def observation_keys(self) -> tuple[Key, ...]:
+        """Observations, and who has left."""
+        return (_OBSERVATION, _DONE)
+
+    @property
+    def action_keys(self) -> tuple[Key, ...]:
+        """One tensor."""
+        return (_ACTION,)
+
+    @torch.no_grad()
+    def act(
+        self,
+        td: TensorDictBase,
+        *,
+        generators: Mapping[str, torch.Generator] | None = None,
+        deterministic: bool = False,
+        cache: Any = None,  # noqa: ANN401 -- not used
+    ) -> TensorDictBase:
+        """Choose actions for one step of a rollout; see :class:`ActorCritic`."""
+        actions: list[Tensor] = []
+        scores: list[_Scores] = []
+        for name, x in self._inputs(td).items():
+            outputs, value = self.agents[name].policy_and_value(x)
+            choice = choice_of(self.agents[name], outputs)
+            generator = None if generators is None else generators[name]
+            action = choice.mode() if deterministic else choice.sample(generator)
+            actions.append(action)
+            scores.append((*choice.log_prob_and_entropy(action), value))
+        log_prob, _, value = (_side_by_side(column) for column in zip(*scores, strict=True))
+        agents = td.get("agents")
+        agents.set("action", self._pack(actions))
+        agents.set("log_prob", log_prob)
+        agents.set("value", value)
+        return td
+
+    def evaluate(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> TensorDictBase:
+        """Evaluate the actions in frames; see :class:`ActorCritic`."""
+        actions = td.get(_ACTION)
+        zero = torch.zeros(len(actions), device=actions.device)
+        scores: list[_Scores] = []
+        for index, (name, x) in enumerate(self._inputs(td).items()):
+            if agents is not None and name not in agents:
+                scores.append((zero, zero, zero))
+                continue
+            outputs, value = self.agents[name].policy_and_value(x)
+            choice = choice_of(self.agents[name], outputs)
+            scores.append((*choice.log_prob_and_entropy(self._chosen(actions, index)), value))
+        columns = [_side_by_side(column) for column in zip(*scores, strict=True)]
+        found = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
+        size = td.batch_size
+        return TensorDict({"agents": TensorDict(found, batch_size=size)}, batch_size=size)
+
+    def values(
+        self,
+        td: TensorDictBase,
+        acting: Tensor | None = None,
+        *,
+        generators: Mapping[str, torch.Generator] | None = None,
+    ) -> Tensor:
+        """Estimate returns only; see :class:`ActorCritic`."""
+        columns = [self.agents[name].value(x) for name, x in self._inputs(td).items()]
+        values = _side_by_side(columns)
+        return values if acting is None else torch.where(acting, values, 0.0)
+
+    def get_dist(self, td: TensorDictBase) -> dict[str, Choice]:
+        """Give each agent's distribution over its actions in frames [B], with gradients."""
+        inputs = self._inputs(td).items()
+        outputs = {name: self.agents[name].policy_and_value(x)[0] for name, x in inputs}
+        return {name: choice_of(self.agents[name], output) for name, output in outputs.items()}
+
+    def parameter_groups(
+        self, rl: RlParameters, *, solo: bool = False, solo_body_factor: bool = True
+    ) -> list[ParameterGroup]:
+        """Divide all agents' parameters by learning rate; see :mod:`ratchet.agents.lr_groups`."""
+        return parameter_groups(
+            rl, self.agents.values(), solo=solo, solo_body_factor=solo_body_factor
+        )
+
+    def _inputs(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """Give each agent's normalised observations f32 [B, its own size]."""
+        observation = td.get(_OBSERVATION)
+        if self.normalizes:
+            observation = self.normalizer(observation)
+        return {
+            name: observation[:, index, : space.observation_size]
+            for index, (name, space) in enumerate(self.spaces.by_name.items())
+        }
+
+    def _chosen(self, actions: Tensor, index: int) -> Tensor:
+        """Take one agent's actions out of [B, A, K]."""
+        space = self.spaces.by_name[self.agent_names[index]].actions
+        chosen = actions[:, index, : space.num_factors]
+        wanted = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
+        return chosen if chosen.dtype == wanted else chosen.to(wanted)
+
+    def _pack(self, actions: list[Tensor]) -> Tensor:
+        """Lay the agents' actions out as [B, A, K]."""
+        if len(actions) == 1:
+            return actions[0].unsqueeze(1)
+        width, all_discrete = self.spaces.action_width, self.spaces.all_discrete
+        packed = [
+            nn.functional.pad(a if all_discrete else a.float(), (0, width - a.shape[-1]))
+            for a in actions
+        ]
+        return torch.stack(packed, 1)
+
+
+def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
+    """Stack [B] each to [B, A]."""
+    return columns[0].unsqueeze(-1) if len(columns) == 1 else torch.stack(list(columns), -1)

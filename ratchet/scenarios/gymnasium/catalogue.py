@@ -1,0 +1,223 @@
+"""From the id of an environment to what plays it: dynamics on tensors, or simulators.
+
+An id is one of gymnasium's, the module of a PettingZoo environment, the name of registered
+dynamics, or ``path/to/file.py:ClassName`` with a class of any of these kinds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.plugins import is_class_spec, load_class
+from ratchet.scenarios.gymnasium.dynamics import Dynamics
+from ratchet.scenarios.gymnasium.spaces import AgentSpaces
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
+    from ratchet.scenarios.gymnasium.simulators import Simulator
+
+_BUILT_IN = {"CartPole-v0": "cartpole", "CartPole-v1": "cartpole", "Pendulum-v1": "pendulum"}
+_PARALLEL = "parallel_env"
+
+
+@dataclass(frozen=True)
+class BatchedGame:
+    """An environment on tensors.
+
+    Attributes
+    ----------
+    make
+        Makes the dynamics.
+    source
+        The class that says how it is played, for code fingerprints.
+    max_episode_steps
+        Its time limit; None for none.
+    """
+
+    make: Callable[[], Dynamics]
+    source: type
+    max_episode_steps: int | None
+
+    def spaces(self) -> AgentSpaces:
+        """Say what agents observe and do."""
+        return AgentSpaces(self.make().agents)
+
+
+@dataclass(frozen=True)
+class SimulatedGame:
+    """An environment that is simulated one episode at a time.
+
+    Attributes
+    ----------
+    make
+        Makes a simulator.
+    source
+        A user's own class, for code fingerprints; None for a library's.
+    """
+
+    make: Callable[[], Simulator]
+    source: type | None = None
+
+    def spaces(self) -> AgentSpaces:
+        """Say what agents observe and do."""
+        simulator = self.make()
+        try:
+            return simulator.spaces
+        finally:
+            simulator.close()
+
+
+Game = BatchedGame | SimulatedGame
+
+_REGISTERED: dict[str, tuple[type[Dynamics], int | None]] = {}
+_Dynamics = TypeVar("_Dynamics", bound=type[Dynamics])
+
+
+def register_dynamics(
+    name: str, *, max_episode_steps: int | None = None
+) -> Callable[[_Dynamics], _Dynamics]:
+    """Give dynamics the id that experiments write as ``dataset``.
+
+    Parameters
+    ----------
+    name
+        That id; with one of gymnasium's, they are played in its simulator's place.
+    max_episode_steps
+        The time limit under that id; the class's own when not given.
+
+    Raises
+    ------
+    ParameterError
+        If another class has taken the name.
+    """
+
+    def decorate(dynamics: _Dynamics) -> _Dynamics:
+        known = _REGISTERED.get(name)
+        if known is not None and known[0].__qualname__ != dynamics.__qualname__:
+            raise ParameterError(
+                f"environment {name!r} is taken by {known[0].__module__}.{known[0].__qualname__};"
+                f" got {dynamics.__module__}.{dynamics.__qualname__}. Choose another name."
+            )
+        _REGISTERED[name] = (dynamics, max_episode_steps or dynamics.max_episode_steps)
+        return dynamics
+
+    return decorate
+
+
+def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Game:
+    """Find the environment of an experiment.
+
+    Parameters
+    ----------
+    hyper_params
+        ``dataset`` is its id; the section ``gymnasium`` says how it is made.
+    base_dir
+        The folder that the path of a user's file starts from; the working folder if not given.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such environment; with the nearest id.
+    ParameterError
+        If it cannot be played as ``gymnasium.implementation`` asks for.
+    """
+    name, section = hyper_params.dataset, hyper_params.gymnasium
+    if is_class_spec(name):
+        return _from_class(load_class(name, base_dir), section)
+    if section.implementation != "simulated":
+        if name in _BUILT_IN:
+            import_module(f"ratchet.scenarios.gymnasium.{_BUILT_IN[name]}")
+        if name in _REGISTERED:
+            dynamics, limit = _REGISTERED[name]
+            return _batched(dynamics, section, limit)
+    if section.implementation == "batched":
+        raise ParameterError(
+            "gymnasium.implementation: got 'batched', but there are no dynamics on tensors for"
+            f" {name!r}, only for {sorted({*_BUILT_IN, *_REGISTERED})}. Set it to 'auto'."
+        )
+    return _from_library(name, section)
+
+
+def _from_class(found: type, section: GymnasiumParameters) -> Game:
+    """Play a class of a user's."""
+    import gymnasium
+    import pettingzoo
+
+    if issubclass(found, Dynamics):
+        return _batched(found, section, found.max_episode_steps)
+    from ratchet.scenarios.gymnasium.simulators import GymnasiumSimulator, PettingZooSimulator
+
+    kwargs, limit = section.environment_kwargs, section.max_episode_steps
+    if issubclass(found, gymnasium.Env):
+        return SimulatedGame(lambda: GymnasiumSimulator(found(**kwargs), limit), found)
+    if issubclass(found, pettingzoo.ParallelEnv):
+        return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), limit), found)
+    raise ParameterError(
+        f"dataset: {found.__qualname__!r} has the bases {[b.__name__ for b in found.__bases__]},"
+        " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env or"
+        " pettingzoo.ParallelEnv."
+    )
+
+
+def _batched(
+    dynamics: type[Dynamics], section: GymnasiumParameters, limit: int | None
+) -> BatchedGame:
+    def make() -> Dynamics:
+        try:
+            return dynamics(**section.environment_kwargs)
+        except TypeError as error:
+            raise ParameterError(
+                f"gymnasium.environment_kwargs: {dynamics.__qualname__} got"
+                f" {sorted(section.environment_kwargs)}: {error}."
+            ) from error
+
+    return BatchedGame(make, dynamics, section.max_episode_steps or limit)
+
+
+def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
+    """Play one of gymnasium's or PettingZoo's."""
+    from ratchet.scenarios.gymnasium.simulators import GymnasiumSimulator, PettingZooSimulator
+
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise ParameterError(
+            f"dataset: {name!r} needs gymnasium, which is not installed:"
+            " pip install 'ratchet-experiments[rl]'."
+        ) from error
+
+    kwargs: dict[str, Any] = dict(section.environment_kwargs)
+    limit = section.max_episode_steps
+    module = _parallel_module(name)
+    if module is not None:
+        parallel_env = getattr(import_module(module), _PARALLEL)
+        return SimulatedGame(lambda: PettingZooSimulator(parallel_env(**kwargs), limit))
+    if ":" not in name and name not in gymnasium.registry:
+        raise UnknownNameError(
+            f"dataset: no environment {name!r}.{nearest(name, gymnasium.registry)} Expected an id"
+            " of gymnasium, the module of a parallel environment of PettingZoo such as"
+            " 'mpe2.simple_spread_v3', or 'path/to/file.py:ClassName'."
+        )
+    if limit is not None:
+        kwargs["max_episode_steps"] = limit
+    return SimulatedGame(lambda: GymnasiumSimulator(gymnasium.make(name, **kwargs)))
+
+
+def _parallel_module(name: str) -> str | None:
+    """Give the module of a PettingZoo environment, if the name is one's."""
+    if "." not in name or not all(part.isidentifier() for part in name.split(".")):
+        return None
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    if found is None or not hasattr(import_module(name), _PARALLEL):
+        return None
+    return name

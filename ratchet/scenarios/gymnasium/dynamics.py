@@ -1,0 +1,95 @@
+"""``Dynamics``: what one writes for a batched environment of one's own.
+
+Pure tensor operations over E episodes side by side; counting steps, time limits and beginning
+anew are done around it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ratchet.scenarios.gymnasium.spaces import AgentSpace
+
+State = dict[str, Tensor]
+"""What the next step depends on: any tensors [E, ...] by name."""
+
+
+class Transition(NamedTuple):
+    """What a step leads to.
+
+    Attributes
+    ----------
+    state
+        The next state.
+    reward
+        f32 [E, A].
+    terminated
+        bool [E]: whether the episode has ended, other than by a time limit.
+    """
+
+    state: State
+    reward: Tensor
+    terminated: Tensor
+
+
+class Dynamics(ABC):
+    """A Markov decision process of one agent or several that act at once; E episodes, A agents.
+
+    ``gymnasium.environment_kwargs`` of an experiment are the keyword arguments of ``__init__``.
+    """
+
+    max_episode_steps: int | None = None
+    """After how many steps episodes are cut off; None for never."""
+
+    @property
+    @abstractmethod
+    def agents(self) -> dict[str, AgentSpace]:
+        """The agents' observations and actions, in the order of agent dimensions."""
+
+    @abstractmethod
+    def first_state(self, seeds: Tensor) -> State:
+        """Begin episodes that depend on nothing but seeds int64 [E]."""
+
+    @abstractmethod
+    def observe(self, state: State) -> Tensor:
+        """Show a state to the agents: f32 [E, A, D], D the largest observation's size."""
+
+    @abstractmethod
+    def step(self, state: State, actions: Tensor) -> Transition:
+        """Let the agents act.
+
+        Parameters
+        ----------
+        state
+            Of E episodes; left as it is.
+        actions
+            [E, A, K]: int64, or f32 within the bounds if any agent's actions are continuous.
+        """
+
+
+def uniform(seeds: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Draw from a box as gymnasium's environments do after ``reset(seed)``.
+
+    Parameters
+    ----------
+    seeds
+        int64 [E].
+    low, high
+        f64 [n].
+
+    Returns
+    -------
+    Tensor
+        f64 [E, n], equal to ``np_random.uniform(low, high)`` bit for bit.
+    """
+    import numpy as np
+
+    below, above = low.cpu().numpy(), high.cpu().numpy()
+    rows = [
+        np.random.Generator(np.random.PCG64(seed)).uniform(below, above) for seed in seeds.tolist()
+    ]
+    return torch.from_numpy(np.stack(rows)).to(seeds.device)

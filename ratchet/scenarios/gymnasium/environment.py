@@ -1,0 +1,232 @@
+"""Environments with observations and actions of their own, on tensors or simulated.
+
+E episodes side by side, A agents, observations D wide, actions K wide. A state [E] has
+``datapoint_id``, ``seed``, ``round`` (steps so far) int64, ``done``, ``terminated`` bool and under
+``agents`` ``observation`` f32 [E, A, D] and ``episode_reward`` f32 [E, A]. An episode is a function
+of its datapoint, which is a seed, and of the actions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from ratchet.errors import ParameterError
+from ratchet.scenarios.gymnasium.catalogue import BatchedGame
+from ratchet.scenarios.gymnasium.dynamics import Dynamics
+from ratchet.scenarios.gymnasium.rollout_shape import environment_shape
+from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
+from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.scenarios.dataset import TensorDictDataset
+    from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
+    from ratchet.scenarios.rollout_shape import RolloutShape
+
+DYNAMICS = "dynamics"
+
+
+class ControlEnvironment(TensorEnvironment):
+    """What batched and simulated environments share.
+
+    Episodes that have ended must be begun anew before the next step.
+    """
+
+    outcome_keys: ClassVar[tuple[Key, ...]] = (
+        "done",
+        "terminated",
+        *(("agents", k) for k in ("done", "truncated", "reward", "episode_reward")),
+    )
+    hidden_keys: ClassVar[tuple[str, ...]] = (DYNAMICS,)
+    plays_tests_at_once: ClassVar[bool] = False
+    """Whether all test episodes are played side by side."""
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        spaces: AgentSpaces,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.section: GymnasiumParameters = hyper_params.gymnasium
+        self.spaces = spaces
+        super().__init__(hyper_params, dataset, protocol_handler, train=train, device=device)
+        self.carries_episodes = train and self.section.carry_episodes
+
+    def _rollout_shape(self) -> RolloutShape:
+        return environment_shape(
+            self.hyper_params.rl,
+            self.section,
+            len(self.dataset),
+            train=self.train,
+            tests_at_once=self.plays_tests_at_once,
+        )
+
+    def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor) -> TensorDict:
+        """Put first states together."""
+        size = ids.shape[0]
+        over = torch.zeros(size, dtype=torch.bool, device=self.device)
+        nothing = torch.zeros(observation.shape[:-1], device=self.device)
+        agents = {"observation": observation, "episode_reward": nothing}
+        return TensorDict(
+            {
+                "datapoint_id": ids,
+                "seed": seeds,
+                "round": torch.zeros_like(ids),
+                "done": over,
+                "terminated": over.clone(),
+                "agents": TensorDict(agents, batch_size=[size]),
+            },
+            batch_size=[size],
+        )
+
+    def reset_where(
+        self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
+    ) -> TensorDictBase:
+        """Begin new episodes where ``mask`` is true, and keep the other states."""
+        where = check_new_episodes(mask, ids, seeds)
+        fresh = self._begin(where, ids, seeds)
+        return TensorDict(
+            {name: _replaced(td.get(name), value, where) for name, value in fresh.items()},
+            batch_size=td.batch_size,
+        )
+
+    @abstractmethod
+    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> TensorDict:
+        """Begin episodes in the places int64 [k]: first states [k]."""
+
+    def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
+        """Give the states' tensors by dotted name."""
+        flat = td.exclude("next", *_CHOICES).flatten_keys(".")
+        return {str(name): value for name, value in flat.items()}
+
+    def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
+        """Give the states back."""
+        size = saved["datapoint_id"].shape[0]
+        on_device = {name: value.to(self.device) for name, value in saved.items()}
+        return TensorDict(on_device, batch_size=[size]).unflatten_keys(".")
+
+
+_CHOICES = tuple(("agents", name) for name in ("action", "log_prob", "value"))
+
+
+def _replaced(old: Any, new: Any, where: Tensor) -> Tensor | TensorDict:  # noqa: ANN401
+    """Copy ``old`` with the rows ``where`` replaced."""
+    if isinstance(old, Tensor):
+        return old.index_copy(0, where, new)
+    content = {name: _replaced(old.get(name), value, where) for name, value in new.items()}
+    return TensorDict(content, batch_size=old.batch_size)
+
+
+class BatchedEnvironment(ControlEnvironment):
+    """Dynamics on tensors: one step advances all episodes.
+
+    Parameters
+    ----------
+    hyper_params, dataset, protocol_handler, train, device
+        As for :class:`TensorEnvironment`.
+    game
+        What is played.
+    """
+
+    plays_tests_at_once = True
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        game: BatchedGame,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.dynamics: Dynamics = game.make()
+        self.max_episode_steps = game.max_episode_steps
+        spaces = AgentSpaces(self.dynamics.agents)
+        super().__init__(
+            hyper_params, dataset, protocol_handler, spaces=spaces, train=train, device=device
+        )
+        self._check_observations()
+
+    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+        """Begin episodes; see :class:`TensorEnvironment`."""
+        ids, seeds = ids.to(self.device), seeds.to(self.device)
+        state = self.dynamics.first_state(self.dataset["seed"][ids])
+        first = self._first(ids, seeds, self.dynamics.observe(state))
+        return first.set(DYNAMICS, TensorDict(state, batch_size=first.batch_size))
+
+    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> TensorDict:
+        return self.reset(ids, seeds)
+
+    def step(self, td: TensorDictBase) -> TensorDict:
+        """Advance all episodes; see :class:`TensorEnvironment`."""
+        actions = td.get(("agents", "action"))
+        if self._bounds is not None:
+            actions = actions.clamp(*self._bounds)
+        state, reward, terminated = self.dynamics.step(dict(td.get(DYNAMICS).items()), actions)
+        rounds = td.get("round") + 1
+        size = td.batch_size
+        agents = {
+            "observation": self.dynamics.observe(state),
+            "episode_reward": td.get(("agents", "episode_reward")) + reward,
+            "reward": reward * self.section.reward_scale,
+        }
+        done = terminated
+        if self.max_episode_steps is not None:
+            cut = (rounds >= self.max_episode_steps) & ~terminated
+            done = cut | terminated
+            agents["truncated"] = cut.unsqueeze(-1).expand(reward.shape)
+        return TensorDict(
+            {
+                "datapoint_id": td.get("datapoint_id"),
+                "seed": td.get("seed"),
+                "round": rounds,
+                "done": done,
+                "terminated": terminated,
+                "agents": TensorDict(agents, batch_size=size),
+                DYNAMICS: TensorDict(state, batch_size=size),
+            },
+            batch_size=size,
+        )
+
+    @cached_property
+    def _bounds(self) -> tuple[Tensor, Tensor] | None:
+        """What actions are kept within, f32 [A, K] each; None if all are choices."""
+        if self.spaces.all_discrete:
+            return None
+        shape = (len(self.spaces.names), self.spaces.action_width)
+        low, high = torch.full(shape, -torch.inf), torch.full(shape, torch.inf)
+        for index, space in enumerate(self.spaces.by_name.values()):
+            if isinstance(space.actions, ContinuousActions):
+                low[index, : len(space.actions.low)] = torch.tensor(space.actions.low)
+                high[index, : len(space.actions.high)] = torch.tensor(space.actions.high)
+        return low.to(self.device), high.to(self.device)
+
+    def _check_observations(self) -> None:
+        """Check that the dynamics show what their spaces say.
+
+        Raises
+        ------
+        ParameterError
+            With both shapes.
+        """
+        seeds = self.dataset["seed"][:2]
+        found = self.dynamics.observe(self.dynamics.first_state(seeds))
+        expected = (len(seeds), len(self.spaces.names), self.spaces.observation_width)
+        if tuple(found.shape) != expected or found.dtype != torch.float32:
+            raise ParameterError(
+                f"{type(self.dynamics).__qualname__}.observe: got {found.dtype}"
+                f" {tuple(found.shape)}, expected torch.float32 {expected}: episodes, agents,"
+                " numbers."
+            )

@@ -1,0 +1,166 @@
+"""The parts of an agent that acts in an environment, and their initial weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ratchet.agents.layers import Initializer
+from ratchet.agents.parts import AgentPart
+from ratchet.scenarios.gymnasium.perceptron import perceptron
+from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
+from ratchet.seeding import torch_generator
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
+
+
+class Body(AgentPart):
+    """Hidden layers, each with the activation function after it.
+
+    Parameters
+    ----------
+    sizes
+        d_in, then the size of every layer.
+    init
+        Where weights come from.
+    """
+
+    def __init__(self, sizes: Sequence[int], init: Initializer) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(init.linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Weight and bias of each layer."""
+        return list(self.layers.parameters())
+
+
+class Head(AgentPart):
+    """One linear layer; of a policy with continuous actions also their log deviations.
+
+    Parameters
+    ----------
+    d_in, d_out
+        Sizes.
+    init
+        Where weights come from.
+    log_std
+        The initial log deviations f32 [K], if there are any.
+    """
+
+    def __init__(
+        self, d_in: int, d_out: int, init: Initializer, log_std: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.layer = init.linear(d_in, d_out)
+        self.log_std = None if log_std is None else nn.Parameter(log_std)
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Weight and bias."""
+        return [self.layer.weight, self.layer.bias]
+
+
+@dataclass
+class ControlAgent:
+    """One agent: what it perceives and does, and its parts; none if it acts at random.
+
+    Attributes
+    ----------
+    value_body
+        The critic's own body; None where it shares the policy's.
+    """
+
+    name: str
+    parameters: GymnasiumAgentParameters
+    space: AgentSpace
+    body: Body | None = None
+    policy_head: Head | None = None
+    value_head: Head | None = None
+    value_body: Body | None = None
+    solo_head: None = None
+
+    def parts(self) -> dict[str, AgentPart]:
+        """List the parts there are, by name."""
+        everything = {
+            "body": self.body,
+            "value_body": self.value_body,
+            "policy_head": self.policy_head,
+            "value_head": self.value_head,
+        }
+        return {name: part for name, part in everything.items() if part is not None}
+
+    def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B]."""
+        name = self.parameters.activation_function
+        if self.body is None or self.policy_head is None or self.value_head is None:
+            outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
+            return outputs, torch.zeros(len(x), device=x.device)
+        policy, value = self.policy_head.weights, self.value_head.weights
+        if self.value_body is None:
+            said, worth = perceptron(x, self.body.weights, [*policy, *value], name)
+        else:
+            (said,) = perceptron(x, self.body.weights, policy, name)
+            (worth,) = perceptron(x, self.value_body.weights, value, name)
+        return said, worth.squeeze(-1)
+
+    def value(self, x: Tensor) -> Tensor:
+        """Apply the critic alone: f32 [B, d] → [B]."""
+        body = self.value_body or self.body
+        if body is None or self.value_head is None:
+            return torch.zeros(len(x), device=x.device)
+        name = self.parameters.activation_function
+        return perceptron(x, body.weights, self.value_head.weights, name)[0].squeeze(-1)
+
+
+def num_outputs(space: AgentSpace) -> int:
+    """Say how many numbers a policy gives: logits, or means."""
+    if isinstance(space.actions, DiscreteActions):
+        return sum(space.actions.sizes)
+    return space.actions.num_factors
+
+
+def build_agent(
+    hyper_params: HyperParameters,
+    name: str,
+    section: GymnasiumAgentParameters,
+    space: AgentSpace,
+    device: str | torch.device,
+) -> ControlAgent:
+    """Build an agent with its initial weights.
+
+    Each part's are drawn from (seed, "initial_state", 0, part, name): hidden layers with the
+    section's gain, the policy's last with ``policy_gain``, the critic's with 1.
+    """
+    if section.is_random:
+        return ControlAgent(name, section, space)
+
+    def init(part: str, gain: float) -> Initializer:
+        generator = torch_generator(hyper_params.seed, "initial_state", 0, part, name)
+        return Initializer(generator, section.use_orthogonal_initialisation, gain, device)
+
+    sizes = [space.observation_size, *section.hidden_sizes]
+    gain = section.orthogonal_initialisation_gain
+    log_std = None
+    if isinstance(space.actions, ContinuousActions):
+        shape = (space.actions.num_factors,)
+        log_std = torch.full(shape, section.initial_log_std, device=device)
+    shares = hyper_params.rl.use_shared_body
+    return ControlAgent(
+        name,
+        section,
+        space,
+        body=Body(sizes, init("body", gain)),
+        policy_head=Head(
+            sizes[-1], num_outputs(space), init("policy_head", section.policy_gain), log_std
+        ),
+        value_head=Head(sizes[-1], 1, init("value_head", 1.0)),
+        value_body=None if shares else Body(sizes, init("value_body", gain)),
+    )

@@ -1,0 +1,123 @@
+"""The scenario of environments: gymnasium's, PettingZoo's, and one's own, batched or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ratchet.agents.lr_groups import check_shared_factors
+from ratchet.errors import ParameterError
+from ratchet.protocols.environment import EnvironmentProtocolHandler
+from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
+from ratchet.scenarios.gymnasium.catalogue import BatchedGame
+from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
+from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
+from ratchet.scenarios.gymnasium.networks import ControlAgent, build_agent
+from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
+from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
+from ratchet.scenarios.registry import register_scenario
+from ratchet.scenarios.tensor_scenario import TensorScenario
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.scenarios.dataset import TensorDictDataset
+
+
+@register_scenario("gymnasium")
+class GymnasiumScenario(TensorScenario[ControlAgent]):
+    """Agents act in an environment that pays them."""
+
+    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
+        """Draw the seeds of initial states."""
+        return build_seed_datasets(hyper_params)
+
+    def data_code(self) -> tuple[Callable[..., object], ...]:
+        """Give the code that draws seeds only."""
+        return (build_seed_datasets,)
+
+    def build_environment(
+        self,
+        hyper_params: HyperParameters,
+        dataset: TensorDictDataset,
+        protocol_handler: ProtocolHandler,
+        *,
+        train: bool,
+        device: str | torch.device = "cpu",
+    ) -> ControlEnvironment:
+        """Make the environment of a dataset."""
+        game = _played(protocol_handler).game
+        if isinstance(game, BatchedGame):
+            return BatchedEnvironment(
+                hyper_params, dataset, protocol_handler, train=train, game=game, device=device
+            )
+        return SimulatedEnvironment(
+            hyper_params, dataset, protocol_handler, train=train, game=game, device=device
+        )
+
+    def build_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        trainer_type: str,
+        device: str | torch.device = "cpu",
+    ) -> dict[str, ControlAgent]:
+        """Make the agents with their initial weights.
+
+        Raises
+        ------
+        ParameterError
+            If an agent or its training cannot be as asked for.
+        """
+        if trainer_type == "solo_agent" or hyper_params.pretrain_agents:
+            path = "pretrain_agents" if hyper_params.pretrain_agents else "trainer"
+            raise ParameterError(
+                f"{path}: got {getattr(hyper_params, path)!r} with scenario 'gymnasium', which has"
+                " no labels that an agent could learn alone. Train by reinforcement learning."
+            )
+        spaces = _played(protocol_handler).spaces.by_name
+        sections = {name: _section(hyper_params, name) for name in spaces}
+        check_shared_factors(hyper_params.rl, sections)
+        return {
+            name: build_agent(hyper_params, name, sections[name], space, device)
+            for name, space in spaces.items()
+        }
+
+    def combine_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        agents: Mapping[str, ControlAgent],
+    ) -> ControlActorCritic:
+        """Make the module that runs all agents as one actor and critic."""
+        return ControlActorCritic(
+            agents,
+            _played(protocol_handler).spaces,
+            normalizes=hyper_params.rl.normalize_observations,
+        )
+
+
+def _played(protocol_handler: ProtocolHandler) -> EnvironmentProtocolHandler:
+    if not isinstance(protocol_handler, EnvironmentProtocolHandler):
+        raise ParameterError(
+            f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
+            " 'gymnasium', expected 'environment', since an environment has rules of its own."
+            " Leave it out."
+        )
+    return protocol_handler
+
+
+def _section(hyper_params: HyperParameters, name: str) -> GymnasiumAgentParameters:
+    section = hyper_params.agents[name]
+    if not isinstance(section, GymnasiumAgentParameters):
+        raise ParameterError(
+            f"agents.{name}: got {type(section).__name__}, expected GymnasiumAgentParameters."
+        )
+    if section.use_manual_architecture:
+        raise ParameterError(
+            f"agents.{name}.use_manual_architecture: got True, but there is no hand-made agent for"
+            " environments. Leave it out."
+        )
+    return section

@@ -1,0 +1,219 @@
+"""Simulators behind one interface: an episode of gymnasium's or PettingZoo's at a time.
+
+Their spaces become plain numbers: observations are flattened, actions are numbers of choices or
+reals within bounds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from ratchet.errors import ParameterError
+from ratchet.scenarios.gymnasium.spaces import (
+    Actions,
+    AgentSpace,
+    AgentSpaces,
+    ContinuousActions,
+    DiscreteActions,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from pettingzoo import ParallelEnv
+
+    Floats: TypeAlias = npt.NDArray[np.float32]
+    Booleans: TypeAlias = npt.NDArray[np.bool_]
+
+
+class SimulatedStep(NamedTuple):
+    """What a step leads to, for A agents.
+
+    Attributes
+    ----------
+    observation, reward
+        f32 [A, D] and [A].
+    terminated, truncated
+        bool [A]: whose part is over, and whether a time limit has ended it.
+    """
+
+    observation: Floats
+    reward: Floats
+    terminated: Booleans
+    truncated: Booleans
+
+
+class Simulator(ABC):
+    """One episode at a time, which is a function of the seed and the actions."""
+
+    spaces: AgentSpaces
+
+    @abstractmethod
+    def reset(self, seed: int) -> Floats:
+        """Begin an episode: first observations f32 [A, D]."""
+
+    @abstractmethod
+    def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
+        """Let the agents act: [A, K], int64 or f32."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the simulator's resources."""
+
+
+class GymnasiumSimulator(Simulator):
+    """An environment of gymnasium's.
+
+    Parameters
+    ----------
+    env
+        Made.
+    max_episode_steps
+        A time limit, where the environment has none of its own.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], max_episode_steps: int | None = None) -> None:
+        if max_episode_steps is not None:
+            env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
+        self.env = env
+        self.spaces = AgentSpaces({"agent": read_space(env.observation_space, env.action_space)})
+
+    def reset(self, seed: int) -> Floats:
+        """Begin an episode."""
+        observation, _ = self.env.reset(seed=seed)
+        return self._flat(observation)
+
+    def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
+        """Act."""
+        observation, reward, terminated, truncated, _ = self.env.step(
+            write_action(self.env.action_space, actions[0])
+        )
+        return SimulatedStep(
+            self._flat(observation),
+            np.array([reward], np.float32),
+            np.array([terminated], np.bool_),
+            np.array([truncated and not terminated], np.bool_),
+        )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _flat(self, observation: Any) -> Floats:  # noqa: ANN401 -- of the environment's space
+        flat = spaces.flatten(self.env.observation_space, observation)
+        return np.asarray(flat, np.float32)[None]
+
+
+class PettingZooSimulator(Simulator):
+    """A parallel environment of PettingZoo's, in which agents may leave before the others.
+
+    Parameters
+    ----------
+    env
+        Made.
+    max_episode_steps
+        A time limit, beside the environment's own.
+    """
+
+    def __init__(
+        self, env: ParallelEnv[str, Any, Any], max_episode_steps: int | None = None
+    ) -> None:
+        self.env = env
+        self.names: list[str] = list(env.possible_agents)
+        self.spaces = AgentSpaces(
+            {
+                name: read_space(env.observation_space(name), env.action_space(name))
+                for name in self.names
+            }
+        )
+        self.max_episode_steps = max_episode_steps
+        self._num_steps = 0
+
+    def reset(self, seed: int) -> Floats:
+        """Begin an episode."""
+        self._num_steps = 0
+        observations, _ = self.env.reset(seed=seed)
+        return self._flat(observations)
+
+    def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
+        """Let those act who are still there."""
+        playing = set(self.env.agents)
+        chosen = {
+            name: write_action(self.env.action_space(name), actions[index])
+            for index, name in enumerate(self.names)
+            if name in playing
+        }
+        observations, rewards, terminations, truncations, _ = self.env.step(chosen)
+        self._num_steps += 1
+        late = self.max_episode_steps is not None and self._num_steps >= self.max_episode_steps
+        terminated = np.array([bool(terminations.get(n, n in playing)) for n in self.names])
+        truncated = np.array([bool(truncations.get(n)) for n in self.names])
+        if late:
+            truncated |= np.array([name in playing for name in self.names])
+        reward = np.array([rewards.get(name, 0.0) for name in self.names], np.float32)
+        return SimulatedStep(self._flat(observations), reward, terminated, truncated & ~terminated)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _flat(self, observations: dict[str, Any]) -> Floats:
+        flat = np.zeros((len(self.names), self.spaces.observation_width), np.float32)
+        for index, name in enumerate(self.names):
+            if name in observations:
+                space = self.env.observation_space(name)
+                seen = np.asarray(spaces.flatten(space, observations[name]), np.float32)
+                flat[index, : len(seen)] = seen
+        return flat
+
+
+def read_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpace:
+    """Say what an agent observes and does.
+
+    Raises
+    ------
+    ParameterError
+        If its actions are neither choices nor real numbers.
+    """
+    try:
+        size = spaces.flatdim(observation)
+    except (NotImplementedError, ValueError) as error:
+        raise ParameterError(
+            f"observation space {observation}: expected one of a fixed size, such as Box, Discrete"
+            f" or Dict of those ({error})."
+        ) from error
+    return AgentSpace(size, _read_actions(action))
+
+
+def _read_actions(space: spaces.Space[Any]) -> Actions:
+    if isinstance(space, spaces.Discrete):
+        return DiscreteActions((int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete):
+        return DiscreteActions(tuple(int(n) for n in space.nvec.flatten()))
+    if isinstance(space, spaces.MultiBinary):
+        return DiscreteActions((2,) * int(np.prod(space.shape)))
+    if isinstance(space, spaces.Box):
+        low, high = space.low.flatten().tolist(), space.high.flatten().tolist()
+        return ContinuousActions(tuple(low), tuple(high))
+    raise ParameterError(
+        f"action space {space}: expected Discrete, MultiDiscrete, MultiBinary or Box. Wrap the"
+        " environment so that its actions are one of these."
+    )
+
+
+def write_action(space: spaces.Space[Any], action: npt.NDArray[Any]) -> Any:  # noqa: ANN401
+    """Give the numbers [K] that an agent chose as an action of its space."""
+    if isinstance(space, spaces.Discrete):
+        return int(action[0]) + int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        chosen = action[: space.nvec.size].reshape(space.shape)
+        return (chosen + space.start).astype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return action[: int(np.prod(space.shape))].reshape(space.shape).astype(space.dtype)
+    assert isinstance(space, spaces.Box)  # read_space has seen to it
+    chosen = action[: space.low.size].reshape(space.shape)
+    return np.clip(chosen, space.low, space.high).astype(space.dtype)
