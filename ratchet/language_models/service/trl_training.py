@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ from ratchet.language_models.service.training_plan import Plan
 from ratchet.language_models.service.trl_models import load_for_training, write_model
 from ratchet.language_models.service.trl_progress import Progress
 from ratchet.seeding import derive_seed, seeded_globals
+
+warnings.simplefilter("ignore", FutureWarning)  # a job's last lines are for those who sent it
 
 _IGNORED = -100
 _WARMUP = 5

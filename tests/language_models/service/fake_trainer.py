@@ -41,7 +41,12 @@ def train(folder: Path) -> None:
     checkpoint = folder / "checkpoints" / "step-2"
     for place in (folder / MODEL_FOLDER, checkpoint):
         place.mkdir(parents=True)
-        content = {"base": job.base_folder, "seed": job.seed, "method": job.method}
+        content = {
+            "base": job.base_folder,
+            "seed": job.seed,
+            "method": job.method,
+            "hyperparameters": dict(job.hyperparameters),
+        }
         (place / "config.json").write_text(json.dumps(content))
     numbers = {name: 2 for name in job.hyperparameters}
     TrainingResult(

@@ -1,5 +1,7 @@
 """The small Llama and tokenizer are what transformers makes of the same folder."""
 
+import json
+
 import pytest
 import torch
 from micro_model import write_micro_model
@@ -109,3 +111,28 @@ def test_a_folder_without_tokenizer_is_refused(tmp_path):
     (folder / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="has no"):
         ChatTokenizer(folder)
+
+
+def test_a_model_without_a_template_gets_a_plain_one_in_which_messages_end(tmp_path):
+    folder = write_micro_model(tmp_path / "m")
+    own = ChatTokenizer(folder)
+    (folder / "chat_template.jinja").unlink()
+    tokenizer = ChatTokenizer(folder)
+    assert tokenizer.render(CHAT[1:], answer=True) == (
+        "user (Expert):\nadd + same 4 5 differ<|end|>\n"
+        "assistant:\nDecision: reject<|end|>\n"
+        "assistant:\n"
+    )
+    assert tokenizer.encode("<|end|>") == list(own.end_ids)
+    assert own.render(CHAT[2:], answer=False) == "<|assistant|>Decision: reject<|end|>"
+
+
+def test_the_plain_template_takes_the_end_that_only_the_configuration_names(tmp_path):
+    folder = write_micro_model(tmp_path / "m")
+    (folder / "chat_template.jinja").unlink()
+    names = read_json(folder / "tokenizer_config.json")
+    del names["eos_token"]
+    text = json.dumps({**names, "bos_token": {"content": "<|pad|>"}})
+    (folder / "tokenizer_config.json").write_text(text)
+    rendered = ChatTokenizer(folder).render(CHAT[2:], answer=False)
+    assert rendered == "<|pad|>assistant:\nDecision: reject<|end|>\n"

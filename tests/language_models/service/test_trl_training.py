@@ -1,0 +1,277 @@
+"""Jobs through TRL: the losses are those one computes by hand, adapters change what they may."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from micro_model import write_micro_model
+from safetensors.torch import load_file, save_file
+
+from ratchet.language_models.service.model_folder import load_model
+from ratchet.language_models.service.tokenizer import ChatTokenizer
+from ratchet.language_models.service.training_job import (
+    TrainingJob,
+    TrainingResult,
+    read_training_events,
+)
+
+pytestmark = pytest.mark.slow
+
+MODULE = "ratchet.language_models.service.trl_training"
+ACCEPT, REJECT = "Decision: accept", "Decision: reject"
+RANK = 2
+
+
+@pytest.fixture(scope="module")
+def trl_training():
+    """The module, imported once: that takes seconds."""
+    from ratchet.language_models.service import trl_training
+
+    return trl_training
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return write_micro_model(tmp_path_factory.mktemp("base") / "m", scale=0.1)
+
+
+def message(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+CHATS = [
+    {
+        "messages": [
+            message("system", "Verifier."),
+            message("assistant", "Question: Compare.", weight=0),
+            message("user", "add + same 4 5 differ", name="Expert"),
+            message("assistant", REJECT, weight=1),
+        ]
+    },
+    {"messages": [message("user", "same"), message("assistant", ACCEPT)]},
+    {
+        "messages": [
+            message("user", "differ"),
+            message("assistant", "Question: Compare."),
+            message("user", "x"),
+            message("assistant", ACCEPT, weight=0),
+            message("user", "add"),
+            message("assistant", REJECT),
+        ]
+    },
+]
+LEARNED = [[REJECT], [ACCEPT], ["Question: Compare.", REJECT]]
+READ = [
+    f"<|system|>Verifier.<|end|><|assistant|>Question: Compare.<|end|>"
+    f"<|user|>Expert\nadd + same 4 5 differ<|end|><|assistant|>{REJECT}<|end|>",
+    f"<|user|>same<|end|><|assistant|>{ACCEPT}<|end|>",
+    f"<|user|>differ<|end|><|assistant|>Question: Compare.<|end|><|user|>x<|end|>"
+    f"<|assistant|>{ACCEPT}<|end|><|user|>add<|end|><|assistant|>{REJECT}<|end|>",
+]
+PAIRS = [
+    {
+        "input": {"messages": [message("user", question)]},
+        "preferred_output": [message("assistant", better)],
+        "non_preferred_output": [message("assistant", worse)],
+    }
+    for question, better, worse in (("same", ACCEPT, REJECT), ("x", "add", "same 4 5"))
+]
+
+
+def write_job(folder, base, lines, method="supervised", *, seed=3, validate=False, **values):
+    folder.mkdir()
+    file = folder / "examples.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    validation = str(file) if validate else None
+    job = TrainingJob("j", method, str(base), str(file), validation, values, seed)
+    job.write(folder)
+    return job
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def log_prob(folder, prompt, reply):
+    """Log-probabilities of a reply's tokens, computed without transformers and TRL."""
+    tokenizer, model = ChatTokenizer(folder), load_model(folder, training=False)
+    before, after = tokenizer.encode(prompt), tokenizer.encode(reply)
+    logits = model.llama.logits(model.llama(torch.tensor([before + after])))[0]
+    scores = logits.log_softmax(-1)
+    places = range(len(before), len(before) + len(after))
+    return [float(scores[place - 1, token]) for place, token in zip(places, after, strict=True)]
+
+
+def supervised_loss(folder):
+    """Mean over all tokens of the messages of weight 1, with the tokens that end them."""
+    scores = []
+    for text, replies in zip(READ, LEARNED, strict=True):
+        for reply in replies:
+            prompt = text[: text.rindex(reply)]
+            scores += log_prob(folder, prompt, f"{reply}<|end|>")
+    return -sum(scores) / len(scores)
+
+
+def preference_loss(folder, reference, beta):
+    """Equation 7 of Rafailov et al. 2023."""
+    losses = []
+    for pair in PAIRS:
+        prompt = f"<|user|>{pair['input']['messages'][0]['content']}<|end|><|assistant|>"
+        ratios = []
+        for side in ("preferred_output", "non_preferred_output"):
+            reply = f"{pair[side][0]['content']}<|end|>"
+            new, old = (sum(log_prob(f, prompt, reply)) for f in (folder, reference))
+            ratios.append(new - old)
+        losses.append(math.log1p(math.exp(-beta * (ratios[0] - ratios[1]))))
+    return sum(losses) / len(losses)
+
+
+def test_exactly_the_weighted_messages_and_their_ends_are_learned(trl_training, base, tmp_path):
+    job = write_job(tmp_path / "j", base, CHATS)
+    plan = trl_training.Plan.of("supervised", {})
+    rows = trl_training.make_trainer(tmp_path / "j", job, plan, 0).train_dataset
+    tokenizer = ChatTokenizer(base)
+    for row, text, replies in zip(rows, READ, LEARNED, strict=True):
+        assert row["input_ids"] == tokenizer.encode(text)
+        learned = [token for token in row["labels"] if token != -100]
+        assert learned == tokenizer.encode("".join(f"{reply}<|end|>" for reply in replies))
+        pairs = zip(row["labels"], row["input_ids"], strict=True)
+        assert all(label in (-100, token) for label, token in pairs)
+
+
+@pytest.mark.parametrize("rank", [0, RANK])
+def test_the_supervised_loss_is_that_of_the_weighted_tokens(trl_training, base, tmp_path, rank):
+    folder = tmp_path / "j"
+    write_job(folder, base, CHATS, n_epochs=2, lora_rank=rank, learning_rate_multiplier=3.0)
+    trl_training.train(folder)
+    first, second = read_training_events(folder)[0]  # a batch holds all
+    assert first.train_loss == pytest.approx(supervised_loss(base), rel=1e-5)
+    after_a_step = supervised_loss(folder / "checkpoints" / "step-1")
+    assert second.train_loss == pytest.approx(after_a_step, rel=1e-5)
+    assert after_a_step < first.train_loss - 0.01
+
+
+@pytest.mark.parametrize("rank", [0, RANK])
+def test_the_preference_loss_is_dpos_with_the_start_model_as_reference(
+    trl_training, base, tmp_path, rank
+):
+    folder, values = tmp_path / "j", {"n_epochs": 3, "beta": 0.7, "learning_rate_multiplier": 5.0}
+    write_job(folder, base, PAIRS, "dpo", lora_rank=rank, **values)
+    trl_training.train(folder)
+    events, _ = read_training_events(folder)
+    assert events[0].train_loss == pytest.approx(math.log(2), rel=1e-6)
+    for event, step in zip(events[1:], (1, 2), strict=True):
+        trained = folder / "checkpoints" / f"step-{step}"
+        expected = preference_loss(trained, base, 0.7)
+        assert event.train_loss == pytest.approx(expected, rel=1e-4)
+        assert event.train_loss < math.log(2) - 0.001
+    assert events[-1].metrics["reward_accuracy"] == 1.0
+
+
+def test_with_lora_each_linear_layer_changes_by_a_low_rank_and_nothing_else_does(
+    trl_training, base, tmp_path
+):
+    folder = tmp_path / "j"
+    write_job(folder, base, CHATS, n_epochs=4, lora_rank=RANK, lora_alpha=3, batch_size=1)
+    trl_training.train(folder)
+    before, after = weights(base), weights(folder / "model")
+    adapter = load_file(folder / "model" / "adapter" / "adapter_model.safetensors")
+    assert before.keys() == after.keys()
+    for name, old in before.items():
+        change = after[name] - old
+        if "_proj." not in name:
+            assert not change.any(), name
+            continue
+        assert torch.linalg.matrix_rank(change, rtol=1e-3) == RANK, name
+        layer = f"base_model.model.{name.removesuffix('.weight')}"
+        a, b = (adapter[f"{layer}.lora_{part}.weight"] for part in "AB")
+        torch.testing.assert_close(change, 3 / RANK * b @ a, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_a_fresh_process_comes_to_the_same_weights_bit_for_bit(
+    trl_training, base, tmp_path, method
+):
+    lines = [*CHATS, *CHATS] if method == "supervised" else [*PAIRS, *PAIRS]
+    values = {"batch_size": 2, "lora_rank": RANK, "lora_dropout": 0.2}
+    for name, seed in (("here", 3), ("other", 4), ("fresh", 3)):
+        write_job(tmp_path / name, base, lines, method, seed=seed, **values)
+    trl_training.train(tmp_path / "other")
+    trl_training.train(tmp_path / "here")
+    fresh = [sys.executable, "-m", MODULE, str(tmp_path / "fresh")]
+    subprocess.run(fresh, check=True, capture_output=True, timeout=120)
+    found = {
+        name: (tmp_path / name / "model" / "model.safetensors").read_bytes()
+        for name in ("here", "other", "fresh")
+    }
+    assert found["here"] == found["fresh"]
+    assert found["here"] != found["other"]
+
+
+def test_events_result_and_checkpoints_tell_what_was_done(trl_training, base, tmp_path):
+    folder = tmp_path / "j"
+    write_job(folder, base, [*CHATS, *CHATS], n_epochs=2, batch_size=4, validate=True)
+    trl_training.train(folder)
+    events, _ = read_training_events(folder)
+    assert [(event.step, event.total_steps, event.epoch) for event in events] == [
+        (1, 4, 0.5),
+        (2, 4, 1.0),
+        (3, 4, 1.5),
+        (4, 4, 2.0),
+    ]
+    assert ["valid_loss" in event.metrics for event in events] == [False, True] * 2
+    assert events[3].metrics["valid_loss"] == pytest.approx(
+        supervised_loss(folder / "model"),
+        rel=1e-3,  # the mean of its batches
+    )
+    result = TrainingResult.read(folder)
+    tokens = sum(len(ChatTokenizer(base).encode(text)) for text in READ)
+    assert (result.steps, result.trained_tokens) == (4, 4 * tokens)
+    assert result.hyperparameters == {
+        "n_epochs": 2,
+        "batch_size": 4,
+        "learning_rate_multiplier": 1.0,
+    }
+    last = [event.train_loss for event in events[2:]]
+    assert result.train_loss == pytest.approx(sum(last) / 2)
+    (checkpoint,) = result.checkpoints
+    assert (checkpoint.step, checkpoint.train_loss) == (2, events[1].train_loss)
+    assert (folder / checkpoint.folder / "tokenizer.json").is_file()
+    kinds = {path.suffix for path in folder.rglob("*") if path.is_file()}
+    assert kinds <= {".json", ".jsonl", ".jinja", ".safetensors"}  # no pickle anywhere
+
+
+def test_a_job_started_again_in_its_folder_comes_to_the_same(trl_training, base, tmp_path):
+    folder = tmp_path / "j"
+    write_job(folder, base, CHATS, n_epochs=2, lora_rank=RANK)
+    trl_training.train(folder)
+    whole = (folder / "model" / "model.safetensors").read_bytes()
+    (folder / "result.json").unlink()
+    trl_training.train(folder)
+    assert (folder / "model" / "model.safetensors").read_bytes() == whole
+    assert len(read_training_events(folder)[0]) == 2
+
+
+@pytest.mark.parametrize("rank", [0, RANK])
+def test_models_in_half_precision_without_a_template_stay_in_it_and_learn(
+    trl_training, tmp_path, rank
+):
+    base = write_micro_model(tmp_path / "m", scale=0.1)
+    half = {name: tensor.bfloat16() for name, tensor in weights(base).items()}
+    save_file(half, base / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    (base / "chat_template.jinja").unlink()
+    folder = tmp_path / "j"
+    write_job(folder, base, CHATS, n_epochs=6, lora_rank=rank, learning_rate_multiplier=3.0)
+    trl_training.train(folder)
+    trained = weights(folder / "model")
+    assert {tensor.dtype for tensor in trained.values()} == {torch.bfloat16}
+    assert any((trained[name] != tensor).any() for name, tensor in half.items())
+    events, _ = read_training_events(folder)
+    assert events[-1].train_loss < events[0].train_loss - 0.1
