@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from flows.cli import (
     analysing,
+    checking,
     doctor,
     language_models,
     listing,
@@ -90,6 +91,8 @@ app.command()(running.run)
 app.command()(running.resume)
 app.command()(running.fork)
 app.command()(sweeping.sweep)
+app.command()(checking.retest)
+app.command()(checking.verify)
 app.command()(plan.plan)
 app.command()(analysing.analyse)
 app.command()(runs.report)

@@ -60,7 +60,7 @@ def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
     from tasks.calls import ITERATION_STAGES
 
     span = f"{stage.start} → {stage.iteration}" if stage.stage == "train" else ""
-    if stage.stage in ITERATION_STAGES:
+    if stage.stage in (*ITERATION_STAGES, "rollouts"):
         span = str(stage.iteration)
     return stage.arm, stage.stage, span, "stored" if stage.hit else "to do"
 

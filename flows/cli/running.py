@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flows.result import ExperimentResult
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.tracking.run_folder import RunFolder
 
 ExperimentPath = Annotated[str, typer.Argument(help="An experiment file (YAML).")]
 Overrides = Annotated[
@@ -54,7 +55,7 @@ def run(
 
         return run_arms(arms, settings, name=experiment.name, force=force)
 
-    _run_and_show(work, run_id, settings, arms, quiet=no_progress)
+    run_and_show(work, run_id, settings, arms, quiet=no_progress)
 
 
 def resume(
@@ -80,7 +81,7 @@ def resume(
 
         return resume_experiment(folder.run_id, settings, runs=str(folder.path.parent))
 
-    _run_and_show(work, folder.run_id, settings, arms, quiet=no_progress, keep=True)
+    run_and_show(work, folder.run_id, settings, arms, quiet=no_progress, keep=True)
 
 
 def fork(
@@ -94,20 +95,10 @@ def fork(
     no_progress: NoProgress = False,
 ) -> None:
     """Start a new run that shares another's stages before a point and goes on with changes."""
-    from ratchet.parameters.changes import merge_changes
-    from ratchet.parameters.loading import expand_paths, parse_overrides
-    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
-    changes = expand_paths(parse_overrides(overrides or []), "overrides")
-    own = changes.pop("settings", {})
-    if not isinstance(own, dict):
-        raise ParameterError(f"settings: got {own!r}, expected settings.NAME=value.")
-    if budget is not None:
-        own = {**own, "budget": budget}
-    settings = ExperimentSettings.from_dict(merge_changes(folder.manifest.settings, own))
-    settings = settings.model_copy(update={"runs": str(folder.path.resolve().parent)})
+    changes, settings = split_settings(folder, overrides, budget)
 
     def work() -> ExperimentResult:
         from flows.forking import fork_experiment
@@ -115,10 +106,35 @@ def fork(
         return fork_experiment(folder.run_id, from_stage, changes, settings)
 
     print_plain(f"Fork of {folder.run_id}")
-    _run_and_show(work, None, settings, None, quiet=no_progress)
+    run_and_show(work, None, settings, None, quiet=no_progress)
 
 
-def _run_and_show(
+def split_settings(
+    folder: RunFolder, overrides: list[str] | None, budget: float | None = None
+) -> tuple[dict[str, Any], ExperimentSettings]:
+    """Divide what is put over a run into changes of parameters and its settings, changed.
+
+    Raises
+    ------
+    ParameterError
+        If an override or a setting is wrong.
+    """
+    from ratchet.parameters.changes import merge_changes
+    from ratchet.parameters.loading import expand_paths, parse_overrides
+    from ratchet.parameters.settings import ExperimentSettings
+
+    changes = expand_paths(parse_overrides(overrides or []), "overrides")
+    own = changes.pop("settings", {})
+    if not isinstance(own, dict):
+        raise ParameterError(f"settings: got {own!r}, expected settings.NAME=value.")
+    if budget is not None:
+        own = {**own, "budget": budget}
+    settings = ExperimentSettings.from_dict(merge_changes(folder.manifest.settings, own))
+    runs = str(folder.path.resolve().parent)
+    return changes, settings.model_copy(update={"runs": runs})
+
+
+def run_and_show(
     work: Callable[[], ExperimentResult],
     run_id: str | None,
     settings: ExperimentSettings,

@@ -1,0 +1,90 @@
+"""``ratchet retest`` and ``verify``: test a run's states again, and check that it is sound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.messages import print_plain, print_table
+from flows.cli.running import NoProgress, Overrides, run_and_show, split_settings
+from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
+
+if TYPE_CHECKING:
+    from flows.result import ExperimentResult
+    from flows.verifying import RemadeStage
+
+_EXIT_DIFFERENT = 1
+
+
+def retest(
+    run: RunName,
+    overrides: Overrides = None,
+    runs: RunsFolder = DEFAULT_RUNS,
+    no_progress: NoProgress = False,
+) -> None:
+    """Test all saved states of a run again, in a run of their own that trains nothing."""
+    from ratchet.tracking.run_folder import find_run
+
+    folder = find_run(runs, run)
+    changes, settings = split_settings(folder, overrides)
+
+    def work() -> ExperimentResult:
+        from flows.retesting import retest_experiment
+
+        return retest_experiment(folder.run_id, changes, settings)
+
+    print_plain(f"Retest of {folder.run_id}")
+    run_and_show(work, None, settings, None, quiet=no_progress)
+
+
+def verify(
+    run: RunName,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="NAME or NAME:K, the stage to make again.")
+    ] = None,
+    files_only: Annotated[
+        bool, typer.Option("--files-only", help="Only read the stored files again.")
+    ] = False,
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Read all stored files of a run again, make one stage once more, and compare every bit."""
+    from flows.cli.environment import prepare_environment
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.tracking.run_folder import find_run
+
+    folder = find_run(runs, run)
+    settings = ExperimentSettings.from_dict(folder.manifest.settings)
+    settings = settings.model_copy(update={"runs": str(folder.path.resolve().parent)})
+    prepare_environment(settings.home, settings.num_threads)
+    from flows.verifying import verify_run
+
+    found = verify_run(folder.run_id, settings, stage=stage, remake=not files_only)
+    broken = [checked for checked in found.stages if checked.problems]
+    if broken:
+        columns = ("arm", "stage", "iterations", "problem")
+        rows = [
+            (c.record.arm, c.record.stage, str(c.record.iteration), problem)
+            for c in broken
+            for problem in c.problems
+        ]
+        print_table("Damaged", columns, rows)
+        print_plain(f"`ratchet resume {found.run_id}` makes them again.")
+    sound = len(found.stages) - len(broken)
+    print_plain(f"{sound} of {len(found.stages)} stages are as they were written.")
+    if found.remade is not None:
+        _show(found.remade)
+    if not found.is_sound:
+        raise typer.Exit(_EXIT_DIFFERENT)
+
+
+def _show(remade: RemadeStage) -> None:
+    record = remade.record
+    what = f"{record.stage} of arm {record.arm}, {record.iteration} iterations"
+    if not remade.differences:
+        print_plain(f"Made again, every bit the same: {what}.")
+    else:
+        rows = [(difference,) for difference in remade.differences]
+        print_table(f"Made again, and different: {what}", ("difference",), rows)
+    if remade.code_changes:
+        print_plain(f"Code has changed since: {', '.join(remade.code_changes)}.")
