@@ -36,6 +36,7 @@ from ratchet.store.claim import Claim
 from ratchet.store.manifest import Manifest, MetricPoint
 from tasks import faults
 from tasks.calls import StageCall
+from tasks.profiling import profiled
 from tasks.session import BaseSession
 
 logger = logging.getLogger(__name__)
@@ -161,7 +162,7 @@ def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Cla
     begin = time.monotonic()
     lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
     with faults.armed(call.stage, call.iteration, call.detail):
-        with lock:
+        with lock, profiled(call, session.settings) if stage.alone else nullcontext():
             metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,

@@ -18,11 +18,7 @@ from ratchet.parameters.converters import upgraded
 from ratchet.parameters.files import parse_yaml, read_mapping
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.loaded_agents import with_loaded_agents
-from ratchet.parameters.reserved import (
-    refuse_reserved_parameters,
-    refuse_reserved_settings,
-    refuse_unread_budget,
-)
+from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import check_protocol_parameters
 
@@ -98,10 +94,8 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
             arm_changes={str(name): dict(change) for name, change in arms.items()},
         )
         all_params = (experiment.hyper_params, *experiment.arms.values())
-        refuse_reserved_settings(experiment.settings)
         refuse_unread_budget(experiment.settings, all_params)
         for params in all_params:
-            refuse_reserved_parameters(params)
             check_protocol_parameters(params, base_dir=file.resolve().parent)
         return _with_loaded_agents(experiment)
     except RatchetError as error:

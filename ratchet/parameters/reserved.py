@@ -1,7 +1,4 @@
-"""Parameters whose names are reserved for what is still to be built: used, they are errors.
-
-A value that nothing reads would be a silent lie about what was run.
-"""
+"""Settings that nothing would read in an experiment: used, they are errors, not ignored."""
 
 from __future__ import annotations
 
@@ -14,37 +11,6 @@ from ratchet.parameters.agents import DEFAULT_AGENT
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-
-_SETTINGS = (
-    "pin_memory",
-    "profiler",
-)
-
-
-def refuse_reserved_parameters(hyper_params: HyperParameters) -> None:
-    """Refuse hyper-parameters that nothing reads yet.
-
-    Raises
-    ------
-    ParameterError
-        With the dotted path and the value.
-    """
-    if hyper_params.message_regression.enabled:
-        raise _reserved("message_regression.enabled", True)
-
-
-def refuse_reserved_settings(settings: ExperimentSettings) -> None:
-    """Refuse settings that nothing reads yet, unless they have their default.
-
-    Raises
-    ------
-    ParameterError
-        With the dotted path and the value.
-    """
-    for name in _SETTINGS:
-        value = getattr(settings, name)
-        if value != type(settings).model_fields[name].default:
-            raise _reserved(f"settings.{name}", value)
 
 
 def refuse_unread_budget(
@@ -67,10 +33,3 @@ def refuse_unread_budget(
 def plays_text(hyper_params: HyperParameters) -> bool:
     """Say whether the agents of an experiment are chat models."""
     return bool(hyper_params.agents[DEFAULT_AGENT].is_text)
-
-
-def _reserved(path: str, value: object) -> ParameterError:
-    return ParameterError(
-        f"{path}: got {value!r}, but this is not available in this version; expected its default."
-        " Leave it out."
-    )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError
-from ratchet.parameters.reserved import refuse_reserved_parameters, refuse_reserved_settings
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.registry import build_scenario
 
@@ -47,8 +46,6 @@ def build_scenario_instance(
         If ``train`` or ``test`` is missing.
     """
     scenario = build_scenario(hyper_params.scenario)
-    refuse_reserved_parameters(hyper_params)
-    refuse_reserved_settings(settings)
     handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     made = dict(scenario.build_datasets(hyper_params) if datasets is None else datasets)
     missing = {"train", "test"} - made.keys()

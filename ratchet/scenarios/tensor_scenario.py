@@ -85,11 +85,15 @@ class TensorScenario(Scenario, Generic[AgentT]):
     ) -> ScenarioInstance[TensorDictDataset, TensorEnvironment, AgentT]:
         """Build environments and agents, and put all components together."""
         device = settings.device
+        there = {
+            name: dataset.to(device, pin_memory=settings.pin_memory)
+            for name, dataset in datasets.items()
+        }
         environments = {
             name: self.build_environment(
                 hyper_params, dataset, protocol_handler, train=name == "train", device=device
             )
-            for name, dataset in datasets.items()
+            for name, dataset in there.items()
         }
         agents = self.build_agents(hyper_params, protocol_handler, trainer_type, device)
         combined = self.combine_agents(hyper_params, protocol_handler, agents).to(device)
