@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError
+from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.checkpoint_folders import (
     METADATA_FILE,
     PARAMETERS_FILE,
@@ -96,6 +97,11 @@ class Trainer(ABC):
             With the reason.
         """
 
+    @classmethod
+    def regresses_messages(cls) -> bool:
+        """Say whether the trainer does what the section ``message_regression`` asks for."""
+        return False
+
     @abstractmethod
     def train(self) -> None:
         """Train the agents: seed, run the training loop, run the test loop, save."""
@@ -132,6 +138,32 @@ class Trainer(ABC):
         values = {name: float(value) for name, value in stats.items()}
         self.history.append(MetricRecord(stage, iteration, values))
 
+    def _add_file_to_artifact(
+        self, artifact_name: str, artifact_type: str, file_path: Path
+    ) -> Path:
+        """Keep a file with the run, in its folder and in MLflow.
+
+        Parameters
+        ----------
+        artifact_name
+            What the file belongs to; further files are added to it, one of the same name is
+            replaced.
+        artifact_type
+            What kind of thing that is.
+        file_path
+            The file, which is copied.
+
+        Raises
+        ------
+        ParameterError
+            If the run has no id, or the file is not there.
+        """
+        folder = Path(self.settings.runs) / self._run_id("a file is kept")
+        return add_artifact(folder, artifact_name, artifact_type, Path(file_path))
+
+    _add_file_to_wandb_artifact = _add_file_to_artifact
+    """The name that trainers written for Weights & Biases call; the same here."""
+
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
         """Give the folder of a run's checkpoint.
@@ -156,13 +188,16 @@ class Trainer(ABC):
         ParameterError
             If the run has no id.
         """
-        run_id = self.settings.run_id
-        if run_id is None:
-            raise ParameterError(
-                "settings.run_id: got None, but a checkpoint is kept under the run's id."
-                " Set run_id in the settings, or take `trainer.state` and save that."
-            )
+        run_id = self._run_id("a checkpoint is kept")
         return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)
+
+    def _run_id(self, what: str) -> str:
+        if self.settings.run_id is None:
+            raise ParameterError(
+                f"settings.run_id: got None, but {what} under the run's id. Set run_id in the"
+                " settings, or take `trainer.state` and save that."
+            )
+        return self.settings.run_id
 
     @property
     def checkpoint_state_path(self) -> Path:

@@ -17,6 +17,7 @@ from typing import Any, Self
 from pydantic import ValidationError
 
 from ratchet.errors import DataError, RunNotFoundError, nearest
+from ratchet.tracking.artifacts import ARTIFACTS_FOLDER
 from ratchet.tracking.files import JsonLines, locked, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, RunStatus, StageRecord
 from ratchet.tracking.metrics import MetricPoint, MetricsFile
@@ -220,7 +221,7 @@ class RunFolder:
     @property
     def artifacts_path(self) -> Path:
         """The folder of files that trainers have added by themselves."""
-        return self.path / "artifacts"
+        return self.path / ARTIFACTS_FOLDER
 
     @property
     def _manifest_path(self) -> Path:

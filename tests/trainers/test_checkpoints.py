@@ -70,7 +70,9 @@ def test_what_is_missing_is_said(tiny, tmp_path):
     with pytest.raises(CheckPointNotFoundError, match=r"base_run\.run_id: got None"):
         nobody.load_and_set_state_from_checkpoint(from_base_run=True)
     lost = tiny.trainer(tiny.parameters(base_run__run_id="lost"), home=str(tmp_path))
-    with pytest.raises(CheckPointNotFoundError, match=r"run lost in .* has no saved state 'latest'"):
+    with pytest.raises(
+        CheckPointNotFoundError, match=r"run lost in .* has no saved state 'latest'"
+    ):
         lost.load_and_set_state_from_checkpoint(from_base_run=True)
     with pytest.raises(ParameterError, match=r"settings\.run_id: got None"):
         lost.save_checkpoint()
@@ -90,3 +92,37 @@ def test_a_state_with_random_agents_loads_equal(tiny, tmp_path):
     other = tiny.trainer(hyper_params)
     other.state = State.load(tmp_path)
     assert other.state == trainer.state
+
+
+def test_files_of_a_trainer_are_kept_with_the_run(tiny, tmp_path):
+    trainer = tiny.trainer(tiny.parameters(), runs=str(tmp_path / "runs"), run_id="mine")
+    file = tmp_path / "notes.txt"
+    for text in ("one", "two"):
+        file.write_text(text)
+        kept = trainer._add_file_to_artifact("notes", "text", file)
+    assert kept == tmp_path / "runs" / "mine" / "artifacts" / "text" / "notes" / "notes.txt"
+    assert kept.read_text() == "two"
+    assert [path.name for path in kept.parent.parent.iterdir()] == ["notes"], "nothing left over"
+    assert trainer._add_file_to_wandb_artifact("notes", "text", file) == kept
+    with pytest.raises(ParameterError, match=r"artifact name: got '\.\./x'"):
+        trainer._add_file_to_artifact("../x", "text", file)
+    with pytest.raises(ParameterError, match="expected a file that is there"):
+        trainer._add_file_to_artifact("x", "text", tmp_path / "none")
+
+
+def test_the_public_methods_of_a_trainer_are_there(tiny):
+    trainer = tiny.trainer(tiny.parameters())
+    for name in (
+        *("_add_normalization_transforms", "_build_test_context", "_build_train_context"),
+        *("_get_data_collectors", "_get_log_stats", "_get_loss_module_and_gae", "_get_metadata"),
+        *("_get_optimizer_and_param_freezer", "_get_replay_buffer", "_pretrain_agents"),
+        *("_run_test_loop", "_run_train_loop", "_train_on_replay_buffer", "train"),
+    ):
+        assert callable(getattr(trainer, name)), name
+    assert trainer.trainer_type == "rl"
+    assert trainer.num_agents == len(trainer.agent_names) == 2
+    assert trainer.max_message_rounds == 4
+    assert trainer.protocol_handler is trainer.scenario_instance.protocol_handler
+    assert trainer.policy_operator.combined_agents is trainer.combined_agents
+    assert trainer.value_operator.combined_agents is trainer.combined_agents
+    assert set(trainer.PRETRAINED_MODEL_CACHE_PARAM_KEYS) == {"seed", "rl", "solo_agent"}
