@@ -24,6 +24,7 @@ from tasks.families import AnyKeys, make_keys
 from tasks.keys import ArmKeys
 from tasks.pins import Pins
 from tasks.text_keys import TextArmKeys
+from trainers.combinations import check_combination
 
 FORK_FILE = "fork.json"
 
@@ -82,7 +83,14 @@ def arm_keys(
         What the run shares with its parent, if it is a fork.
     records
         The run's own stages, if they are to be kept; else None.
+
+    Raises
+    ------
+    ParameterError
+        If an arm's parameters don't go together.
     """
+    for hyper_params in arms.values():
+        check_combination(hyper_params, settings.base_dir)
     return [
         _text_keys(keys, settings, store, fork, records)
         if isinstance(keys := make_keys(arm, hyper_params, base_dir=settings.base_dir), TextArmKeys)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.parameters.reserved import refuse_reserved_parameters
-from ratchet.protocols.registry import check_protocol_parameters
+from ratchet.errors import ParameterError
+from ratchet.protocols.registry import build_protocol_handler, check_protocol_parameters
 from trainers.registry import trainer_class
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from trainers.base import Trainer
 
 
 def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
@@ -36,6 +37,20 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
         If a protocol of the user's contradicts itself.
     """
     folder = None if base_dir is None else Path(base_dir)
-    refuse_reserved_parameters(hyper_params)
     check_protocol_parameters(hyper_params, base_dir=folder)
-    trainer_class(hyper_params, folder)
+    trainer = trainer_class(hyper_params, folder)
+    if hyper_params.message_regression.enabled:
+        _check_message_regression(hyper_params, trainer, folder)
+
+
+def _check_message_regression(
+    hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
+) -> None:
+    if not trainer.regresses_messages():
+        raise ParameterError(
+            "message_regression.enabled: got true, but the trainer"
+            f" {hyper_params.trainer_name!r} plays no rollouts of networks that exchange messages."
+            " Set it to false, or choose a trainer such as vanilla_ppo."
+        )
+    handler = build_protocol_handler(hyper_params, base_dir=folder)
+    hyper_params.message_regression.choose_agents(handler.agent_names)

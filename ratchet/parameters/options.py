@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
+from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SubParameters, register_parameters
 
 
@@ -22,7 +24,11 @@ class DatasetOptions(SubParameters):
 
 @register_parameters("message_regression")
 class MessageRegressionParameters(SubParameters):
-    """A small network that learns to predict y from an agent's messages."""
+    """A small network that learns to predict y from an agent's messages.
+
+    ``test_size`` is the share of an iteration's datapoints that are held out, with all their
+    episodes. Without ``reset_on_fit`` the network goes on learning from iteration to iteration.
+    """
 
     enabled: bool = False
     agents: Literal["all"] | tuple[str, ...] = "all"
@@ -31,10 +37,28 @@ class MessageRegressionParameters(SubParameters):
     reset_on_fit: bool = True
     num_layers: PositiveInt = 2
     hidden_size: PositiveInt = 64
-    activation: str = "relu"
+    activation: Literal["tanh", "relu", "gelu", "silu", "sigmoid"] = "relu"
     num_epochs: PositiveInt = 10
     batch_size: PositiveInt = 512
     learning_rate: PositiveFloat = 1e-3
+
+    def choose_agents(self, agent_names: Sequence[str]) -> tuple[str, ...]:
+        """Give the agents whose messages are regressed on.
+
+        Raises
+        ------
+        ParameterError
+            If one of them is not among ``agent_names``, the protocol's.
+        """
+        if self.agents == "all":
+            return tuple(agent_names)
+        for name in self.agents:
+            if name not in agent_names:
+                raise ParameterError(
+                    f"message_regression.agents: got {name!r}, expected agents of the protocol."
+                    f"{nearest(name, agent_names)}"
+                )
+        return self.agents
 
 
 @register_parameters("base_run")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ratchet.agents.actor_critic import ActorCritic
     from trainers.tensordict.collectors import RolloutCollector
+    from trainers.tensordict.message_regression import MessageRegression
     from trainers.tensordict.objectives import Objective
     from trainers.tensordict.replay import ReplayBuffer
     from trainers.tensordict.testing import TestPlayer
@@ -38,6 +39,7 @@ class Components:
     replay_buffer: ReplayBuffer
     optimizer: torch.optim.Optimizer
     freezer: ParamGroupFreezer
+    message_regression: MessageRegression | None = None
     schedule: dict[str, float] = field(default_factory=dict)
     """What a learning-rate schedule of a subclass's own keeps beside the iteration."""
     untrained: State = field(init=False)
@@ -54,13 +56,17 @@ class Components:
     def take_state(self, iteration: int, stage: str) -> State:
         """Copy everything that the next iteration depends on."""
         names = {id(param): name for name, param in self.params().items()}
+        regression = self.message_regression
         return State(
             iteration=iteration,
             stage=stage,
             agents=snapshots.take_agents(self.agents),
             normalization=snapshots.take_normalization(self.agents),
             optimizer=optimizer_tensors(self.optimizer, names),
-            controllers=snapshots.take_controllers(self.loss_module, self.agents),
+            controllers={
+                **snapshots.take_controllers(self.loss_module, self.agents),
+                **({} if regression is None else regression.take_state()),
+            },
             episodes=snapshots.take_episodes(self.collector),
             schedule=dict(self.schedule),
             data_cursor=self.collector.cursor.state_dict(),
@@ -77,6 +83,8 @@ class Components:
         snapshots.load_agents(self.agents, state.agents)
         snapshots.load_normalization(self.agents, state.normalization)
         snapshots.load_controllers(self.loss_module, self.agents, state.controllers)
+        if self.message_regression is not None:
+            self.message_regression.load_state(state.controllers)
         load_optimizer_tensors(self.optimizer, state.optimizer, self.params())
         snapshots.load_episodes(self.collector, state.episodes)
         self.collector.cursor.load_state_dict(state.data_cursor)

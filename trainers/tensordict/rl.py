@@ -29,6 +29,7 @@ from trainers.tensordict.key_parameters import (
 )
 from trainers.tensordict.loaded_agents import load_earlier_agents
 from trainers.tensordict.log_stats import loss_stats, rollout_stats
+from trainers.tensordict.message_regression import build_message_regression
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives import Objective, total_loss
 from trainers.tensordict.optimizer import (
@@ -176,6 +177,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             replay_buffer=self._get_replay_buffer(),
             optimizer=optimizer,
             freezer=freezer,
+            message_regression=build_message_regression(
+                self.hyper_params, self.train_environment, STAGE
+            ),
         )
 
     # -- state -----------------------------------------------------------------------------
@@ -273,6 +277,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             parts.loss_module.end_iteration(mean_losses)
             parts.freezer.unfreeze()
             stats = self._get_log_stats(rollouts, mean_losses, train=True)
+            if parts.message_regression is not None:
+                stats |= parts.message_regression.fit(rollouts, iteration)
         return stats | {f"{group}.lr": rate for group, rate in rates.items()}
 
     def _collect(self, iteration: int) -> TensorDictBase:
@@ -280,6 +286,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         parts = self.components
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
+
+    @classmethod
+    def regresses_messages(cls) -> bool:
+        """Say that it does."""
+        return True
 
     @classmethod
     def samples_rollouts(cls) -> bool:

@@ -45,7 +45,8 @@ class State:
     optimizer
         Parameter → name → the optimizer's tensor for it, e.g. ``exp_avg``.
     controllers
-        What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``.
+        What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``; and
+        networks of message regression that go on learning.
     episodes
         Unfinished episodes that the next iteration goes on with, under ``"train"``; empty where
         iterations begin anew.

@@ -1,0 +1,152 @@
+"""Message regression: it finds what messages give away, and nothing else notices it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from ratchet import ExperimentSettings
+from ratchet.errors import ParameterError
+from ratchet.scenarios import build_scenario_instance
+from trainers.combinations import check_combination
+from trainers.registry import build_trainer
+from trainers.tensordict.message_regression import build_message_regression, episode_messages
+from trainers.tensordict.state import State
+
+ON = {"message_regression__enabled": True}
+METHODS = ("mlp", "cnn")
+
+
+def rollouts_of(tiny, **changes):
+    trainer = tiny.trainer(tiny.parameters(**changes))
+    trainer.initial_state()
+    return trainer, trainer.components.collector.collect(0)
+
+
+@pytest.mark.parametrize("protocol", ["nip", "debate", "multi_channel_test"])
+def test_what_an_agent_said_is_laid_out_by_round(tiny, protocol):
+    changes = {"include_linear_message_space": True, "message_size": 2}
+    trainer, rollouts = rollouts_of(tiny, interaction_protocol=protocol, **changes)
+    environment = trainer.train_environment
+    channels, positions, symbols = environment.message_shape
+    for agent in range(len(trainer.agent_names)):
+        laid = iter(episode_messages(rollouts, agent, environment.max_rounds))
+        for row in rollouts:
+            first = 0
+            for step in range(rollouts.shape[1]):
+                if not row["next", "done"][step]:
+                    continue
+                expected = torch.zeros(environment.max_rounds, channels * positions * symbols + 2)
+                for now, place in enumerate(range(first, step + 1)):
+                    active = row["agents", "active"][place, agent]
+                    for channel in active.nonzero().flatten().tolist():
+                        for position in range(positions):
+                            said = int(row["agents", "message"][place, agent, channel, position])
+                            where = (channel * positions + position) * symbols + said
+                            expected[now, where] = 1
+                    if active.any():
+                        said = int(row["agents", "linear_message"][place, agent])
+                        expected[now, channels * positions * symbols + said] = 1
+                assert torch.equal(next(laid), expected)
+                first = step + 1
+        assert next(laid, None) is None
+
+
+def say(rollouts: TensorDict, said: torch.Tensor) -> TensorDict:
+    """Let everybody say the given symbols, [E], in all rounds."""
+    changed = rollouts.clone()
+    message = changed["agents", "message"]
+    changed["agents", "message"] = said.view(-1, 1, 1, 1, 1).expand_as(message).clone()
+    return changed
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_messages_that_give_y_away_score_1_and_others_as_chance(tiny, method):
+    hyper_params = tiny.parameters(
+        **ON,
+        interaction_protocol="adp",
+        rl__frames_per_batch=800,
+        message_regression__method=method,
+        message_regression__num_epochs=30,
+        message_regression__learning_rate=0.01,
+        message_regression__test_size=0.5,
+        message_regression__agents=("prover",),
+    )
+    settings, datasets = ExperimentSettings(), {s: tiny.dataset(400, 3) for s in ("train", "test")}
+    scenario = build_scenario_instance(hyper_params, settings, datasets=datasets)
+    trainer = build_trainer(hyper_params, scenario, settings)
+    trainer.initial_state()
+    rollouts = trainer.components.collector.collect(0)
+    regression = build_message_regression(hyper_params, trainer.train_environment, "train")
+    y = rollouts["y"][:, 0]
+    told = regression.fit(say(rollouts, 1 + 2 * y), 0)
+    assert told == {"prover.message_regression_score": 1.0}
+    generator = torch.Generator().manual_seed(5)
+    noise = torch.randint(0, 8, y.shape, generator=generator)
+    untold = regression.fit(say(rollouts, noise), 0)["prover.message_regression_score"]
+    assert 0.4 < untold < 0.6
+
+
+def test_episodes_of_one_datapoint_are_held_out_together(tiny):
+    hyper_params = tiny.parameters(**ON)
+    environment = tiny.scenario(hyper_params).train_environment
+    regression = build_message_regression(hyper_params, environment, "train")
+    ids = torch.arange(10).repeat(7)
+    held_out = regression._hold_out(ids, 0)
+    assert held_out.sum() == 2 * 7
+    assert len(ids[held_out].unique()) == 2
+    assert torch.equal(held_out, regression._hold_out(ids, 0))
+    draws = [tuple(regression._hold_out(ids, i).nonzero().flatten().tolist()) for i in range(9)]
+    assert len(set(draws)) > 1
+    assert regression._hold_out(ids[:1], 0) is None
+
+
+def metrics_of(trainer):
+    return [record.values for record in trainer.history if record.stage == "train"]
+
+
+def test_every_agent_has_a_score_and_learns_as_without_it(tiny):
+    without = tiny.trainer(tiny.parameters())
+    without.train()
+    trainer = tiny.trainer(tiny.parameters(**ON))
+    trainer.train()
+    assert trainer.state == without.state
+    for plain, values in zip(metrics_of(without), metrics_of(trainer), strict=True):
+        scores = {name: value for name, value in values.items() if name not in plain}
+        assert set(scores) == {
+            "prover.message_regression_score",
+            "verifier.message_regression_score",
+        }
+        assert all(0 <= score <= 1 for score in scores.values())
+        assert {name: values[name] for name in plain} == plain
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("reset", [True, False])
+def test_saved_and_resumed_is_uninterrupted_bit_for_bit(tiny, tmp_path, method, reset):
+    hyper_params = tiny.parameters(
+        **ON, message_regression__method=method, message_regression__reset_on_fit=reset
+    )
+    whole = tiny.trainer(hyper_params)
+    whole.train()
+    state, metrics = tiny.trainer(hyper_params).initial_state(), []
+    for iteration in range(3):
+        state.save(tmp_path / str(iteration))
+        trainer = tiny.trainer(hyper_params)
+        trainer.state = State.load(tmp_path / str(iteration))
+        metrics += trainer.run_iterations(iteration, iteration + 1)
+        state = trainer.state
+    assert state == whole.state
+    assert metrics == metrics_of(whole)
+    assert any("message_regression" in group for group in state.controllers) != reset
+    whole.initial_state()  # the same trainer, from the beginning again
+    assert whole.run_iterations(0, 3) == metrics
+
+
+def test_agents_that_are_not_there_and_trainers_without_rollouts_are_refused(tiny):
+    check_combination(tiny.parameters(**ON))
+    with pytest.raises(ParameterError, match=r"got 'provr', expected agents.*mean 'prover'"):
+        check_combination(tiny.parameters(**ON, message_regression__agents=("provr",)))
+    with pytest.raises(ParameterError, match=r"message_regression\.enabled.*solo_agent"):
+        check_combination(tiny.parameters(**ON, trainer="solo_agent"))
