@@ -1,0 +1,79 @@
+"""A text experiment against a service of one's own that fine-tunes with adapters through TRL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from ratchet.language_models.service.base_model import build, pretraining
+from ratchet.parameters.loading import load_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+RATCHET = [sys.executable, "-c", "from flows.cli.main import app; app()"]
+RANK = 4
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    """A base model that knows how one plays, and little more: made in a few seconds."""
+    monkeypatch.setattr(pretraining, "GAMES", {"good": 1500, "mixed": 500})
+    monkeypatch.setattr(pretraining, "STEPS", {"good": 250, "mixed": 50})
+    build.build_base_model(tmp_path / "player")
+    return tmp_path / "player"
+
+
+@contextlib.contextmanager
+def serving(home, base):
+    """Run ``ratchet llm serve`` until the end of the block."""
+    options = ["--home", str(home), "--model", str(base), "--port", "0"]
+    options += ["--trainer", "trl", "--lora-rank", str(RANK)]
+    process = subprocess.Popen([*RATCHET, "llm", "serve", *options], env={**os.environ})
+    try:
+        file, deadline = home / "llm" / "service.json", time.monotonic() + 60
+        while not file.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield json.loads(file.read_text())["url"]
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
+    experiment = load_experiment(EXPERIMENTS / "text_demo.yaml")
+    with serving(lab.folder / "service", base) as url:
+        changes = {
+            "code_validation.num_train": 60,
+            "code_validation.num_test": 20,
+            "rl.rollouts_per_iteration": 48,
+            "rl.num_iterations": 2,
+            "agents._default.base_url": url,
+            "agents._default.model_name": base.name,
+            "agents._default.fine_tuning.n_epochs": 2,
+        }
+        polling = {"poll_seconds": 0.2, "poll_seconds_max": 1, "num_rollout_workers": 64}
+        chosen = experiment.hyper_params.replace(changes).to_dict()
+        result = lab.run(chosen, lab.settings(**polling))
+        with openai.OpenAI(base_url=url, api_key="none") as client:
+            jobs = list(client.fine_tuning.jobs.list())
+    assert len(jobs) == 2  # one for each agent; the last iteration makes none
+    for job in jobs:
+        assert job.status == "succeeded", job.error
+        assert job.method.supervised.hyperparameters.to_dict()["lora_rank"] == RANK
+        folder = lab.folder / "service" / "llm" / "models" / job.id
+        assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+    used = json.loads((Path(result["folder"]) / "usage.json").read_text())
+    asked = json.dumps(used)
+    assert all(job.fine_tuned_model in asked for job in jobs)  # and they play in the second
+    assert 0 <= result["metrics"]["main"]["test"]["test_accuracy"] <= 1
