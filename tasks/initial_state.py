@@ -13,7 +13,7 @@ from tasks.stage import Metrics, stage
 @stage
 def initial_state(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Draw the initial weights, fit what is fitted before training, and write the state."""
-    session.fresh_trainer().state.save(folder / STATE_FOLDER)
+    session.fresh_trainer().save_state(folder / STATE_FOLDER, call.key)
     return []
 
 
@@ -27,5 +27,5 @@ def pretrained_state(call: StageCall, folder: Path, session: ArmSession) -> Metr
     for agent in keys.pretrained_agents:
         folder_of_agent = session.store.open(keys.pretrain(agent).key) / PRETRAINED_FOLDER
         trainer.load_pretrained(agent, PretrainResult.load(folder_of_agent))
-    trainer.state.save(folder / STATE_FOLDER)
+    trainer.save_state(folder / STATE_FOLDER, call.key)
     return []

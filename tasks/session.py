@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
@@ -89,6 +90,9 @@ class ArmSession(BaseSession):
     def close(self) -> None:
         """Let go of everything that was built."""
         super().close()
+        close = getattr(self._trainer, "close", None)
+        if close is not None:
+            close()
         self._instance = self._trainer = self._state_key = None
 
     @property
@@ -141,8 +145,11 @@ class ArmSession(BaseSession):
         trainer = self.trainer  # forgets which state it holds: the caller will change it
         staged = _staged(trainer)
         if held != key:
-            staged.state = type(trainer).State.load(self.store.open(key) / STATE_FOLDER)
+            staged.load_state(self._state_folder(key), key, self._state_folder)
         return staged
+
+    def _state_folder(self, key: str) -> Path:
+        return self.store.open(key) / STATE_FOLDER
 
     def holds(self, key: str) -> None:
         """Note that the trainer's state is exactly that of a stage that is stored now."""

@@ -19,7 +19,7 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     start, stop = call.start_iteration, call.iteration
     trainer = session.trainer_at(session.keys.state_key(start))
     metrics = trainer.run_iterations(start, stop)
-    trainer.state.save(folder / STATE_FOLDER)
+    trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
     return [
         MetricPoint(iteration=start + number, values=values)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError
 
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.hyper_parameters import HyperParameters
 
+FolderOf = Callable[[str], Path]
+"""Gives the folder of the state that a stage ended with, by the stage's key."""
 Metrics = dict[str, float]
 Table = dict[str, list[Any]]
+TEST_PREFIX = "test_"
+"""What the names of a test's metrics begin with where they are recorded."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class StagedTrainer(ABC):
     between, the result is the same bit for bit.
     """
 
+    State: ClassVar[type[Any]]
+
     @classmethod
     def supports_stages(cls) -> bool:
         """Say whether stages do what :meth:`Trainer.train` does.
@@ -146,6 +153,31 @@ class StagedTrainer(ABC):
     @abstractmethod
     def state(self, state: Any) -> None:  # noqa: ANN401
         """Continue from a state."""
+
+    def save_state(self, folder: Path, key: str) -> None:
+        """Write the state as what a stage ends with.
+
+        Parameters
+        ----------
+        folder
+            Where to.
+        key
+            The stage's. A trainer with much to keep may leave out what earlier stages have, and
+            remember that the rest lies here.
+        """
+        self.state.save(folder)
+
+    def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
+        """Continue from the state that :meth:`save_state` wrote.
+
+        Parameters
+        ----------
+        folder, key
+            Where it lies, and the stage's key.
+        folder_of
+            Finds the states of earlier stages, to which this one may refer.
+        """
+        self.state = type(self).State.load(folder)
 
     @property
     def pretrained_agents(self) -> list[str]:

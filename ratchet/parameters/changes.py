@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ratchet.parameters.torchrl import TORCHRL_TRAINERS
+
 
 def merge_changes(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Put nested changes over nested data.
@@ -15,11 +17,18 @@ def merge_changes(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
     result = dict(data)
     for key, value in changes.items():
         old = result.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
+        if key == "trainer" and old in TORCHRL_TRAINERS and _is_group(value):
+            result = merge_changes(result, {"torchrl": {"config": {key: value}}})
+        elif isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
             result[key] = merge_changes(old, value)
         else:
             result[key] = value
     return result
+
+
+def _is_group(value: object) -> bool:
+    """Whether changes to ``trainer`` are settings of TorchRL's trainer, not another trainer."""
+    return isinstance(value, Mapping) and "class_name" not in value
 
 
 def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

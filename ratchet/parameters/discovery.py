@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 @cache
 def load_plugins() -> None:
     """Import every module that registers parameters. Runs once."""
-    for name in ("trainers", "text_trainers", "protocols", "options"):
+    for name in ("trainers", "text_trainers", "torchrl", "protocols", "options"):
         importlib.import_module(f"ratchet.parameters.{name}")
     import ratchet.scenarios as scenarios
 

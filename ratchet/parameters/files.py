@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.torchrl_files import uses_library_groups
 
 _FLOAT = re.compile(
     r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?
@@ -91,7 +92,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ParameterError(
             f"{path}: the top level is {type(data).__name__}, expected a mapping of parameters."
         )
-    return _interpolate(data, path) if "${" in text else data
+    if "${" not in text or uses_library_groups(data):  # which the library fills in itself
+        return data
+    return _interpolate(data, path)
 
 
 def _interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
 from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
@@ -17,6 +17,7 @@ from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict import checkpoints
 from trainers.tensordict.base import TensorDictTrainer
 from trainers.tensordict.state import State as TrainerState
+from trainers.tensordict.statistics import test_names
 
 STAGE = "train"
 _LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
@@ -25,7 +26,7 @@ _LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
 class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
     """Base of trainers of local networks whose training is a row of alike iterations."""
 
-    State = TrainerState
+    State: ClassVar[type[Any]] = TrainerState
     test_results: dict[str, TestResult]
     """What the last :meth:`_run_test_loop` found, by dataset."""
     _iteration: int = 0
@@ -34,11 +35,11 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
     # -- what a subclass writes ------------------------------------------------------------
 
     @abstractmethod
-    def _take_state(self, iteration: int, stage: str) -> TrainerState:
+    def _take_state(self, iteration: int, stage: str) -> Any:  # noqa: ANN401 -- of the State class
         """Copy everything that the next iteration depends on."""
 
     @abstractmethod
-    def _load_state(self, state: TrainerState) -> None:
+    def _load_state(self, state: Any) -> None:  # noqa: ANN401
         """Put back what :meth:`_take_state` gave."""
 
     @abstractmethod
@@ -70,7 +71,7 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         return self._iteration
 
     @property
-    def state(self) -> TrainerState:
+    def state(self) -> Any:  # noqa: ANN401
         """What the next iteration continues from; a copy.
 
         Raises
@@ -86,7 +87,7 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         return self._take_state(self._iteration, self._stage)
 
     @state.setter
-    def state(self, state: TrainerState) -> None:
+    def state(self, state: Any) -> None:  # noqa: ANN401
         self._load_state(state)
         self._iteration, self._stage = state.iteration, state.stage
 
@@ -167,7 +168,7 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
             result = self._test_on(name, iteration_context if name == "test" else None)
             self.test_results[name] = result
             stage = "test" if name == "test" else f"test.{name}"
-            self.log_stats(result.metrics, iteration=self.iteration, stage=stage)
+            self.log_stats(test_names(result.metrics), iteration=self.iteration, stage=stage)
 
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state.

@@ -1,0 +1,40 @@
+"""The section of TorchRL's own trainers. Knows the library's names, and imports nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, PositiveInt
+
+from ratchet.parameters.base import SubParameters, register_parameters
+
+TORCHRL_ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "td3", "ddpg", "iql", "cql")
+TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
+
+
+@register_parameters("torchrl", trainers=TORCHRL_TRAINERS)
+class TorchRlParameters(SubParameters):
+    """How one of TorchRL's trainers is made and run.
+
+    ``config`` holds the library's configuration groups (``training_env``, ``networks``,
+    ``optimizer``, ``collector`` …), with its ``defaults`` list if they are to be taken from it
+    alone, and ``choices`` other options of groups, e.g. ``{"optimizer": "adamw"}``.
+
+    An iteration is ``batches_per_iteration`` collected batches with their optimisation steps, by
+    default as many as make 1,000 frames; environments are reset where it begins. With
+    ``refresh_each_epoch`` advantages are estimated and the buffer is extended in each epoch
+    again, as the library does, instead of once a batch.
+
+    Every ``evaluation_period`` iterations the policy plays ``evaluation_episodes`` episodes
+    without exploring; training ends when their mean return reaches ``stop_at_return``, and with
+    ``keep_best`` the final tests are played by the policy that did best.
+    """
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    choices: dict[str, str] = Field(default_factory=dict)
+    batches_per_iteration: PositiveInt | None = None
+    refresh_each_epoch: bool = False
+    evaluation_period: PositiveInt | None = None
+    evaluation_episodes: PositiveInt = 10
+    stop_at_return: float | None = None
+    keep_best: bool = False

@@ -1,0 +1,1 @@
+"""TorchRL's own trainers, run in stages: built from its configs, or by the user."""

@@ -1,0 +1,178 @@
+"""The library's algorithm trainers, built from its configuration groups."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType
+from torchrl.trainers import Trainer
+
+from ratchet.errors import ParameterError
+from trainers.registry import register_trainer
+from trainers.torchrl.configuration import trainer_parameters
+from trainers.torchrl.evaluation_environment import single_environment
+from trainers.torchrl.key_parameters import algorithm_stage_parameters
+from trainers.torchrl.placing import place_on
+from trainers.torchrl.trainer import TorchRlTrainer
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+logger = logging.getLogger(__name__)
+
+FRAMES_PER_ITERATION = 1000
+_REPLACED = ("logger", "save_trainer_file", "checkpoint", "checkpoint_rotation")
+
+
+class AlgorithmTrainer(TorchRlTrainer):
+    """One of the library's algorithm trainers.
+
+    What it is made of stands in ``torchrl.config``, in the library's groups. There are as many
+    iterations as it takes to collect ``trainer.total_frames``.
+    """
+
+    def build_trainer(self) -> Trainer:
+        """Instantiate the library's trainer from the composed configuration."""
+        parameters = trainer_parameters(self.hyper_params)
+        for name in _REPLACED:
+            if parameters.get(name) is not None:
+                logger.warning(
+                    "torchrl.config.%s is not used: metrics go to the run's folder and its"
+                    " tracker, states to the stage store",
+                    name,
+                )
+                parameters[name] = None
+        parameters |= {"progress_bar": False, "seed": None}
+        _stop_prefetching(parameters)
+        trainer: Trainer = _instantiate(place_on(parameters, self.settings.device), "trainer")
+        return trainer
+
+    def build_environment(self) -> EnvBase:
+        """Make one of the environments that are collected from."""
+        collector = trainer_parameters(self.hyper_params)["collector"]
+        config = single_environment(collector["create_env_fn"])
+        return cast("EnvBase", _instantiate(config, "training_env"))
+
+    @property
+    def batches_per_iteration(self) -> int:
+        """How many collected batches make an iteration: by default 1,000 frames' worth."""
+        return count_batches(self.hyper_params, trainer_parameters(self.hyper_params))
+
+    @classmethod
+    def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
+        """How many iterations it takes to collect all frames."""
+        parameters = trainer_parameters(hyper_params)
+        batches = count_batches(hyper_params, parameters)
+        return math.ceil(_total_frames(parameters) / (batches * _frames_per_batch(parameters)))
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads, as plain data."""
+        batches = count_batches(hyper_params, trainer_parameters(hyper_params))
+        return algorithm_stage_parameters(hyper_params, stage, batches)
+
+
+@register_trainer("torchrl_ppo")
+class PpoTrainer(AlgorithmTrainer):
+    """Proximal policy optimisation (Schulman et al. 2017)."""
+
+
+@register_trainer("torchrl_a2c")
+class A2cTrainer(AlgorithmTrainer):
+    """Advantage actor-critic (Mnih et al. 2016)."""
+
+
+@register_trainer("torchrl_reinforce")
+class ReinforceTrainer(AlgorithmTrainer):
+    """REINFORCE with a baseline (Williams 1992)."""
+
+
+@register_trainer("torchrl_dqn")
+class DqnTrainer(AlgorithmTrainer):
+    """Deep Q-learning (Mnih et al. 2015)."""
+
+
+@register_trainer("torchrl_sac")
+class SacTrainer(AlgorithmTrainer):
+    """Soft actor-critic (Haarnoja et al. 2018)."""
+
+
+@register_trainer("torchrl_td3")
+class Td3Trainer(AlgorithmTrainer):
+    """Twin delayed deep deterministic policy gradients (Fujimoto et al. 2018)."""
+
+
+@register_trainer("torchrl_ddpg")
+class DdpgTrainer(AlgorithmTrainer):
+    """Deep deterministic policy gradients (Lillicrap et al. 2016)."""
+
+    # The policy that collects adds noise; the library has no other place for it. Losses don't.
+    exploration_in_losses = ExplorationType.DETERMINISTIC
+
+
+@register_trainer("torchrl_iql")
+class IqlTrainer(AlgorithmTrainer):
+    """Implicit Q-learning (Kostrikov et al. 2022)."""
+
+
+@register_trainer("torchrl_cql")
+class CqlTrainer(AlgorithmTrainer):
+    """Conservative Q-learning (Kumar et al. 2020)."""
+
+
+def count_batches(hyper_params: HyperParameters, parameters: Mapping[str, Any]) -> int:
+    """Count the collected batches of an iteration."""
+    given = hyper_params.torchrl.batches_per_iteration
+    return given or math.ceil(FRAMES_PER_ITERATION / _frames_per_batch(parameters))
+
+
+def _frames_per_batch(parameters: Mapping[str, Any]) -> int:
+    frames = parameters["collector"].get("frames_per_batch")
+    if not isinstance(frames, int) or frames < 1:
+        raise ParameterError(
+            f"torchrl.config.collector.frames_per_batch: got {frames!r}, expected a number of"
+            " frames from 1."
+        )
+    return frames * int(parameters.get("frame_skip") or 1)
+
+
+def _total_frames(parameters: Mapping[str, Any]) -> int:
+    total = parameters.get("total_frames")
+    if total is None:
+        total = parameters["collector"].get("total_frames")
+    if not isinstance(total, int) or total < 0:
+        raise ParameterError(
+            f"torchrl.config.trainer.total_frames: got {total!r}, expected how many frames to"
+            " collect."
+        )
+    return total
+
+
+def _stop_prefetching(parameters: dict[str, Any]) -> None:
+    """Sample from the buffer when it is asked for: ahead of time is before the latest frames."""
+    buffer = parameters.get("replay_buffer")
+    if isinstance(buffer, Mapping) and buffer.get("prefetch"):
+        logger.warning(
+            "torchrl.config.replay_buffer.prefetch: %s is not used: a resumed run would differ",
+            buffer["prefetch"],
+        )
+        parameters["replay_buffer"] = {**buffer, "prefetch": None}
+
+
+def _instantiate(config: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401 -- of any class
+    from hydra.errors import InstantiationException
+    from hydra.utils import instantiate
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            return instantiate(config)
+    except (InstantiationException, TypeError, ValueError) as error:
+        raise ParameterError(f"torchrl.config.{what}: cannot be made: {error}") from error

@@ -1,0 +1,138 @@
+"""Make a trainer of the library ready to be run by ours: what it lacks is mended, the rest said.
+
+Its counters become its own (the library keeps them on the class), its logger and its checkpoints
+give way to the tracker and the stage store, and its collector starts with the weights that learn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tensordict import TensorDictBase
+from torchrl.collectors import Collector, MultiSyncCollector
+from torchrl.trainers import Trainer, UpdateWeights
+
+from ratchet.errors import ParameterError
+from trainers.torchrl.loop import HookLoop
+from trainers.torchrl.replay import check_buffer
+from trainers.torchrl.snapshots import hooks, replay_buffers
+
+if TYPE_CHECKING:
+    from torchrl.envs.utils import ExplorationType
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Assembly:
+    """A trainer of the library, its loop, and the batches that its collector gives."""
+
+    trainer: Trainer
+    loop: HookLoop
+    batches: Iterator[TensorDictBase]
+
+    def close(self) -> None:
+        """Let go of environments and workers."""
+        self.trainer.collector.shutdown()
+
+
+def assemble(
+    trainer: Trainer, *, refresh_each_epoch: bool, exploration: ExplorationType | None
+) -> Assembly:
+    """Mend a trainer that was just made, call its ``setup`` hooks, and put a loop around it.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be run batch by batch, or kept from stage to stage.
+    """
+    _check(trainer)
+    _mend(trainer)
+    push_weights(trainer)
+    trainer._setup_hook()
+    loop = HookLoop(trainer, refresh_each_epoch=refresh_each_epoch, exploration=exploration)
+    return Assembly(trainer, loop, iter(trainer.collector))
+
+
+def push_weights(trainer: Trainer) -> None:
+    """Give the collector the weights that learn, as its hook does after each batch."""
+    for _, hook in hooks(trainer):
+        if isinstance(hook, UpdateWeights):
+            counter, hook.counter = hook.counter, hook.update_weights_interval - 1
+            hook()
+            hook.counter = counter
+
+
+def has_workers(trainer: Trainer) -> bool:
+    """Say whether other processes play: what their simulators do is not in the state."""
+    return not isinstance(trainer.collector, Collector)
+
+
+def is_reproducible(trainer: Trainer) -> bool:
+    """Say whether the same seeds give the same batches: not where workers run ahead."""
+    return isinstance(trainer.collector, Collector | MultiSyncCollector)
+
+
+def enter_environments(trainer: Trainer, seed: int) -> None:
+    """Seed and reset the environments, so that nothing of what was played before matters."""
+    if is_reproducible(trainer):
+        trainer.collector.set_seed(seed % 2**31)
+        trainer.collector.reset()
+    for place, (_, hook) in enumerate(hooks(trainer)):
+        environment = getattr(hook, "environment", None)
+        if environment is not None and hasattr(
+            environment, "set_seed"
+        ):  # e.g. of LogValidationReward
+            environment.set_seed((seed + place + 1) % 2**31)
+
+
+def _check(trainer: object) -> None:
+    if not isinstance(trainer, Trainer):
+        raise ParameterError(
+            f"build_trainer: gave a {type(trainer).__name__}, expected a torchrl.trainers.Trainer."
+        )
+    if type(trainer).train is not Trainer.train:
+        raise ParameterError(
+            f"build_trainer: {type(trainer).__name__} has a train() of its own, which cannot be cut"
+            " into iterations; expected the library's loop with hooks. Write what it does as hooks,"
+            " or a trainer of your own with train()."
+        )
+    if trainer.async_collection:
+        raise ParameterError(
+            "trainer.async_collection: got true, but then the buffer is filled while stages are"
+            " stored; expected false. For workers that run ahead take `collector: multi_async`."
+        )
+    if trainer.learner_backend != "local":
+        raise ParameterError(
+            f"trainer.learner_backend: got {trainer.learner_backend!r}, expected 'local': a learner"
+            " in another process has no state here. Collectors may run anywhere."
+        )
+    for buffer in replay_buffers(trainer).values():
+        check_buffer(buffer)
+
+
+def _mend(trainer: Trainer) -> None:
+    """Give the trainer counters of its own, and take away what the pipeline does instead."""
+    trainer._last_log = {}
+    trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
+    trainer.progress_bar = False
+    if trainer.logger is not None:
+        logger.warning(
+            "the trainer's logger %s is not used: metrics go to the run's folder and its tracker",
+            type(trainer.logger).__name__,
+        )
+        trainer.logger = None
+    if trainer.save_trainer_file is not None or trainer.checkpoint is not None:
+        logger.warning("the trainer's own checkpoints are not used: stages keep its state")
+        trainer.save_trainer_file = trainer.checkpoint = trainer.checkpoint_rotation = None
+    if hasattr(trainer.collector, "total_frames"):  # the number of iterations says when to end
+        trainer.collector.total_frames = float("inf")
+    if not is_reproducible(trainer):
+        logger.warning(
+            "the collector %s runs ahead of the learner: what is learned depends on timing, and a"
+            " resumed run differs from an uninterrupted one",
+            type(trainer.collector).__name__,
+        )

@@ -1,0 +1,196 @@
+"""Compose an experiment's groups into one configuration of the library, as its ``train.py`` does.
+
+The base of the algorithm trainers and of the keys of their stages. Hydra and TorchRL are imported
+inside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ratchet.errors import ParameterError, nearest
+from trainers.torchrl.environment import environment_facts
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+logger = logging.getLogger(__name__)
+
+DEFAULTS = Path(__file__).parent / "defaults"
+_ACTOR_CRITIC = ("environment", "on_policy", "{kind}_policy")
+_WITH_QVALUES = ("environment", "off_policy", "qvalue")
+_FRAGMENTS = {
+    "ppo": _ACTOR_CRITIC,
+    "a2c": _ACTOR_CRITIC,
+    "reinforce": _ACTOR_CRITIC,
+    "dqn": ("environment", "off_policy"),
+    "sac": (*_WITH_QVALUES, "normal_policy"),
+    "cql": (*_WITH_QVALUES, "normal_policy"),
+    "iql": (*_WITH_QVALUES, "normal_policy"),
+    "td3": (*_WITH_QVALUES, "deterministic_policy"),
+    "ddpg": (*_WITH_QVALUES, "deterministic_policy"),
+}
+_ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
+    name: "continuous" for name in ("iql", "td3", "ddpg")
+}
+_LOCK = threading.Lock()
+
+
+def compose_config(hyper_params: HyperParameters) -> DictConfig:
+    """Compose the configuration of an experiment.
+
+    Returns
+    -------
+    DictConfig
+        The library's: ``trainer`` holds all that belongs to it. A new one each time.
+
+    Raises
+    ------
+    ParameterError
+        If a group, an option or a value is none of the library's.
+    """
+    content = {
+        "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
+        "dataset": hyper_params.dataset,
+        "config": hyper_params.torchrl.config,
+        "choices": hyper_params.torchrl.choices,
+    }
+    with _LOCK:
+        return _composed(json.dumps(content)).copy()
+
+
+def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
+    """Give the composed configuration of the trainer as plain data, references filled in."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config = compose_config(hyper_params)
+    try:
+        content = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise _parameter_error(error) from error
+    assert isinstance(content, dict)  # made from a mapping
+    plain: dict[str, Any] = _without_tuples(content["trainer"])
+    return plain
+
+
+def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
+    """Turn tuples into lists: Hydra's instantiation refuses OmegaConf's newer tuples."""
+    if isinstance(tree, Mapping):
+        return {str(name): _without_tuples(value) for name, value in tree.items()}
+    return [_without_tuples(item) for item in tree] if isinstance(tree, list | tuple) else tree
+
+
+@lru_cache(maxsize=16)
+def _composed(content: str) -> DictConfig:
+    wanted = json.loads(content)
+    primary, facts = _primary(wanted["algorithm"], wanted["dataset"], wanted["config"])
+    primary.pop("hydra", None)
+    primary["defaults"] = _with_choices(primary["defaults"], wanted["choices"])
+    if facts:
+        primary["environment"] = facts
+    config = _compose(primary, f"experiment_{hashlib.sha256(content.encode()).hexdigest()[:16]}")
+    if "trainer" not in config or "collector" not in config.trainer:
+        raise ParameterError(
+            "torchrl.config: there is no `trainer` with a `collector`, expected the configuration"
+            " of one of the library's trainers. Leave `defaults` out to build on Ratchet's."
+        )
+    return config
+
+
+def _primary(
+    algorithm: str, dataset: str, config: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the configuration that names the defaults, and the facts that it may refer to."""
+    if "defaults" in config:
+        return dict(config), {}
+    facts = environment_facts(dataset)
+    kind = "categorical" if facts["discrete"] else "normal"
+    expected = _ACTIONS.get(algorithm)
+    if expected is not None and (expected == "discrete") != facts["discrete"]:
+        found = "discrete" if facts["discrete"] else "continuous"
+        raise ParameterError(
+            f"trainer: got torchrl_{algorithm} for {dataset!r}, whose actions are {found};"
+            f" expected {expected} ones. Take torchrl_ppo, or another environment."
+        )
+    primary: dict[str, Any] = {"defaults": []}
+    for name in (*_FRAGMENTS[algorithm], algorithm):
+        text = (DEFAULTS / f"{name.format(kind=kind)}.yaml").read_text(encoding="utf-8")
+        _add_fragment(primary, yaml.safe_load(text))
+    _add_fragment(primary, config)
+    primary["defaults"].append("_self_")
+    return primary, facts
+
+
+def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
+    """Put a fragment over what is there; a later entry for a package replaces an earlier one."""
+    from ratchet.parameters.changes import merge_changes
+
+    packages = {_package(entry): entry for entry in primary["defaults"]}
+    packages |= {_package(entry): entry for entry in fragment.get("defaults", ())}
+    rest = {name: value for name, value in fragment.items() if name != "defaults"}
+    merged = merge_changes({**primary, "defaults": list(packages.values())}, rest)
+    primary.clear()
+    primary.update(merged)
+
+
+def _package(entry: object) -> str:
+    """Give where an entry of a list of defaults puts its option."""
+    name = next(iter(entry)) if isinstance(entry, Mapping) else entry
+    return str(name).rpartition("@")[2].split()[-1]
+
+
+def _with_choices(defaults: list[Any], choices: Mapping[str, str]) -> list[Any]:
+    """Take other options of groups than a list of defaults does."""
+    entries = list(defaults)
+    places = {_package(entry): place for place, entry in enumerate(entries)}
+    for package, option in choices.items():
+        if package not in places:
+            raise ParameterError(
+                f"{package}: got the option {option!r}, but `defaults` chooses none for it."
+                f"{nearest(package, [name for name in places if name != '_self_'])}"
+            )
+        entry = entries[places[package]]
+        entries[places[package]] = {next(iter(entry)): option}
+    return entries
+
+
+def _compose(primary: dict[str, Any], name: str) -> DictConfig:
+    from hydra import compose, initialize
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchrl.trainers.algorithms.configs  # noqa: F401 -- registers the groups
+
+    try:
+        ConfigStore.instance().store(name=name, node=OmegaConf.create(primary))
+        with initialize(version_base=None, config_path=None):
+            return compose(config_name=name)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _parameter_error(error) from error
+
+
+def _parameter_error(error: Exception) -> ParameterError:
+    cause = error.__cause__ if error.__cause__ is not None else error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    words = "; ".join(dict.fromkeys(lines[:4]))
+    return ParameterError(
+        f"torchrl.config: the library's configuration cannot be composed: {words}."
+        " Expected its groups, options and keys; see docs/guides/torchrl.md."
+    )

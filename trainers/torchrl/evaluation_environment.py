@@ -1,0 +1,78 @@
+"""The environment of evaluations and tests: one episode at a time, observed as in training.
+
+Running means that the training environment has learned are copied, and frozen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torchrl.envs import EnvBase, GymEnv, TransformedEnv
+from torchrl.envs.batched_envs import BatchedEnvBase
+
+if TYPE_CHECKING:
+    from torchrl.collectors import BaseCollector
+
+logger = logging.getLogger(__name__)
+
+_BATCHED = "make_batched_env"
+
+
+def gym_environment(name: str, device: torch.device) -> EnvBase:
+    """Make one of gymnasium's environments."""
+    return GymEnv(name, device=device)
+
+
+def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the configuration of one environment of those that are collected from.
+
+    Parameters
+    ----------
+    config
+        What the collector's ``create_env_fn`` is made of; batched ones at any depth are replaced
+        by what they are a batch of.
+    """
+    if isinstance(config, list):
+        return single_environment(config[0])
+    if str(config.get("_target_", "")).endswith(_BATCHED):
+        return single_environment(config["create_env_fn"])
+    single = {**config, "_partial_": False}
+    if isinstance(single.get("base_env"), Mapping):
+        single["base_env"] = single_environment(single["base_env"])
+    if single.get("num_envs"):
+        single["num_envs"] = 0
+    return single
+
+
+def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
+    """Copy what the training environment's transforms have learned, e.g. running means."""
+    source = getattr(collector, "env", None)
+    if not isinstance(environment, TransformedEnv) or source is None:
+        return
+    learned = _transform_state(source)
+    if not learned:
+        return
+    if learned.keys() != environment.transform.state_dict().keys():
+        logger.warning(
+            "the environment of evaluations has other transforms than that of training: what"
+            " those have learned (%s) is not used",
+            ", ".join(sorted(learned)),
+        )
+        return
+    environment.transform.load_state_dict(learned)
+    for transform in environment.transform:
+        if hasattr(transform, "freeze"):
+            transform.freeze()
+
+
+def _transform_state(environment: EnvBase) -> dict[str, Any]:
+    if isinstance(environment, TransformedEnv):
+        own: dict[str, Any] = environment.transform.state_dict()
+        return own or _transform_state(environment.base_env)
+    if isinstance(environment, BatchedEnvBase):
+        workers = environment.state_dict()
+        return dict(workers.get("worker0", {}))
+    return {}

@@ -1,0 +1,72 @@
+"""What the keys of the algorithm trainers' stages are made of: the composed configuration.
+
+References are filled in, so that a value counts wherever it is used and however it was written;
+what only says where results go, or when to end, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import UnknownNameError, nearest
+from trainers.torchrl.configuration import trainer_parameters
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+_NOT_RESULTS = (
+    "checkpoint",
+    "checkpoint_metadata",
+    "checkpoint_rotation",
+    "log_interval",
+    "logger",
+    "progress_bar",
+    "save_trainer_file",
+    "save_trainer_interval",
+    "seed",
+    "total_frames",
+)
+_IN_TESTS = ("keep_best",)
+_IN_CONFIG = ("config", "choices", "batches_per_iteration")
+_STAGES = ("initial_state", "pretrain", "train", "test")
+
+
+def algorithm_stage_parameters(
+    hyper_params: HyperParameters, stage: str, batches_per_iteration: int
+) -> dict[str, Any]:
+    """Give what a stage reads.
+
+    ``total_frames`` is left out of the trainer and the collector, but stays wherever else it is
+    referred to, e.g. as the length of a schedule: raising it continues a run unless such a
+    schedule reads it.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such stage.
+    """
+    if stage not in _STAGES:
+        raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, _STAGES)}")
+    base = {
+        "trainer": hyper_params.trainer_name,
+        "scenario": hyper_params.scenario,
+        "dataset": hyper_params.dataset,
+        "seed": hyper_params.seed,
+    }
+    config = _results_only(trainer_parameters(hyper_params))
+    section = hyper_params.torchrl.to_dict()
+    if stage == "test":  # what was learned is in the state's key
+        options = {name: section[name] for name in _IN_TESTS}
+        environment = config["collector"]["create_env_fn"]
+        return {**base, "torchrl": options, "environment": environment}
+    options = {name: value for name, value in section.items() if name not in _IN_CONFIG}
+    options["batches_per_iteration"] = batches_per_iteration
+    return {**base, "torchrl": options, "config": config}
+
+
+def _results_only(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    config = {name: value for name, value in parameters.items() if name not in _NOT_RESULTS}
+    collector = dict(config["collector"])
+    collector.pop("total_frames", None)
+    return {**config, "collector": collector}

@@ -1,0 +1,87 @@
+"""Collects what a trainer of the library logs, so that an iteration has one value of each metric.
+
+The library logs to its logger key by key, every so many frames; here nothing is left out, and the
+tracker gets an iteration's metrics at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+    from torchrl.trainers import Trainer
+
+    from trainers.staged import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+def begin_iteration(trainer: Trainer) -> None:
+    """Forget all that was logged but the last value of each metric, which hooks may ask for."""
+    for name, values in trainer._log_dict.items():
+        trainer._log_dict[name] = values[-1:]
+
+
+def take_metrics(trainer: Trainer, before: dict[str, int]) -> Metrics:
+    """Give the metrics that were logged in an iteration.
+
+    Counts (whole numbers) have their last value, all else the mean of what was logged; tensors
+    with dimensions count by their mean.
+
+    Parameters
+    ----------
+    trainer
+        The library's.
+    before
+        How many values each metric had when the iteration began, see :func:`count_values`.
+    """
+    metrics = {}
+    for name, values in trainer._log_dict.items():
+        new = values[before.get(name, 0) :]
+        value = reduce_values(new) if new else None
+        if value is not None:
+            metrics[name] = value
+        elif new:
+            logger.warning("metric %r is %r, no number: it is not recorded", name, new[-1])
+    return metrics
+
+
+def count_values(trainer: Trainer) -> dict[str, int]:
+    """Count what is logged of each metric."""
+    return {name: len(values) for name, values in trainer._log_dict.items()}
+
+
+def finished_returns(batch: TensorDictBase) -> list[float]:
+    """Give the returns of the episodes that end in a batch, where the environment sums rewards."""
+    total = batch.get(("next", "reward_sum"), None)
+    done = batch.get(("next", "done"), None)
+    if total is None or done is None or total.shape != done.shape:
+        return []
+    returns: list[float] = total[done].tolist()
+    return returns
+
+
+def reduce_values(values: Sequence[Any]) -> float | None:
+    """Reduce logged values to one number; None if they are no numbers."""
+    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return float(values[-1])
+    numbers = [_number(value) for value in values]
+    known = [number for number in numbers if number is not None]
+    return float(np.mean(known)) if len(known) == len(numbers) else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, torch.Tensor):
+        return float(value.detach().to(torch.float64).mean()) if value.numel() else None
+    if isinstance(value, np.ndarray):
+        return float(value.mean()) if value.size and value.dtype.kind in "biuf" else None
+    if isinstance(value, Number | bool | np.generic) and not isinstance(value, complex):
+        return float(value)  # type: ignore[arg-type] # a real number
+    return None

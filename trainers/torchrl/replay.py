@@ -1,0 +1,183 @@
+"""What lies in a replay buffer, taken as a value: only what was written since a stage, if wished.
+
+A buffer is a ring: the w-th thing written lies at place w modulo its capacity. So its content is
+the last writes, and a stage need only keep those that are new; what came before lies in the
+stages before, and is read from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from ratchet.errors import ParameterError, StateError
+
+if TYPE_CHECKING:
+    from torchrl.data import ReplayBuffer
+
+Frames = dict[str, Tensor]
+SEPARATOR = "/"
+
+
+@dataclass
+class ReplayContent:
+    """The last writes into a buffer.
+
+    Attributes
+    ----------
+    write_count
+        How many there have been in all.
+    size
+        How many of them are still there: the last ones.
+    segments
+        They, oldest first: each a mapping of names to tensors ``[N, …]``. Those at the front may
+        lie elsewhere, so that there are fewer than ``size``.
+    """
+
+    write_count: int = 0
+    size: int = 0
+    segments: list[Frames] = field(default_factory=list)
+
+    @property
+    def first(self) -> int:
+        """The number of the first write in the segments."""
+        return self.write_count - sum(count_frames(segment) for segment in self.segments)
+
+    def joined(self) -> Frames:
+        """Give all segments as one."""
+        if len(self.segments) == 1:
+            return self.segments[0]
+        names = self.segments[0] if self.segments else ()
+        return {name: torch.cat([part[name] for part in self.segments]) for name in names}
+
+
+def count_frames(frames: Frames) -> int:
+    """Count the frames of a segment."""
+    return len(next(iter(frames.values()))) if frames else 0
+
+
+def take_replay(buffer: ReplayBuffer, since: int = 0) -> ReplayContent:
+    """Copy what a buffer holds of the writes from number ``since`` on."""
+    writes, size = _write_count(buffer), len(buffer)
+    first = max(since, writes - size)
+    content = ReplayContent(writes, size)
+    if first < writes:
+        places = torch.arange(first, writes) % _capacity(buffer)
+        frames = buffer.storage.get(places).to("cpu").flatten_keys(SEPARATOR)
+        content.segments.append(
+            {str(name): frames.get(name).contiguous().clone() for name in sorted(frames.keys())}
+        )
+    return content
+
+
+def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
+    """Put back a content that is whole.
+
+    Raises
+    ------
+    StateError
+        If it does not fit, or its first writes are missing.
+    """
+    if content.first != content.write_count - content.size:
+        raise StateError(
+            f"replay buffer: the state has the writes from {content.first} on, expected those from"
+            f" {content.write_count - content.size}. A stage before it is missing: train anew."
+        )
+    capacity = _capacity(buffer)
+    if content.size > capacity:
+        raise StateError(
+            f"replay buffer: the state has {content.size} frames, expected at most {capacity}."
+        )
+    buffer.empty()
+    start = content.first
+    for segment in content.segments:
+        places = torch.arange(start, start + count_frames(segment)) % capacity
+        batch = TensorDict(segment, batch_size=[len(places)]).unflatten_keys(SEPARATOR)
+        buffer.storage.set(places, batch)
+        start += len(places)
+    writer: Any = buffer.writer
+    writer.load_state_dict(
+        {"_cursor": content.write_count % capacity, "_write_count": content.write_count}
+    )
+
+
+def take_sampler(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Copy what a buffer's sampler and transforms remember."""
+    from torchrl.data import PrioritizedSampler
+
+    sampler = buffer.sampler
+    state: dict[str, Any] = {"transform": buffer.transform.state_dict()}
+    if isinstance(sampler, PrioritizedSampler):
+        return {**state, "priorities": _take_priorities(sampler)}
+    return {**state, "sampler": sampler.state_dict()}
+
+
+def load_sampler(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
+    """Put back what :func:`take_sampler` gave."""
+    buffer.transform.load_state_dict(state["transform"])
+    if "priorities" in state:
+        _load_priorities(buffer.sampler, state["priorities"])
+    else:
+        buffer.sampler.load_state_dict(state["sampler"])
+
+
+def check_buffer(buffer: ReplayBuffer) -> None:
+    """Refuse a buffer that cannot be taken apart into writes.
+
+    Raises
+    ------
+    ParameterError
+        If its storage is no ring of tensors in one dimension.
+    """
+    from torchrl.data import RoundRobinWriter
+    from torchrl.data.replay_buffers.storages import TensorStorage
+
+    storage, writer = buffer.storage, buffer.writer
+    if not isinstance(storage, TensorStorage) or storage.ndim != 1:
+        raise ParameterError(
+            f"replay_buffer.storage: got {type(storage).__name__} with ndim"
+            f" {getattr(storage, 'ndim', 1)}, which cannot be kept from stage to stage; expected"
+            " lazy_memmap or lazy_tensor with ndim 1."
+        )
+    if not isinstance(writer, RoundRobinWriter):
+        raise ParameterError(
+            f"replay_buffer.writer: got {type(writer).__name__}, which cannot be kept from stage"
+            " to stage; expected round_robin."
+        )
+
+
+def frames_file(folder: Path, name: str) -> Path:
+    """Give the file of a buffer's new frames in a stage's folder."""
+    return folder / f"{name}.frames.safetensors"
+
+
+def _write_count(buffer: ReplayBuffer) -> int:
+    return int(buffer.write_count)
+
+
+def _capacity(buffer: ReplayBuffer) -> int:
+    return int(buffer.storage.max_size)
+
+
+def _take_priorities(sampler: Any) -> dict[str, Any]:  # noqa: ANN401 -- its trees are C++
+    places = torch.arange(sampler._max_capacity)
+    largest = sampler._max_priority
+    return {
+        "sum": torch.as_tensor(sampler._sum_tree[places]),
+        "min": torch.as_tensor(sampler._min_tree[places]),
+        "max_priority": None if largest is None else list(largest),
+    }
+
+
+def _load_priorities(sampler: Any, state: dict[str, Any]) -> None:  # noqa: ANN401
+    sampler._empty()
+    places = torch.arange(sampler._max_capacity)
+    sampler._sum_tree[places] = state["sum"]
+    sampler._min_tree[places] = state["min"]
+    largest = state["max_priority"]
+    sampler._max_priority = None if largest is None else tuple(largest)

@@ -1,0 +1,271 @@
+"""Take everything that a trainer of the library continues from as a value, and put it back.
+
+Parameters, target networks, optimizers, schedules, exploration, normalisation, counters, the
+states of all hooks whether they were registered as modules or only as operations, and the replay
+buffers. What the library keeps nowhere (``HardUpdate``'s counter, the sampler's order) as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torchrl.envs import EnvBase, TransformedEnv
+from torchrl.envs.batched_envs import BatchedEnvBase
+from torchrl.objectives.utils import HardUpdate
+from torchrl.trainers import ReplayBufferTrainer, TargetNetUpdaterHook, Trainer, TrainerHookBase
+
+from ratchet.errors import StateError
+from trainers.torchrl.replay import ReplayContent, load_replay, load_sampler, take_sampler
+from trainers.torchrl.state_tree import Tree
+
+if TYPE_CHECKING:
+    from torchrl.collectors import BaseCollector
+    from torchrl.data import ReplayBuffer
+
+HOOK_POINTS = (
+    "setup",
+    "batch_process",
+    "pre_steps_log",
+    "pre_optim_steps",
+    "pre_epoch_log",
+    "pre_epoch",
+    "process_optim_batch",
+    "post_loss",
+    "process_loss",
+    "optimizer",
+    "post_optim",
+    "post_optim_log",
+    "post_epoch_log",
+    "post_epoch",
+    "post_optim_complete_log",
+    "post_steps",
+    "post_steps_log",
+    "shutdown",
+)
+"""All points at which hooks are called, in the order of the loop."""
+
+_OPS = {"pre_optim_steps": "_pre_optim_ops"}
+_COUNTERS = ("collected_frames", "_optim_count", "_last_save", "_stop_training", "_stop_reason")
+_OWN_COUNTERS = ("_greedy_last_frames",)
+
+
+def operations(trainer: Trainer, point: str) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
+    """Give the live list of what is called at a hook point, with its keyword arguments."""
+    found: list[tuple[Callable[..., Any], dict[str, Any]]]
+    found = getattr(trainer, _OPS.get(point, f"_{point}_ops"))
+    return found
+
+
+def registered(operation: Callable[..., Any]) -> Any:  # noqa: ANN401 -- hooks are of any class
+    """Give what was registered, without the library's timer around it."""
+    return getattr(operation, "__wrapped__", operation)
+
+
+def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
+    """Go through all hook objects of a trainer, each once, with a name that is the same each run.
+
+    Those registered as modules have their names, the others their place.
+    """
+    seen = {id(trainer)}
+    named = [(name, module) for name, module in trainer._modules.items()]
+    placed = [
+        (f"{point}.{place}", _owner(registered(operation)))
+        for point in HOOK_POINTS
+        for place, (operation, _) in enumerate(operations(trainer, point))
+    ]
+    for name, hook in (*named, *placed):
+        if id(hook) not in seen:
+            seen.add(id(hook))
+            yield name, hook
+
+
+def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
+    """Give the trainer's replay buffers by name."""
+    found = [getattr(trainer, "replay_buffer", None)]
+    found += [hook.replay_buffer for _, hook in hooks(trainer) if _is_replay(hook)]
+    buffers = {id(buffer): buffer for buffer in found if buffer is not None}
+    names = ("replay_buffer", *(f"replay_buffer_{i}" for i in range(1, len(buffers))))
+    return dict(zip(names, buffers.values(), strict=False))
+
+
+def take_trainer(trainer: Trainer) -> Tree:
+    """Give what the trainer continues from, its replay buffers' contents left out.
+
+    Raises
+    ------
+    StateError
+        If a hook's state cannot be taken.
+    """
+    return {
+        "counters": {name: getattr(trainer, name) for name in _counters(trainer)},
+        "last_values": {name: values[-1] for name, values in trainer._log_dict.items() if values},
+        "loss": _state_of(trainer.loss_module),
+        "optimizer": _state_of(trainer.optimizer),
+        "exploration": {name: part.state_dict() for name, part in _exploration(trainer)},
+        "hooks": {name: state for name, state in _hook_states(trainer)},
+        "collector": _take_collector(trainer.collector),
+        "samplers": {n: take_sampler(buffer) for n, buffer in replay_buffers(trainer).items()},
+    }
+
+
+def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent]) -> None:
+    """Put back what :func:`take_trainer` gave, and the replay buffers' contents.
+
+    Raises
+    ------
+    StateError
+        If the state is of a trainer made otherwise.
+    """
+    own = replay_buffers(trainer)
+    _check_names(buffers, own, "replay buffers")
+    for name, value in state["counters"].items():
+        setattr(trainer, name, value)
+    trainer._log_dict.clear()
+    trainer._log_dict.update({name: [value] for name, value in state["last_values"].items()})
+    try:
+        _load(trainer.loss_module, state["loss"])
+        _load(trainer.optimizer, state["optimizer"])
+        for name, part in _exploration(trainer):
+            part.load_state_dict(state["exploration"][name])
+        _load_hooks(trainer, state["hooks"])
+        _load_collector(trainer.collector, state["collector"])
+        for name, buffer in own.items():
+            load_replay(buffer, buffers[name])
+            load_sampler(buffer, state["samplers"][name])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise StateError(
+            f"the state does not fit the trainer: {error} It is of other groups (networks, hooks,"
+            " optimizer); train anew, or take those."
+        ) from error
+
+
+@dataclass
+class _HookState:
+    """How a hook gives its state and takes it back."""
+
+    take: Callable[[], Tree]
+    load: Callable[[Tree], None]
+
+
+def _hook_states(trainer: Trainer) -> Iterator[tuple[str, Tree]]:
+    for name, hook in hooks(trainer):
+        access = _access(hook)
+        if access is not None:
+            yield name, access.take()
+
+
+def _load_hooks(trainer: Trainer, states: dict[str, Tree]) -> None:
+    own = {name: access for name, hook in hooks(trainer) if (access := _access(hook)) is not None}
+    _check_names(states, own, "hooks")
+    for name, access in own.items():
+        access.load(states[name])
+
+
+def _access(hook: object) -> _HookState | None:
+    """Find out how a hook's state is taken; None if it has none."""
+    if _is_replay(hook):  # the buffer is kept apart
+        return None
+    if isinstance(hook, TargetNetUpdaterHook):
+        return _updater_access(hook.target_params_updater)
+    take = getattr(hook, "state_dict", None)
+    load = getattr(hook, "load_state_dict", None)
+    if isinstance(hook, TrainerHookBase) and type(hook).state_dict is TrainerHookBase.state_dict:
+        take = getattr(hook, "save_dict", None)  # as the library's guide calls it
+    if not (callable(take) and callable(load)):
+        return None
+    return _HookState(take, load)
+
+
+def _updater_access(updater: object) -> _HookState | None:
+    if not isinstance(updater, HardUpdate):
+        return None
+
+    def load(state: Tree) -> None:
+        updater.counter = state["counter"]
+
+    return _HookState(lambda: {"counter": updater.counter}, load)
+
+
+def _owner(operation: Any) -> Any:  # noqa: ANN401
+    """Give the object whose method was registered, or what was registered itself."""
+    return getattr(operation, "__self__", operation)
+
+
+def _is_replay(hook: object) -> bool:
+    return isinstance(hook, ReplayBufferTrainer)
+
+
+def _counters(trainer: Trainer) -> list[str]:
+    return [*_COUNTERS, *(name for name in _OWN_COUNTERS if hasattr(trainer, name))]
+
+
+def _exploration(trainer: Trainer) -> Iterator[tuple[str, torch.nn.Module]]:
+    for name in ("greedy_module", "exploration_module"):
+        part = getattr(trainer, name, None)
+        if isinstance(part, torch.nn.Module):
+            yield name, part
+
+
+def _state_of(part: Any) -> Tree:  # noqa: ANN401 -- a loss may be any callable
+    return part.state_dict() if hasattr(part, "state_dict") else None
+
+
+def _load(part: Any, state: Tree) -> None:  # noqa: ANN401
+    if state is not None:
+        part.load_state_dict(state)
+
+
+def _take_collector(collector: BaseCollector) -> Tree:
+    """Copy what a collector in this process remembers; one with workers starts them afresh."""
+    policy = getattr(collector, "_policy_w_state_dict", None)
+    state: dict[str, Any] = {"frames": int(getattr(collector, "_frames", 0))}
+    if policy is not None:
+        state["policy"] = policy.state_dict()
+    if isinstance(getattr(collector, "env", None), EnvBase):
+        state["environment"] = take_environment(collector.env)
+    if hasattr(collector, "_traj_pool_val") and getattr(collector, "track_traj_ids", False):
+        state["trajectories"] = collector._traj_pool.state_dict()
+    return state
+
+
+def _load_collector(collector: BaseCollector, state: Tree) -> None:
+    if hasattr(collector, "_frames"):
+        collector._frames = state["frames"]
+    if "policy" in state:
+        collector._policy_w_state_dict.load_state_dict(state["policy"])
+    if "environment" in state:
+        load_environment(collector.env, state["environment"])
+    if "trajectories" in state:
+        collector._traj_pool.load_state_dict(state["trajectories"])
+
+
+def take_environment(environment: EnvBase) -> Tree:
+    """Copy what an environment's transforms remember, e.g. running means; not the simulator."""
+    if isinstance(environment, TransformedEnv):
+        return {
+            "transform": environment.transform.state_dict(),
+            "base": take_environment(environment.base_env),
+        }
+    if isinstance(environment, BatchedEnvBase):
+        return {"workers": environment.state_dict()}
+    return {}
+
+
+def load_environment(environment: EnvBase, state: Tree) -> None:
+    """Put back what :func:`take_environment` gave."""
+    if isinstance(environment, TransformedEnv):
+        environment.transform.load_state_dict(state["transform"])
+        load_environment(environment.base_env, state["base"])
+    elif isinstance(environment, BatchedEnvBase):
+        environment.load_state_dict(state["workers"])
+
+
+def _check_names(found: Any, expected: Any, what: str) -> None:  # noqa: ANN401 -- mappings
+    if set(found) != set(expected):
+        raise StateError(
+            f"{what}: the state has {sorted(found)}, expected {sorted(expected)}. The state is of"
+            " a trainer made otherwise; train anew, or make it as before."
+        )

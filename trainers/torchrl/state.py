@@ -1,0 +1,209 @@
+"""The state of a TorchRL trainer: a value that saves without pickle and loads equal.
+
+Replay buffers are kept once: a stage's folder has the frames that are new in it and the key of
+the stage before, where the rest lies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ratchet.errors import CheckPointNotFoundError, StateError
+from trainers.staged import FolderOf
+from trainers.tensordict.state import same_bits
+from trainers.torchrl.replay import Frames, ReplayContent, frames_file
+from trainers.torchrl.state_tree import Json, Tensors
+
+SCHEMA = 1
+TENSORS_FILE = "state.safetensors"
+VALUES_FILE = "state.json"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How far a buffer is stored: up to which write, and in which stage."""
+
+    key: str
+    write_count: int
+
+
+@dataclass(eq=False)
+class TorchRlState:
+    """What a TorchRL trainer continues from.
+
+    Attributes
+    ----------
+    iteration
+        The number of finished training iterations.
+    stage
+        The stage that made the state: ``"initial_state"`` or ``"train"``.
+    values
+        Nested values of losses, optimizers, hooks, counters …; marks where tensors are.
+    tensors
+        These tensors by path.
+    buffers
+        The replay buffers' contents by name.
+    """
+
+    iteration: int = 0
+    stage: str = "initial_state"
+    values: Json = field(default_factory=dict)
+    tensors: Tensors = field(default_factory=dict)
+    buffers: dict[str, ReplayContent] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare bit by bit, NaN with NaN included, the buffers' contents as well."""
+        if not isinstance(other, TorchRlState):
+            return NotImplemented
+        if (self.iteration, self.stage, self.values) != (
+            other.iteration,
+            other.stage,
+            other.values,
+        ):
+            return False
+        return _same_tensors(self.tensors, other.tensors) and (
+            self.buffers.keys() == other.buffers.keys()
+            and all(_same_content(mine, other.buffers[n]) for n, mine in self.buffers.items())
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what the state holds by name; tensors and buffers are the state's own."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> TorchRlState:
+        """Make a state of what :meth:`to_dict` gave."""
+        return cls(**content)
+
+    def save(self, directory: str | Path, stored: Mapping[str, Stored] | None = None) -> None:
+        """Write the state into a folder, which is made if need be.
+
+        Parameters
+        ----------
+        directory
+            The folder.
+        stored
+            Where the writes lie that come before those in ``buffers``; none if they are whole.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        buffers = {}
+        for name, content in sorted(self.buffers.items()):
+            before = (stored or {}).get(name)
+            is_whole = content.first <= content.write_count - content.size
+            buffers[name] = {
+                "write_count": content.write_count,
+                "size": content.size,
+                "first": content.first,
+                "before": None if before is None or is_whole else before.key,
+            }
+            if content.segments:
+                save_file(content.joined(), frames_file(directory, name))
+        values = {
+            "schema": SCHEMA,
+            "iteration": self.iteration,
+            "stage": self.stage,
+            "values": self.values,
+            "buffers": buffers,
+        }
+        save_file(self.tensors, directory / TENSORS_FILE)
+        text = json.dumps(values, sort_keys=True, indent=1, allow_nan=False)
+        (directory / VALUES_FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path, folder_of: FolderOf | None = None) -> TorchRlState:
+        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+
+        Parameters
+        ----------
+        directory
+            The folder.
+        folder_of
+            Finds the states of the stages before; needed if a buffer's frames lie there.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none in the folder.
+        StateError
+            If it cannot be read, or what it refers to is missing.
+        """
+        directory = Path(directory)
+        values = _read_values(directory)
+        try:
+            tensors = load_file(directory / TENSORS_FILE)
+            buffers = {name: _read_buffer(directory, name, folder_of) for name in values["buffers"]}
+        except (OSError, SafetensorError) as error:
+            raise StateError(f"the state in {directory} is damaged: {error}.") from error
+        return cls(values["iteration"], values["stage"], values["values"], tensors, buffers)
+
+
+def _read_values(directory: Path) -> dict[str, Any]:
+    path = directory / VALUES_FILE
+    if not path.is_file():
+        raise CheckPointNotFoundError(
+            f"no saved state in {directory}: {VALUES_FILE} is missing. Give the folder of a stage"
+            " or a checkpoint, or train first."
+        )
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StateError(f"the state in {directory} is damaged: {error}.") from error
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise StateError(f"the state in {directory} has another schema, expected {SCHEMA}.")
+    return values
+
+
+def _read_buffer(directory: Path, name: str, folder_of: FolderOf | None) -> ReplayContent:
+    """Read a buffer's frames, the newest first, from this stage and those before it."""
+    entry = _read_values(directory)["buffers"][name]
+    content = ReplayContent(entry["write_count"], entry["size"])
+    oldest = content.write_count - content.size
+    position = content.write_count
+    segments = []
+    for frames, first in _walk_back(directory, name, folder_of):
+        if first < position:
+            kept = position - first
+            older = max(oldest - first, 0)  # overwritten since
+            segments.append({key: tensor[older:kept] for key, tensor in frames.items()})
+            position = first
+        if position <= oldest:
+            break
+    content.segments = segments[::-1]
+    return content
+
+
+def _walk_back(
+    directory: Path, name: str, folder_of: FolderOf | None
+) -> Iterator[tuple[Frames, int]]:
+    """Give a buffer's frames of each stage, and the number of the first, from the last stage on."""
+    place: Path | None = directory
+    while place is not None:
+        entry = _read_values(place)["buffers"][name]
+        path = frames_file(place, name)
+        yield (load_file(path) if path.is_file() else {}), entry["first"]
+        before = entry["before"]
+        if before is not None and folder_of is None:
+            raise StateError(
+                f"the state in {place} refers to the stage {before}, but nothing finds it here."
+                " Read it from its store."
+            )
+        place = None if before is None or folder_of is None else folder_of(before)
+
+
+def _same_content(one: ReplayContent, other: ReplayContent) -> bool:
+    if (one.write_count, one.size) != (other.write_count, other.size):
+        return False
+    return _same_tensors(one.joined(), other.joined())
+
+
+def _same_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(same_bits(one[n], other[n]) for n in one)

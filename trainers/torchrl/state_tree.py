@@ -1,0 +1,131 @@
+"""Nested state dicts of any library as tensors by path and JSON: no pickle in between.
+
+Used by the state of TorchRL's trainers, whose parts (losses, optimizers, hooks) give nested
+dictionaries of tensors, arrays, numbers and texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ratchet.errors import StateError
+
+Tree = Any  # what state_dict() of somebody's class gives: mappings, sequences, leaves
+Json = Any
+Tensors = dict[str, Tensor]
+
+_TENSOR, _PAIRS, _TUPLE, _TENSORS, _FLOAT = "$tensor", "$pairs", "$tuple", "$tensordict", "$float"
+_MARKS = (_TENSOR, _PAIRS, _TUPLE, _TENSORS, _FLOAT)
+
+
+def flatten_tree(tree: Tree, path: str = "") -> tuple[Json, Tensors]:
+    """Take the tensors out of a nested state.
+
+    Parameters
+    ----------
+    tree
+        Mappings, lists, tuples and tensordicts of tensors, arrays, numbers, texts, booleans, None.
+    path
+        What the tensors' names begin with.
+
+    Returns
+    -------
+    tuple
+        The state as JSON, with marks where a tensor was, and copies of the tensors by path.
+
+    Raises
+    ------
+    StateError
+        If there is anything else in it.
+    """
+    tensors: Tensors = {}
+    return _encode(tree, path, tensors), tensors
+
+
+def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
+    """Put together what :func:`flatten_tree` took apart; tensors are copied.
+
+    Raises
+    ------
+    StateError
+        If a tensor is missing.
+    """
+    if isinstance(content, list):
+        return [unflatten_tree(item, tensors) for item in content]
+    if not isinstance(content, dict):
+        return content
+    if len(content) == 1 and (mark := next(iter(content))) in _MARKS:
+        return _decode_mark(mark, content[mark], tensors)
+    return {name: unflatten_tree(item, tensors) for name, item in content.items()}
+
+
+def _encode(tree: Tree, path: str, tensors: Tensors) -> Json:
+    if isinstance(tree, Tensor | np.ndarray):
+        tensors[path] = torch.as_tensor(tree).detach().to("cpu", copy=True).contiguous()
+        return {_TENSOR: path}
+    if isinstance(tree, TensorDictBase):
+        inner = {name: tree.get(name) for name in sorted(tree.keys())}
+        batch = list(tree.batch_size)
+        return {_TENSORS: [batch, _encode(inner, path, tensors)]}
+    if isinstance(tree, Mapping):
+        return _encode_mapping(tree, path, tensors)
+    if isinstance(tree, tuple):
+        return {_TUPLE: _encode(list(tree), path, tensors)}
+    if isinstance(tree, list):
+        return [_encode(item, f"{path}/{i}", tensors) for i, item in enumerate(tree)]
+    return _encode_leaf(tree, path)
+
+
+def _encode_mapping(tree: Mapping[Any, Any], path: str, tensors: Tensors) -> Json:
+    items = [(name, _encode(item, f"{path}/{name}", tensors)) for name, item in tree.items()]
+    if all(isinstance(name, str) for name in tree) and not (len(tree) == 1 and {*tree} & {*_MARKS}):
+        return dict(items)
+    pairs = []
+    for name, item in items:
+        if not isinstance(name, str | int | float | tuple):
+            raise StateError(f"state: {path} has the key {name!r}, expected text or a number.")
+        pairs.append([_encode(name, path, tensors), item])
+    return {_PAIRS: pairs}
+
+
+def _encode_leaf(leaf: object, path: str) -> Json:
+    if isinstance(leaf, np.generic):
+        leaf = leaf.item()
+    if isinstance(leaf, float) and not np.isfinite(leaf):
+        return {_FLOAT: repr(leaf)}
+    if leaf is None or isinstance(leaf, bool | int | float | str):
+        return leaf
+    if isinstance(leaf, torch.Size):
+        return list(leaf)
+    if isinstance(leaf, torch.device | torch.dtype):
+        return str(leaf)
+    raise StateError(
+        f"state: {path.lstrip('/')} is a {type(leaf).__module__}.{type(leaf).__qualname__}, which"
+        " cannot be saved without pickle; expected tensors, arrays, numbers, texts, and lists or"
+        " mappings of these. Let the state_dict() it comes from give those."
+    )
+
+
+def _decode_mark(mark: str, content: Json, tensors: Mapping[str, Tensor]) -> Tree:
+    if mark == _TENSOR:
+        if content not in tensors:
+            raise StateError(f"state: the tensor {content!r} is missing. The state is damaged.")
+        return tensors[content].clone()
+    if mark == _PAIRS:
+        return {
+            unflatten_tree(name, tensors): unflatten_tree(item, tensors) for name, item in content
+        }
+    if mark == _TUPLE:
+        return tuple(unflatten_tree(content, tensors))
+    if mark == _FLOAT:
+        return float(content)
+    from tensordict import TensorDict
+
+    batch, inner = content
+    return TensorDict(unflatten_tree(inner, tensors), batch_size=batch)

@@ -1,0 +1,311 @@
+"""``TorchRlTrainer``: the base for trainers of the library, run, kept and resumed in stages."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType
+from torchrl.trainers import Trainer
+
+from ratchet.errors import ParameterError, StateError
+from ratchet.seeding import derive_seed, seeded_globals
+from trainers.progress import IterationContext
+from trainers.relevant_parameters import relevant_parameters
+from trainers.staged import FolderOf, Metrics, TestResult
+from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
+from trainers.torchrl.assembly import (
+    Assembly,
+    assemble,
+    enter_environments,
+    has_workers,
+    push_weights,
+)
+from trainers.torchrl.evaluation_environment import copy_normalization, gym_environment
+from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
+from trainers.torchrl.playing import Episode, play_episodes
+from trainers.torchrl.recorder import (
+    begin_iteration,
+    count_values,
+    finished_returns,
+    take_metrics,
+)
+from trainers.torchrl.replay import take_replay
+from trainers.torchrl.snapshots import load_trainer, replay_buffers, take_trainer
+from trainers.torchrl.state import Stored, TorchRlState
+from trainers.torchrl.state_tree import flatten_tree, unflatten_tree
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+KEEP_BEST = "keep_best"
+
+
+class TorchRlTrainer(StagedTensorDictTrainer):
+    """Base for one's own ``torchrl.trainers.Trainer``. Subclasses write :meth:`build_trainer`.
+
+    The hooks of the trainer are called in the library's order. An iteration is
+    ``torchrl.batches_per_iteration`` collected batches with their optimisation steps (one when
+    not given); there are ``rl.num_iterations`` of them. Environments are seeded and reset where
+    an iteration begins, so that neither cuts nor interruptions change anything.
+    """
+
+    State = TorchRlState
+    acts_alone = True
+    exploration_in_losses: ClassVar[ExplorationType | None] = None
+    """Which actions policies take inside losses; the library's default when None."""
+    _assembly: Assembly | None = None
+    _environment: EnvBase | None = None
+    _stored: dict[str, Stored]
+
+    # -- what a subclass writes, and may change ----------------------------------------------
+
+    @abstractmethod
+    def build_trainer(self) -> Trainer:
+        """Make the library's trainer, with its hooks; called inside a seeded context.
+
+        Its ``seed``, ``logger``, ``total_frames`` and checkpoint arguments may be left out:
+        they give way to the experiment's.
+        """
+
+    def build_environment(self) -> EnvBase:
+        """Make an environment for evaluation and tests; by default gymnasium's of ``dataset``."""
+        return gym_environment(self.hyper_params.dataset, self.device)
+
+    @property
+    def policy(self) -> nn.Module:
+        """Who plays in evaluations and tests: the loss's actor or value network."""
+        found = self.torchrl_trainer._checkpoint_policy()
+        if found is None:
+            raise ParameterError(
+                f"{type(self).__name__}: the loss has no actor_network or value_network, so nobody"
+                " can be tested. Override `policy`."
+            )
+        policy: nn.Module = found
+        return policy
+
+    @property
+    def batches_per_iteration(self) -> int:
+        """How many collected batches make an iteration."""
+        return self.hyper_params.torchrl.batches_per_iteration or 1
+
+    @property
+    def num_train_iterations(self) -> int:
+        """How many training iterations there are; at most one in a test run."""
+        iterations = self.count_train_iterations(self.hyper_params)
+        return min(iterations, 1) if self.settings.test_run else iterations
+
+    @property
+    def num_test_iterations(self) -> int:
+        """How many episodes a test has; one in a test run."""
+        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
+
+    # -- the library's trainer ---------------------------------------------------------------
+
+    @property
+    def torchrl_trainer(self) -> Trainer:
+        """The library's trainer, made when first asked for."""
+        return self._assembled.trainer
+
+    @property
+    def _assembled(self) -> Assembly:
+        if self._assembly is None:
+            self._assembly = self._assemble()
+        return self._assembly
+
+    def _assemble(self) -> Assembly:
+        seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")
+        with self._threads(), seeded_globals(seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
+            warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
+            warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
+            trainer = self.build_trainer()
+            self._register_hooks(trainer)
+            return assemble(
+                trainer,
+                refresh_each_epoch=self.hyper_params.torchrl.refresh_each_epoch,
+                exploration=self.exploration_in_losses,
+            )
+
+    def _register_hooks(self, trainer: Trainer) -> None:
+        """Register evaluation, early stopping and the best policy as the parameters say."""
+        section = self.hyper_params.torchrl
+        if section.evaluation_period is None:
+            if section.stop_at_return is not None or section.keep_best:
+                raise ParameterError(
+                    "torchrl.evaluation_period: got None, but stop_at_return and keep_best need"
+                    " evaluations; expected a number of iterations."
+                )
+            return
+        policy = trainer._checkpoint_policy()
+        evaluation = Evaluation(
+            self.build_environment,
+            policy,
+            self._evaluation_seeds(section.evaluation_episodes),
+            period=section.evaluation_period * self.batches_per_iteration,
+            prepare=lambda environment: copy_normalization(trainer.collector, environment),
+        )
+        evaluation.register(trainer)
+        if section.keep_best:
+            KeepBest(policy).register(trainer, KEEP_BEST)
+        if section.stop_at_return is not None:
+            StopAt(section.stop_at_return).register(trainer)
+
+    def close(self) -> None:
+        """Let go of environments and workers; what is asked for next is made anew."""
+        if self._assembly is not None:
+            self._assembly.close()
+        self._assembly = self._environment = None
+
+    # -- state -------------------------------------------------------------------------------
+
+    def initial_state(self) -> TorchRlState:
+        """Make the library's trainer anew, and continue from it."""
+        self.close()
+        self._iteration, self._stage, self._stored = 0, "initial_state", {}
+        return self._take_state(0, "initial_state")
+
+    def _take_state(self, iteration: int, stage: str) -> TorchRlState:
+        return self._state_since(iteration, stage, {})
+
+    def _state_since(self, iteration: int, stage: str, stored: dict[str, Stored]) -> TorchRlState:
+        """Copy everything that the next iteration depends on but frames that lie elsewhere."""
+        trainer = self.torchrl_trainer
+        values, tensors = flatten_tree(take_trainer(trainer))
+        buffers = {
+            name: take_replay(buffer, stored[name].write_count if name in stored else 0)
+            for name, buffer in replay_buffers(trainer).items()
+        }
+        return TorchRlState(iteration, stage, values, tensors, buffers)
+
+    def _load_state(self, state: TorchRlState) -> None:
+        trainer = self.torchrl_trainer
+        load_trainer(trainer, unflatten_tree(state.values, state.tensors), state.buffers)
+        if has_workers(trainer):
+            push_weights(trainer)
+        self._stored = {}
+
+    def save_state(self, folder: Path, key: str) -> None:
+        """Write the state as that of a stage; frames that earlier stages keep are left out."""
+        if self._stage is None:
+            raise StateError("save_state: there is no state yet. Call initial_state() first.")
+        state = self._state_since(self.iteration, self._stage, self._stored)
+        state.save(folder, self._stored)
+        self._note_stored(state, key)
+
+    def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
+        """Continue from a stage's state, with the frames that the stages before it keep."""
+        state = TorchRlState.load(folder, folder_of)
+        self.state = state
+        self._note_stored(state, key)
+
+    def _note_stored(self, state: TorchRlState, key: str) -> None:
+        self._stored = {n: Stored(key, buffer.write_count) for n, buffer in state.buffers.items()}
+
+    # -- training ----------------------------------------------------------------------------
+
+    def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
+        """Put threads and seeds on the stack; the library says itself when actions are sampled."""
+        seed = derive_seed(self.hyper_params.seed, STAGE)
+        return self._enter(stack, self._threads(), seeded_globals(seed))
+
+    def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
+        """Put threads and seeds on the stack, and no gradients."""
+        seed = derive_seed(self.hyper_params.seed, "test")
+        return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
+
+    def _do_iteration(self, iteration: int) -> Metrics:
+        """Collect batches and learn from each; nothing once the trainer was asked to stop."""
+        assembly = self._assembled
+        trainer = assembly.trainer
+        if trainer._stop_training:
+            return {}
+        begin_iteration(trainer)
+        before = count_values(trainer)
+        seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "environments")
+        with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
+            enter_environments(trainer, seed)
+            returns = []
+            for _ in range(self.batches_per_iteration):
+                batch = next(assembly.batches)
+                returns += finished_returns(batch)
+                assembly.loop.run_batch(batch)
+                if trainer._stop_training:
+                    break
+            if trainer._stop_training or iteration + 1 == self.num_train_iterations:
+                trainer._shutdown_hook()
+        metrics = take_metrics(trainer, before)
+        metrics["collected_frames"] = float(trainer.collected_frames)
+        if returns:
+            metrics["episode_return"] = fmean(returns)
+        return metrics
+
+    # -- testing -----------------------------------------------------------------------------
+
+    def _evaluation_seeds(self, number: int) -> list[int]:
+        seed = self.hyper_params.seed
+        return [derive_seed(seed, "evaluation", i) % 2**31 for i in range(number)]
+
+    def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
+        if self._environment is None:
+            self._environment = self.build_environment()
+        copy_normalization(self.torchrl_trainer.collector, self._environment)
+        seeds = self.scenario_instance.datasets[dataset]["seed"].tolist()
+        seeds = seeds[:1] if self.settings.test_run else seeds
+        with self._best_weights():
+            episodes = play_episodes(self._environment, self.policy, seeds)
+        if iteration_context is not None:
+            iteration_context.step(len(seeds))
+        return summarise_episodes(episodes, self.agent_names[0])
+
+    @contextmanager
+    def _best_weights(self) -> Iterator[None]:
+        """Play with the best weights if some are kept, and put the last ones back."""
+        best = self.torchrl_trainer._modules.get(KEEP_BEST)
+        if not isinstance(best, KeepBest) or best.weights is None:
+            yield
+            return
+        last = {name: value.detach().clone() for name, value in self.policy.state_dict().items()}
+        self.policy.load_state_dict(best.weights)
+        try:
+            yield
+        finally:
+            self.policy.load_state_dict(last)
+
+    # -- keys --------------------------------------------------------------------------------
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Give the parameters that a stage reads: for one's own trainer all that it may read."""
+        data = relevant_parameters(hyper_params, cls)
+        if stage == "train":
+            data["rl"] = {k: v for k, v in data["rl"].items() if k != "num_iterations"}
+        return data
+
+
+def summarise_episodes(episodes: Sequence[Episode], agent_name: str) -> TestResult:
+    """Sum up test episodes, as tests of Ratchet's own trainers do: means, and a row for each."""
+    returns = [episode.episode_return for episode in episodes]
+    lengths = [episode.length for episode in episodes]
+    table: dict[str, list[Any]] = {
+        "datapoint_id": list(range(len(episodes))),
+        "rounds": lengths,
+        f"reward.{agent_name}": returns,
+    }
+    metrics = {
+        "num_datapoints": float(len(episodes)),
+        "mean_episode_length": fmean(lengths),
+        f"{agent_name}.mean_episode_reward": fmean(returns),
+    }
+    return TestResult(metrics, table)
