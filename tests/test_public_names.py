@@ -33,6 +33,7 @@ NAMES = {
         "TensorDictTrainer": "hyper_params, scenario_instance, settings",
         "TensorDictRlTrainer": "hyper_params, scenario_instance, settings",
         "PureTextRlTrainer": "hyper_params, scenario_instance, settings",
+        "TorchRlTrainer": "hyper_params, scenario_instance, settings",
         "register_trainer": "name",
         "attach_progress_bar": "num_iterations",
         "IterationContext": "total, reporter",

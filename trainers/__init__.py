@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trainers.tensordict.objectives import Objective
     from trainers.tensordict.rl import TensorDictRlTrainer
     from trainers.text.base import PureTextRlTrainer
+    from trainers.torchrl.trainer import TorchRlTrainer
 
 __all__ = [
     "CheckPointNotFoundError",
@@ -26,6 +27,7 @@ __all__ = [
     "PureTextRlTrainer",
     "TensorDictRlTrainer",
     "TensorDictTrainer",
+    "TorchRlTrainer",
     "Trainer",
     "attach_progress_bar",
     "register_trainer",
@@ -38,6 +40,7 @@ _HOMES = {
     "PureTextRlTrainer": "trainers.text.base",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
     "TensorDictTrainer": "trainers.tensordict.base",
+    "TorchRlTrainer": "trainers.torchrl.trainer",
     "Trainer": "trainers.base",
     "attach_progress_bar": "trainers.progress",
     "register_trainer": "trainers.registry",
