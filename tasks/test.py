@@ -9,6 +9,7 @@ from tasks.calls import StageCall
 from tasks.session import ArmSession
 from tasks.stage import Metrics, stage
 from tasks.tables import write_table
+from trainers.staged import TEST_PREFIX
 
 
 @stage
@@ -17,7 +18,8 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     trainer = session.trainer_at(session.keys.state_key(call.iteration))
     result = trainer.run_test(call.detail)
     write_table(folder, result.table)
-    return [MetricPoint(iteration=call.iteration, values=result.metrics)]
+    values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
+    return [MetricPoint(iteration=call.iteration, values=values)]
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name

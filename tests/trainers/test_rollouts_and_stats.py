@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from tensordict import TensorDict
 
 from trainers.tensordict.log_stats import (
-    categorical_entropy,
     final_decisions,
     finished_episodes,
     rollout_stats,
@@ -91,6 +89,7 @@ def _rollouts():
     agents = {"decision": decision, "active": active, "done": torch.zeros(2, 4, 2).bool()}
     following = {"done": done, "terminated": torch.zeros_like(done), "agents": {"reward": reward}}
     content = {"agents": agents, "next": following, "y": torch.ones(2, 4, dtype=torch.int64)}
+    content["datapoint_id"] = torch.arange(2).view(2, 1).expand(2, 4)
     return TensorDict(content, batch_size=[2, 4])
 
 
@@ -121,23 +120,20 @@ def test_accuracy_counts_ended_episodes_only_and_undecided_as_wrong():
     assert "prover.accuracy" not in stats
 
 
-def test_entropy_ignores_what_is_impossible():
-    logits = torch.tensor([[0.0, 0.0, -torch.inf], [5.0, -torch.inf, -torch.inf]])
-    assert categorical_entropy(logits).tolist() == pytest.approx([math.log(2), 0.0])
-
-
 def test_all_that_is_promised_is_logged_and_finite(tiny):
     trainer = tiny.trainer(tiny.parameters())
     trainer.initial_state()
     (stats,) = trainer.run_iterations(0, 1)
     per_agent = [
-        *("mean_step_reward", "mean_episode_reward", "mean_advantage", "mean_value"),
+        *("mean_step_reward", "mean_episode_reward", "worst_episode_reward", "mean_advantage"),
+        *("mean_value", "largest_message_probability"),
         *("mean_value_target", "explained_variance", "message_entropy", "decision_entropy"),
         *("policy_loss", "critic_loss", "entropy", "kl", "clip_fraction"),
         *("effective_sample_size", "gnn.lr", "body.lr", "policy.lr", "value.lr"),
     ]
     expected = {f"{agent}.{name}" for agent in trainer.agent_names for name in per_agent}
-    expected |= {"verifier.accuracy", "mean_episode_length", "grad_norm"}
+    expected |= {"verifier.accuracy", "verifier.std_accuracy", "grad_norm"}
+    expected |= {"verifier.worst_datapoint_accuracy", "mean_episode_length"}
     expected |= {"loss_objective", "loss_critic", "loss_entropy"}
     assert expected <= stats.keys()
     assert all(math.isfinite(value) for value in stats.values())

@@ -14,6 +14,11 @@ from torch import Tensor
 
 from trainers.algorithms.critic_losses import explained_variance
 from trainers.algorithms.masks import masked_mean
+from trainers.tensordict.statistics import (
+    PolicyMeasures,
+    decision_statistics,
+    episode_statistics,
+)
 from trainers.tensordict.value_estimators import acting_mask
 
 
@@ -101,11 +106,13 @@ def rollout_stats(
     per_agent: dict[str, Tensor] = {"mean_step_reward": reward.mean((0, 1))}
     if len(episodes.stop):
         length, summed = lengths_and_rewards(rollouts, episodes)
-        stats["mean_episode_length"] = float(length.double().mean())
-        per_agent["mean_episode_reward"] = summed.mean(0)
+        of_episodes, rewards = episode_statistics(length, summed)
+        per_agent |= rewards
+        stats |= of_episodes
         stats |= _decision_stats(rollouts, episodes, agent_names, verifier_names)
-    acting = acting_mask(rollouts)
-    per_agent |= _learning_stats(rollouts) | _entropy_stats(rollouts, acting)
+    measures = PolicyMeasures()
+    measures.add(rollouts, acting_mask(rollouts))
+    per_agent |= _learning_stats(rollouts) | measures.means()
     return stats | by_agent(per_agent, agent_names)
 
 
@@ -115,16 +122,17 @@ def _decision_stats(
     agent_names: Sequence[str],
     verifier_names: Sequence[str],
 ) -> dict[str, float]:
-    """Measure how often verifiers decide, and decide right; undecided counts as wrong."""
+    """Measure each verifier's decisions."""
     if not verifier_names:
         return {}
     decision = final_decisions(rollouts, episodes)
-    y = rollouts.get("y")[episodes.environment, episodes.stop]
-    stats = {}
+    at = (episodes.environment, episodes.stop)
+    y, about = rollouts.get("y")[at], rollouts.get("datapoint_id")[at]
+    stats: dict[str, float] = {}
     for name in verifier_names:
         mine = decision[:, list(agent_names).index(name)]
-        stats[f"{name}.accuracy"] = float((mine == y).double().mean())
-        stats[f"{name}.decided_fraction"] = float((mine < 2).double().mean())
+        found = decision_statistics(mine, y, about)
+        stats |= {f"{name}.{what}": value for what, value in found.items()}
     return stats
 
 
@@ -142,28 +150,6 @@ def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
         return stats
     stats["explained_variance"] = explained_variance(flat["value"], flat["value_target"], mask)
     return stats
-
-
-def _entropy_stats(rollouts: TensorDictBase, acting: Tensor) -> dict[str, Tensor]:
-    """Measure the entropies (nats) of messages and decisions where they are made, ``[A]`` each."""
-    agents = rollouts.get("agents")
-    stats = {}
-    logits = agents.get("message_logits", None)
-    if logits is not None:
-        entropy = categorical_entropy(logits).sum(-1)  # over positions: [E, T, A, C]
-        active = agents.get("active") & acting.unsqueeze(-1)
-        stats["message_entropy"] = masked_mean(entropy, active, (0, 1, 3))
-    logits = agents.get("decision_logits", None)
-    if logits is not None:
-        can_decide = agents.get("can_decide") & acting
-        stats["decision_entropy"] = masked_mean(categorical_entropy(logits), can_decide, (0, 1))
-    return stats
-
-
-def categorical_entropy(logits: Tensor) -> Tensor:
-    """Compute the entropy (nats) over the last dimension; −inf stands for impossible."""
-    log_prob = torch.log_softmax(logits, dim=-1)
-    return -(log_prob.exp() * log_prob.clamp(min=-1e30)).sum(-1)
 
 
 def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dict[str, float]:

@@ -41,6 +41,7 @@ from trainers.tensordict.optimizer import (
 from trainers.tensordict.replay import ReplayBuffer, Transform
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.state import State as TrainerState
+from trainers.tensordict.statistics import test_names
 from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
 from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
 
@@ -123,11 +124,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         mean_loss_vals
             Losses and metrics averaged over minibatches.
         train
-            Whether the rollouts are for training.
+            Whether the rollouts are for training; else names begin with ``test_``.
         """
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
-        return stats | loss_stats(mean_loss_vals, self.agent_names)
+        stats |= loss_stats(mean_loss_vals, self.agent_names)
+        return stats if train else test_names(stats)
 
     def _add_normalization_transforms(self) -> None:
         """Fit the observation normalisation on frames played by the initial agents."""
@@ -273,7 +275,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             rates = set_learning_rates(parts.optimizer, rl.lr * scale)
             rollouts = self._collect(iteration)
             parts.replay_buffer.store(rollouts)
-            mean_losses = self._train_on_replay_buffer()
+            with self.combined_agents.remembering(parts.replay_buffer.frames):
+                mean_losses = self._train_on_replay_buffer()
             parts.loss_module.end_iteration(mean_losses)
             parts.freezer.unfreeze()
             stats = self._get_log_stats(rollouts, mean_losses, train=True)
@@ -321,19 +324,17 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         shuffle = torch_generator(self.hyper_params.seed, STAGE, self.iteration, "minibatch")
         params = [p for group in parts.optimizer.param_groups for p in group["params"]]
         params = [param for param in params if param.requires_grad]
-        sums: dict[str, Tensor] = {}
-        count = 0
+        seen: dict[str, list[Tensor]] = {}
         for _ in range(1 if self.settings.test_run else rl.num_epochs):
             for batch in parts.replay_buffer.minibatches(shuffle, parts.loss_module.in_keys):
                 losses = parts.loss_module(batch)
                 norm = self._take_step(total_loss(losses), params)
                 for name, value in (*losses.items(), ("grad_norm", norm)):
-                    value = value.detach()
-                    sums[name] = sums[name] + value if name in sums else value
-                count += 1
+                    seen.setdefault(name, []).append(value.detach())
                 if self.settings.test_run:
                     break
-        return TensorDict({name: value / count for name, value in sums.items()}, batch_size=[])
+        means = {name: torch.stack(values).mean(0) for name, values in seen.items()}
+        return TensorDict(means, batch_size=[])
 
     def _take_step(self, loss: Tensor, params: list[nn.Parameter]) -> Tensor:
         """Take one step of the optimizer; give the gradient's norm before clipping."""
@@ -367,7 +368,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)
         verifiers = list(self.protocol_handler.verifier_names)
-        return summarise_test(table, environment.dataset, self.agent_names, verifiers)
+        return summarise_test(
+            table, environment.dataset, self.agent_names, verifiers, player.measures
+        )
 
     @classmethod
     def stage_key_parameters(

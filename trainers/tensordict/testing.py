@@ -17,6 +17,12 @@ from ratchet.errors import UnknownNameError, nearest
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
 from trainers.tensordict.collectors import acts_deterministically, observation
+from trainers.tensordict.log_stats import by_agent
+from trainers.tensordict.statistics import (
+    PolicyMeasures,
+    decision_statistics,
+    episode_statistics,
+)
 from trainers.tensordict.value_estimators import acting_mask
 
 if TYPE_CHECKING:
@@ -57,6 +63,8 @@ class TestPlayer:
         self.seed = seed
         self.purpose = purpose
         self.num_datapoints = len(environment.dataset)
+        self.measures = PolicyMeasures()
+        """What policies and critics said in the datapoints that were played last."""
 
     @property
     def num_envs(self) -> int:
@@ -86,6 +94,7 @@ class TestPlayer:
         columns = _Columns(wanted, len(names))
         deterministic = acts_deterministically()
         generators = self._seed_generators()
+        self.measures = PolicyMeasures()
         with self.agents.bound_to(self.environment):
             cache = self.agents.new_cache()
             td = self.environment.reset(*self._next(self.num_envs))
@@ -96,6 +105,7 @@ class TestPlayer:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = self.environment.step(td)
                 running.count(td, following)
+                self._measure(td, slot < wanted)
                 ended = (following.get("done") | following.get("terminated")).cpu()
                 counted = ended & (slot < wanted)
                 columns.write(slot[counted], running, counted, td, following)
@@ -113,6 +123,12 @@ class TestPlayer:
                     td = self.environment.reset_where(td, ended.to(td.device), ids, seeds)
         self.environment.close()
         return columns.table(list(names))
+
+    def _measure(self, td: TensorDictBase, counted: Tensor) -> None:
+        """Measure the policies where datapoints are played that count, bool ``[E]``."""
+        acting = acting_mask(td)
+        counts = acting & counted.to(acting.device).unsqueeze(-1)
+        self.measures.add(td, counts, with_values=True)
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
         """Begin anew, so that a test does not depend on the tests before; give the agents'."""
@@ -220,7 +236,11 @@ def environment_of(scenario: ScenarioInstance, dataset: str) -> TensorEnvironmen
 
 
 def summarise_test(
-    table: Table, dataset: TensorDictDataset, agent_names: list[str], verifier_names: list[str]
+    table: Table,
+    dataset: TensorDictDataset,
+    agent_names: list[str],
+    verifier_names: list[str],
+    measures: PolicyMeasures | None = None,
 ) -> TestResult:
     """Complete a table and average it.
 
@@ -234,6 +254,8 @@ def summarise_test(
         What was played.
     agent_names, verifier_names
         The protocol's.
+    measures
+        What policies and critics said meanwhile, if that is known.
 
     Returns
     -------
@@ -241,9 +263,12 @@ def summarise_test(
         Undecided counts as wrong.
     """
     metrics = complete_table(table, dataset, verifier_names)
-    metrics["mean_episode_length"] = _mean(table["rounds"])
-    for name in agent_names:
-        metrics[f"{name}.mean_episode_reward"] = _mean(table[f"reward.{name}"])
+    length = torch.tensor(table["rounds"])
+    reward = torch.tensor([table[f"reward.{name}"] for name in agent_names], dtype=torch.float64)
+    of_episodes, per_agent = episode_statistics(length, reward.mT)
+    per_agent["mean_step_reward"] = reward.sum(1) / length.sum()
+    per_agent |= {} if measures is None else measures.means()
+    metrics |= of_episodes | by_agent(per_agent, agent_names)
     return TestResult(metrics, table)
 
 
@@ -258,16 +283,13 @@ def complete_table(table: Table, dataset: TensorDictDataset, deciders: list[str]
     metrics: Metrics = {"num_datapoints": float(len(table["datapoint_id"]))}
     for name in deciders:
         decisions = table[f"decision.{name}"]
-        right = [d == y for d, y in zip(decisions, table["y"], strict=True)]
-        metrics[f"{name}.accuracy"] = _mean(right)
-        metrics[f"{name}.decided_fraction"] = _mean([d != NO_DECISION for d in decisions])
+        columns = (decisions, table["y"], table["datapoint_id"])
+        found = decision_statistics(*(torch.tensor(column) for column in columns))
+        metrics |= {f"{name}.{what}": value for what, value in found.items()}
         if name == deciders[0]:
-            table["decision"], table["correct"] = list(decisions), right
+            table["decision"] = list(decisions)
+            table["correct"] = [d == y for d, y in zip(decisions, table["y"], strict=True)]
             metrics["accuracy"] = metrics[f"{name}.accuracy"]
     if "wl_score" in dataset.fields:
         table["wl_score"] = dataset["wl_score"][torch.tensor(table["datapoint_id"])].tolist()
     return metrics
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
