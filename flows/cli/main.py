@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from flows.cli import (
     analysing,
     checking,
+    comparing,
     doctor,
     language_models,
     listing,
@@ -95,6 +96,7 @@ app.command()(checking.retest)
 app.command()(checking.verify)
 app.command()(plan.plan)
 app.command()(analysing.analyse)
+app.command()(comparing.compare)
 app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)

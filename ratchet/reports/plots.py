@@ -84,7 +84,7 @@ def wl_figures(rows: Sequence[WlRow], labels: Sequence[str]) -> list[Figure]:
                 "range": [-0.5, len(mine) - 0.5],
             },
             "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".0%", "range": [0, 1.02]},
-            "shapes": [_chance_line()],
+            "shapes": [chance_line()],
         }
         figures.append(Figure(f"wl-{dataset}", dataset, "WL", traces, layout))
     return figures
@@ -115,7 +115,7 @@ def tested_figures(
     layout = {
         "xaxis": {"title": {"text": "iteration"}},
         "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
-        "shapes": [_chance_line()],
+        "shapes": [chance_line()],
         "showlegend": len(traces) > 1,
     }
     return [
@@ -209,7 +209,7 @@ def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dic
         "mode": "lines" if len(xs) > 1 else "markers",
         "name": label,
         "x": xs,
-        "y": _rounded(ys),
+        "y": rounded(ys),
         "line": {"dash": dash, "width": 2},
         "meta": {"color": color},
     }
@@ -222,7 +222,7 @@ def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dic
         "showlegend": False,
         "hoverinfo": "skip",
     }
-    return [faint, line | {"y": _rounded(smooth(ys, window))}]
+    return [faint, line | {"y": rounded(smooth(ys, window))}]
 
 
 def _tested_trace(
@@ -235,8 +235,8 @@ def _tested_trace(
         "mode": "lines+markers",
         "name": label,
         "x": [x for x, _ in points],
-        "y": _rounded([estimate.value for _, estimate in points]),
-        "error_y": _error_bars([estimate for _, estimate in points]),
+        "y": rounded([estimate.value for _, estimate in points]),
+        "error_y": error_bars([estimate for _, estimate in points]),
         "line": {"width": 2},
         "marker": {"size": 8},
         "text": [f"{estimate.percent()}, n={estimate.n}" for _, estimate in points],
@@ -245,12 +245,13 @@ def _tested_trace(
     }
 
 
-def _error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+def error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
+    """Draw intervals; what is no number leaves a gap."""
     return {
         "type": "data",
         "symmetric": False,
-        "array": _rounded([estimate.high - estimate.value for estimate in estimates]),
-        "arrayminus": _rounded([estimate.value - estimate.low for estimate in estimates]),
+        "array": rounded([estimate.high - estimate.value for estimate in estimates]),
+        "arrayminus": rounded([estimate.value - estimate.low for estimate in estimates]),
         "thickness": 1.6,
         "width": 4,
     }
@@ -268,8 +269,8 @@ def _wl_trace(
         "mode": "markers",
         "name": label,
         "x": [k + shift for k, _ in cells],
-        "y": _rounded([cell.value for _, cell in cells]),
-        "error_y": _error_bars([cell for _, cell in cells]),
+        "y": rounded([cell.value for _, cell in cells]),
+        "error_y": error_bars([cell for _, cell in cells]),
         "marker": {"size": 9},
         "text": [f"{label}: {cell.percent()}, n={cell.n}" for _, cell in cells],
         "hovertemplate": "%{text}<extra></extra>",
@@ -277,12 +278,13 @@ def _wl_trace(
     }
 
 
-def _chance_line() -> dict[str, Any]:
+def chance_line() -> dict[str, Any]:
+    """Mark what guessing reaches."""
     line = {"dash": "dot", "width": 1}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5, "line": line}
 
 
-def _rounded(values: Sequence[float]) -> list[float | None]:
+def rounded(values: Sequence[float]) -> list[float | None]:
     """Keep five digits; what is no number leaves a gap."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 

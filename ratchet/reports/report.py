@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +10,8 @@ from typing import Any
 from ratchet.errors import DataError
 from ratchet.reports.content import Content, read_content
 from ratchet.reports.headline import are_repetitions, headline
-from ratchet.reports.plots import OTHER, Figure, curve_figures, tested_figures, wl_figures
+from ratchet.reports.page import figures_json, page_environment, plotly_js
+from ratchet.reports.plots import OTHER, curve_figures, tested_figures, wl_figures
 from ratchet.reports.tables import (
     accuracy_rows,
     contestants,
@@ -71,18 +70,10 @@ def build_comparison(run_folders: Sequence[RunFolder], path: Path) -> Path:
 
 def render(content: Content) -> str:
     """Write the page."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters |= {"duration": duration, "show": show, "date": _date}
     return environment.get_template("template.html.j2").render(
-        content=content, plotly_js=_plotly_js(), **_sections(content)
+        content=content, plotly_js=plotly_js(), **_sections(content)
     )
 
 
@@ -120,21 +111,8 @@ def _sections(content: Content) -> dict[str, Any]:
         "changed_parameters": [row for row in parameters if row.differs],
         "default_parameters": [row for row in parameters if not row.differs],
         "events": list(content.events)[-MAX_EVENTS:],
-        "figures_json": _figures_json([*tested, *training, *testing, *pretraining, *wl]),
+        "figures_json": figures_json([*tested, *training, *testing, *pretraining, *wl]),
     }
-
-
-def _figures_json(figures: Sequence[Figure]) -> str:
-    """Write the figures so that they can stand inside a script element."""
-    text = json.dumps([figure.to_dict() for figure in figures], separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-@functools.cache
-def _plotly_js() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def _date(seconds: float | None) -> str:

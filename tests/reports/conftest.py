@@ -3,6 +3,8 @@
 import math
 import random
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from ratchet.tracking import (
     capture_versions,
 )
 from ratchet.tracking.environment import CodeState
+
+sys.path.insert(0, str(Path(__file__).parent))  # for made_runs
 
 FLAGS = [
     "--headless",

@@ -1,0 +1,160 @@
+"""``ratchet compare``: runs and sweeps beside each other, seeds as repetitions."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.messages import print_plain, print_table, print_warning
+from flows.cli.runs import DEFAULT_RUNS, RunsFolder
+
+if TYPE_CHECKING:
+    from ratchet.reports.comparison import Comparison
+    from ratchet.tracking.run_folder import RunFolder
+    from ratchet.tracking.sweep_folder import SweepRecord
+
+RunNames = Annotated[
+    list[str], typer.Argument(metavar="RUN...", help="Runs and sweeps, as `ratchet report` takes.")
+]
+
+
+class IntervalKind(StrEnum):
+    """How bootstrap intervals are made."""
+
+    EXPANDED = "expanded"
+    PERCENTILE = "percentile"
+
+
+def compare(
+    names: RunNames,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="A parameter whose values are tasks to average over."),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metric", help="A recorded metric too, e.g. test/mean_episode_length."),
+    ] = None,
+    level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
+    interval: Annotated[
+        IntervalKind,
+        typer.Option(help="Expanded: honest with few seeds. Percentile: as published."),
+    ] = IntervalKind.EXPANDED,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The folder to write to; the sweep's own.")
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option("--page", help="A Markdown page whose marked part to write anew."),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Of what is written.")] = "",
+    different_data: Annotated[
+        bool, typer.Option("--different-data", help="Even if test data differ.")
+    ] = False,
+    skip_unfinished: Annotated[
+        bool, typer.Option("--skip-unfinished", help="Leave out runs that are not finished.")
+    ] = False,
+    runs: RunsFolder = DEFAULT_RUNS,
+) -> None:
+    """Compare runs: groups by what differs, seeds as repetitions, with intervals.
+
+    Writes comparison.md, .json, .html and .svg.
+    """
+    from ratchet.reports.comparing import compare_runs
+    from ratchet.reports.comparison import Options
+    from ratchet.reports.comparison_files import write_comparison, write_document
+
+    folders, sweeps = _find(runs, names)
+    comparison = compare_runs(
+        folders,
+        title=title,
+        tasks=tasks or [],
+        metrics=metrics or [],
+        options=Options(level=level, method=interval.value),
+        different_data=different_data,
+        skip_unfinished=skip_unfinished,
+    )
+    commands = [*(_command(sweep.command) for sweep in sweeps), _command(_own_command())]
+    comparison = replace(comparison, commands=list(dict.fromkeys(commands)))
+    folder = to or _default_folder(Path(runs), folders, sweeps)
+    files = write_comparison(comparison, folder)
+    _show(comparison)
+    for path in (files.page, files.markdown, files.data, files.picture):
+        print_plain(str(path))
+    if page is not None:
+        write_document(comparison, page)
+        print_plain(f"{page}  and {page.with_suffix('.svg').name} beside it")
+
+
+def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:
+    """Find runs, and the members of sweeps; each run once, in order."""
+    from ratchet.errors import RunNotFoundError
+    from ratchet.tracking.run_folder import RunFolder, find_run
+    from ratchet.tracking.sweep_folder import read_sweep
+
+    found: dict[str, RunFolder] = {}
+    sweeps = []
+    for name in names:
+        sweep = read_sweep(runs, name)
+        if sweep is None:
+            folder = find_run(runs, name)
+            found.setdefault(folder.run_id, folder)
+            continue
+        sweeps.append(sweep)
+        for member in sweep.members:
+            path = Path(runs) / member.run_id
+            if not (path / "manifest.json").exists():
+                raise RunNotFoundError(
+                    f"compare: the member {member.run_id} of {sweep.sweep_id} has not begun. Go on"
+                    f" with the sweep: {_command(sweep.command)}"
+                )
+            found.setdefault(member.run_id, RunFolder(path))
+    return list(found.values()), sweeps
+
+
+def _default_folder(runs: Path, folders: list[RunFolder], sweeps: list[SweepRecord]) -> Path:
+    if len(sweeps) == 1 and len(folders) == len(sweeps[0].members):
+        return runs / sweeps[0].sweep_id
+    ids = ",".join(sorted(folder.run_id for folder in folders))
+    return runs / f"comparison-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
+
+
+def _own_command() -> list[str]:
+    from ratchet.tracking.environment import command_line
+
+    return command_line()
+
+
+def _command(arguments: list[str]) -> str:
+    """Write a command line as one types it."""
+    program, *others = arguments or ["ratchet"]
+    return shlex.join([Path(program).name, *others])
+
+
+def _show(comparison: Comparison) -> None:
+    from ratchet.reports.comparison_text import group_heading, interval, number
+
+    level = f"{100 * comparison.options.level:g} %"
+    columns = (group_heading(comparison), "seeds", "IQM", f"{level} interval", "median", "mean")
+    for found in comparison.of_kind("accuracy") + comparison.of_kind("metric"):
+        percent = found.metric.kind != "metric"
+        rows = [
+            (
+                row.group.label,
+                " + ".join(str(len(task)) for task in row.group.tasks),
+                number(row.iqm.value, percent=percent),
+                interval(row.iqm, percent=percent),
+                number(row.median.value, percent=percent),
+                number(row.mean.value, percent=percent),
+            )
+            for row in found.rows
+        ]
+        print_table(found.metric.title, columns, rows)
+    if any(min(map(len, group.tasks)) == 1 for group in comparison.grouping.groups):
+        print_warning("A group with one seed has no interval: run more seeds.")

@@ -1,0 +1,85 @@
+"""`ratchet compare` and `ratchet sweep` as they are typed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "reports"))
+
+from made_runs import make_run, make_sweep
+
+from flows.cli.main import app
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def ratchet(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def record(folders, command=("ratchet", "sweep", "made.yaml", "seed=0..2")):
+    members = [SweepMemberRecord(run_id=folder.run_id, changes={}) for folder in folders]
+    return SweepRecord(
+        sweep_id="made-sweep-1", name="made", grid={}, members=members, command=list(command)
+    )
+
+
+def test_a_sweep_is_compared_by_its_name_and_its_files_lie_with_it():
+    write_sweep("runs", record(make_sweep(Path("runs"))))
+    result = ratchet("compare", "made-sweep", "--page", "docs/made.md", "--title", "Made")
+    assert result.exit_code == 0, result.output
+    assert "accuracy on the test set" in result.output
+    written = sorted(path.name for path in Path("runs/made-sweep-1").glob("comparison.*"))
+    assert written == ["comparison.html", "comparison.json", "comparison.md", "comparison.svg"]
+    page = Path("docs/made.md").read_text()
+    assert page.startswith("# Made\n")
+    assert "```\nratchet sweep made.yaml seed=0..2\n" in page
+    assert Path("docs/made.svg").exists()
+
+
+def test_runs_are_compared_by_their_names_and_one_seed_is_warned_of():
+    for protocol, right in (("adp", 5), ("nip", 7)):
+        make_run(Path("runs"), protocol, right, interaction_protocol=protocol)
+    result = ratchet("compare", "adp", "nip", "--interval", "percentile")
+    assert result.exit_code == 0, result.output
+    assert "one seed" in result.output
+    assert "A group with one seed has no interval" in result.output
+    assert len(list(Path("runs").glob("comparison-*/comparison.md"))) == 1
+
+
+def test_refusals_say_what_to_do():
+    folders = make_sweep(Path("runs"))
+    folders[0].set_status("failed", "by hand")
+    write_sweep("runs", record(folders))
+    result = ratchet("compare", "made-sweep-1")
+    assert result.exit_code == 2
+    assert "ratchet resume adp-0" in result.output
+    assert ratchet("compare", "made-sweep-1", "--skip-unfinished").exit_code == 0
+    (Path("runs") / "nip-2" / "manifest.json").unlink()
+    result = ratchet("compare", "made-sweep-1")
+    assert result.exit_code == 2
+    assert "Go on with the sweep: ratchet sweep made.yaml seed=0..2" in result.output
+    assert ratchet("compare", "nowhere").exit_code == 2
+
+
+def test_a_dry_run_lists_the_members_and_nothing_else_happens():
+    Path("exp.yaml").write_text(
+        "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
+    )
+    result = ratchet("sweep", "exp.yaml", "interaction_protocol=nip,adp", "seed=0..1", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "4 members" in result.output
+    assert "interaction_protocol=adp seed=1" in result.output
+    assert sorted(path.name for path in Path().iterdir()) == ["exp.yaml"]
+    result = ratchet("sweep", "exp.yaml", "interaction_protocol=nip,apd", "--dry-run")
+    assert result.exit_code == 2
+    assert "interaction_protocol=apd" in result.output
+    assert "Did you mean 'adp'" in result.output

@@ -1,0 +1,245 @@
+"""Comparisons group by what differs, take seeds as repetitions, and refuse what makes no sense."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+from made_runs import hyper_params, make_run, make_sweep, table
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.reports.comparing import compare_runs
+from ratchet.reports.comparison import Options
+from ratchet.reports.comparison_files import BEGIN, END, write_comparison, write_document
+from ratchet.reports.comparison_picture import draw_picture
+from ratchet.reports.comparison_text import to_data, to_markdown
+from ratchet.reports.labels import ranges
+from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.run_folder import RunFolder
+
+QUICK = Options(num_resamples=300)
+
+
+def labels(comparison):
+    return [group.label for group in comparison.grouping.groups]
+
+
+def by_name(comparison, name):
+    (found,) = [each for each in comparison.metrics if each.metric.name == name]
+    return found
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return make_sweep(tmp_path)
+
+
+def test_groups_are_what_differs_and_seeds_are_repetitions(sweep):
+    comparison = compare_runs(sweep, options=QUICK)
+    assert labels(comparison) == ["adp", "nip"]
+    assert list(comparison.grouping.paths) == ["interaction_protocol"]
+    assert [group.seeds for group in comparison.grouping.groups] == [[0, 1, 2], [0, 1, 2]]
+    found = by_name(comparison, "test")
+    assert [list(row.scores) for row in found.rows] == [[[0.5, 0.6, 0.7]], [[0.8, 0.9, 0.9]]]
+    assert found.rows[0].iqm.value == pytest.approx(0.6)
+    assert found.rows[1].gap.value == pytest.approx(1 - 2.6 / 3)
+    assert found.improvement("nip", "adp").value == 1
+    assert found.improvement("adp", "nip").high < 1  # three seeds prove little
+
+
+def test_accuracy_by_wl_score_is_that_of_its_datapoints(sweep):
+    comparison = compare_runs(sweep, options=QUICK)
+    names = [each.metric.name for each in comparison.of_kind("wl")]
+    assert names == ["test wl 0", "test wl 1", "test wl 2", "test wl 3"]
+    # score 3 is that of the datapoints 5, 11, 17 … of which 5 of 10 end in 5 or less
+    odd = by_name(comparison, "test wl 3")
+    columns = table("test", 6).columns
+    right = [c for c, s in zip(columns["correct"], columns["wl_score"], strict=True) if s == 3]
+    assert odd.rows[0].scores[0][1] == sum(right) / len(right)
+    assert odd.improvements == []
+
+
+def test_sections_that_a_run_does_not_read_tell_no_groups_apart(tmp_path):
+    runs = [
+        make_run(tmp_path, "a", 5, interaction_protocol="nip", debate_protocol__sequential=True),
+        make_run(tmp_path, "b", 6, interaction_protocol="nip", seed=1),
+        make_run(tmp_path, "c", 7, interaction_protocol="mnip"),
+    ]
+    comparison = compare_runs(runs, options=QUICK)
+    assert labels(comparison) == ["nip", "mnip"]
+    assert [len(group.runs) for group in comparison.grouping.groups] == [2, 1]
+
+
+def test_several_differences_are_all_said(tmp_path):
+    runs = [
+        make_run(tmp_path, f"{lr}-{gamma}", 5, rl__lr=lr, rl__gamma=gamma)
+        for lr, gamma in ((0.1, 0.5), (0.2, 0.5), (0.2, 0.9))
+    ]
+    assert labels(compare_runs(runs, options=QUICK)) == [
+        "gamma=0.5 · lr=0.1",
+        "gamma=0.5 · lr=0.2",
+        "gamma=0.9 · lr=0.2",
+    ]
+
+
+def test_tasks_are_averaged_over(tmp_path):
+    path = "graph_isomorphism.num_pairs"
+    rights = {("adp", 100): 3, ("adp", 200): 6, ("nip", 100): 5, ("nip", 200): 8}
+    runs = [
+        make_run(
+            tmp_path,
+            f"{protocol}-{pairs}-{seed}",
+            right + seed,
+            seed=seed,
+            interaction_protocol=protocol,
+            graph_isomorphism__num_pairs=pairs,
+        )
+        for (protocol, pairs), right in rights.items()
+        for seed in (0, 1)
+    ]
+    comparison = compare_runs(runs, tasks=[path], options=QUICK)
+    assert labels(comparison) == ["adp", "nip"]
+    assert comparison.grouping.tasks == ["100", "200"]
+    found = by_name(comparison, "test")
+    assert [list(task) for task in found.rows[0].scores] == [[0.3, 0.4], [0.6, 0.7]]
+    assert found.rows[0].mean.value == pytest.approx(0.5)
+    with pytest.raises(DataError, match="has no run for one of the 2 values"):
+        compare_runs(runs[:-2], tasks=[path], options=QUICK)
+    with pytest.raises(ParameterError, match=r"rl.lr does not differ"):
+        compare_runs(runs, tasks=["rl.lr"], options=QUICK)
+
+
+def test_arms_of_a_run_are_compared_too(tmp_path):
+    arms = {"main": hyper_params(), "alone": hyper_params(interaction_protocol="solo_verifier")}
+    plain = {name: params.to_dict() for name, params in arms.items()}
+    manifest = RunManifest(run_id="two", name="two", status="completed", arms=plain)
+    folder = RunFolder.create(tmp_path, manifest)
+    folder.write_table(table("test", 7))
+    own = table("test", 5)
+    folder.write_table(type(own)(own.name, own.columns, "alone"))
+    comparison = compare_runs([folder], options=QUICK)
+    assert labels(comparison) == ["nip", "solo_verifier"]
+    assert [run.label for run in comparison.runs] == ["two", "two · alone"]
+
+
+def test_other_test_data_are_refused_unless_asked_for(tmp_path, sweep):
+    short = make_run(tmp_path, "short", 5, size=30, interaction_protocol="debate")
+    with pytest.raises(DataError, match=r"(?s)60 datapoints.*30 datapoints|30.*60") as refusal:
+        compare_runs([*sweep, short], options=QUICK)
+    assert "--different-data" in str(refusal.value)
+    comparison = compare_runs([*sweep, short], options=QUICK, different_data=True)
+    assert any("Not tested on the same" in note for note in comparison.notes)
+    other = make_run(tmp_path, "other", 5, interaction_protocol="debate")
+    other.update(dataset_hashes={"test": "f" * 64})
+    with pytest.raises(DataError, match="not all were tested on the same datapoints"):
+        compare_runs([*sweep, other], options=QUICK)
+
+
+def test_unfinished_runs_are_refused_or_left_out_aloud(tmp_path, sweep):
+    failed = make_run(tmp_path, "nip-9", 5, status="failed", interaction_protocol="nip", seed=9)
+    with pytest.raises(DataError, match="ratchet resume nip-9"):
+        compare_runs([*sweep, failed], options=QUICK)
+    comparison = compare_runs([*sweep, failed], options=QUICK, skip_unfinished=True)
+    assert len(comparison.runs) == 6
+    assert any("Left out" in note and "nip-9" in note for note in comparison.notes)
+    with pytest.raises(DataError, match="no finished run"):
+        compare_runs([failed], options=QUICK, skip_unfinished=True)
+
+
+def test_the_same_experiment_twice_is_refused(tmp_path, sweep):
+    again = make_run(tmp_path, "again", 9, interaction_protocol="nip", seed=2)
+    with pytest.raises(DataError, match="nip-2 and again are the same experiment"):
+        compare_runs([*sweep, again], options=QUICK)
+
+
+def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
+    runs = [
+        make_run(tmp_path, protocol, right, interaction_protocol=protocol)
+        for protocol, right in (("adp", 5), ("nip", 7))
+    ]
+    comparison = compare_runs(runs, options=QUICK)
+    row = by_name(comparison, "test").rows[0]
+    assert (row.iqm.value, math.isnan(row.iqm.low)) == (0.5, True)
+    text = to_markdown(comparison)
+    assert "| adp | 1 | 50.0 | one seed |" in text
+    assert "nothing can be said about other seeds" in text
+    data = json.dumps(to_data(comparison), allow_nan=False)
+    assert json.loads(data)["metrics"][0]["groups"][0]["iqm"]["low"] is None
+
+
+def test_recorded_metrics_can_be_compared_and_unknown_ones_are_refused(sweep):
+    name = "test/mean_episode_length"
+    comparison = compare_runs(sweep, metrics=[name], options=QUICK)
+    assert list(by_name(comparison, name).rows[0].scores[0]) == [6.0, 7.0, 8.0]
+    assert "## Mean_episode_length (test)\n" in to_markdown(comparison)
+    with pytest.raises(DataError, match="Did you mean 'test/mean_episode_length'"):
+        compare_runs(sweep, metrics=["test/mean_episode_lenth"], options=QUICK)
+
+
+def test_markdown_has_every_group_and_pair_and_how_to_read_them(sweep):
+    text = to_markdown(compare_runs(sweep, title="Who wins", options=QUICK), "x.svg")
+    assert text.startswith("# Who wins\n\n6 runs that differ in `interaction_protocol`; 2 groups")
+    assert "![Who wins](x.svg)" in text
+    assert re.search(r"\| adp \| 3 \| 60\.0 \| \[\S+, \S+\] \| 60\.0 \| 60\.0 \| 40\.0 \|", text)
+    assert re.search(r"\| \*\*nip\*\* \| 100 \[\d+, 100\] \| – \|", text)
+    assert "Fewer than 5 seeds (adp, nip)" in text
+    assert "| round 3 |" in text
+    assert f"Test data {'b' * 16}, the same for all runs." in text
+    assert "Code c0ffeec0ffee." in text
+
+
+def test_files_are_whole_and_need_no_network(sweep, tmp_path):
+    comparison = compare_runs(sweep, title="</script><b>wins", options=QUICK)
+    files = write_comparison(comparison, tmp_path / "out" / "here")
+    data = json.loads(files.data.read_text())
+    assert [group["label"] for group in data["groups"]] == ["adp", "nip"]
+    assert len(data["metrics"][0]["probability_of_improvement"]) == 2
+    page = files.page.read_text()
+    assert page.count("plotly.js v") == 1
+    own = re.sub(r"<script>/\*.*?</script>", "", page, count=1, flags=re.DOTALL)
+    assert not re.search(r"(src|href)=\"https?://", own)
+    assert "<b>wins" not in own
+    assert {"aggregate-0", "improvement-0", "wl-test", "curve-verifier.accuracy"} <= set(
+        re.findall(r'class="plot" id="([^"]+)"', own)
+    )
+    assert files.picture.name in files.markdown.read_text()
+
+
+def test_the_picture_is_the_same_each_time_and_shows_every_group(sweep):
+    comparison = compare_runs(sweep, options=QUICK)
+    picture = draw_picture(comparison)
+    assert picture == draw_picture(comparison)
+    assert picture.startswith("<?xml")
+    assert ">adp</text>" in picture
+    assert ">nip</text>" in picture
+
+
+def test_a_document_keeps_what_was_written_by_hand(sweep, tmp_path):
+    comparison = compare_runs(sweep, title="Wins", options=QUICK)
+    page = tmp_path / "docs" / "wins.md"
+    write_document(comparison, page)
+    assert page.read_text().startswith(f"# Wins\n\n{BEGIN}\n")
+    assert page.with_suffix(".svg").exists()
+    page.write_text(f"# My own\nbefore\n{BEGIN}\nstale\n{END}\nafter\n")
+    write_document(comparison, page)
+    text = page.read_text()
+    assert text.startswith(f"# My own\nbefore\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "stale" not in text
+    assert "![Wins](wins.svg)" in text
+    write_document(comparison, page)
+    assert page.read_text() == text
+    page.write_text("no marks")
+    with pytest.raises(DataError, match="once each, in this order"):
+        write_document(comparison, page)
+    assert page.read_text() == "no marks"
+
+
+def test_seeds_are_written_in_short():
+    assert [ranges([0, 1, 2, 3, 4]), ranges([3]), ranges([0, 2, 3, 9])] == [
+        "0–4",
+        "3",
+        "0, 2–3, 9",
+    ]
