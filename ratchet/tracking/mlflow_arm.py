@@ -10,6 +10,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import yaml
@@ -27,6 +28,7 @@ from ratchet.tracking.mlflow_content import (
     run_tags,
 )
 from ratchet.tracking.mlflow_cursor import ArmCursor, metrics_digest
+from ratchet.tracking.mlflow_models import model_digest, send_model
 from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ class ArmMirror:
         self._send(run.info.run_id, metrics, missing)
         self._send_datasets(run.info.run_id)
         self._send_files(run.info.run_id)
+        self._send_model(run.info.run_id, experiment_id)
         self._set_status(run)
         return str(run.info.run_id)
 
@@ -243,6 +246,18 @@ class ArmMirror:
                 self._client.log_artifact(run_id, str(path), artifact_folder or None)
                 sent[artifact] = digest
         self._save_cursor()
+
+    def _send_model(self, run_id: str, experiment_id: str) -> None:
+        """Enter the final state as a model once the run is completed."""
+        files = [Path(path) for path in self._manifest.checkpoints.get(self._arm, [])]
+        is_there = bool(files) and all(path.exists() for path in files)
+        if self._manifest.status != "completed" or not is_there:
+            return
+        if self._cursor.model != model_digest(files):
+            self._cursor.model = send_model(
+                self._client, experiment_id, run_id, self._manifest, self._arm
+            )
+            self._save_cursor()
 
     def _set_status(self, run: Run) -> None:
         status = _STATUS[self._manifest.status]

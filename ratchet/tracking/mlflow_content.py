@@ -23,6 +23,7 @@ MAX_KEY_CHARS = 250
 MAX_DIGEST_CHARS = 36
 RUN_TAG = "ratchet.run_id"
 ARM_TAG = "ratchet.arm"
+KIND_TAG = "ratchet.kind"
 
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 

@@ -20,7 +20,8 @@ class ArmCursor(BaseModel):
     """What of one arm has arrived.
 
     ``sent`` metrics, in the order of the run folder, with the digest of their keys, steps and
-    values; ``files`` maps artifact paths to content digests.
+    values; ``files`` maps artifact paths to content digests; ``model`` is the digest of the final
+    state that was entered as a model.
     """
 
     mlflow_run_id: str = ""
@@ -29,6 +30,7 @@ class ArmCursor(BaseModel):
     in_flight: bool = False
     datasets: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
+    model: str = ""
 
 
 class Cursor(BaseModel):

@@ -21,9 +21,12 @@ from ratchet.tracking.mlflow_client import (
 )
 from ratchet.tracking.mlflow_content import ARM_TAG, RUN_TAG
 from ratchet.tracking.mlflow_cursor import ArmCursor, Cursor
+from ratchet.tracking.mlflow_sweep import sync_sweep
 from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -92,7 +95,7 @@ class MlflowMirror:
         cursor.experiment_id = self._experiment(client, manifest)
         runs = _runs_by_arm(client, cursor.experiment_id, manifest.run_id)
         points = folder.read_metrics()
-        parent = self._sweep_parent(client, cursor.experiment_id, manifest)
+        parent = self._sweep_parent(client, cursor.experiment_id, manifest, folder.path.parent)
         arms = [MAIN_ARM, *sorted(manifest.arms.keys() - {MAIN_ARM})]
         for arm in arms:
             arm_cursor = cursor.arms.setdefault(arm, ArmCursor())
@@ -132,13 +135,20 @@ class MlflowMirror:
         return str(experiment.experiment_id)
 
     def _sweep_parent(
-        self, client: MlflowClient, experiment_id: str, manifest: RunManifest
+        self, client: MlflowClient, experiment_id: str, manifest: RunManifest, runs: Path
     ) -> str | None:
-        """Find the MLflow run of the sweep that the run is a member of."""
+        """Find or make the MLflow run of the sweep, or the run, that this one belongs to."""
         if manifest.parent_run_id is None:
             return None
-        runs = _runs_by_arm(client, experiment_id, manifest.parent_run_id)
-        return runs[MAIN_ARM].info.run_id if MAIN_ARM in runs else None
+
+        def find(run_id: str) -> Run | None:
+            return _runs_by_arm(client, experiment_id, run_id).get(MAIN_ARM)
+
+        sweep = sync_sweep(client, experiment_id, runs, manifest.parent_run_id, find)
+        if sweep is not None:
+            return sweep
+        parent = find(manifest.parent_run_id)
+        return None if parent is None else str(parent.info.run_id)
 
     def _note(self, folder: RunFolder, manifest: RunManifest, cursor: Cursor) -> None:
         """Tell the run's manifest where it is mirrored."""

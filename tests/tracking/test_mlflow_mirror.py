@@ -32,14 +32,6 @@ COLUMNS = {
 }
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory):
-    """Set a database up once: MLflow takes seconds for it."""
-    home = tmp_path_factory.mktemp("mlflow")
-    connect(default_tracking_uri(home)).search_experiments()
-    return home / "mlflow.db"
-
-
 @pytest.fixture
 def uri(empty_database, tmp_path):
     home = tmp_path / "home"

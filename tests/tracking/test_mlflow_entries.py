@@ -1,0 +1,127 @@
+"""Models and sweeps in MLflow: each entered once, whatever is repeated or killed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from ratchet.errors import TrackingError
+from ratchet.tracking import MlflowMirror, RunFolder, RunManifest
+from ratchet.tracking.manifest import StageRecord
+from ratchet.tracking.mlflow_client import connect, default_tracking_uri
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
+from trainers.tensordict.state import State
+
+
+@pytest.fixture(scope="module")
+def uri(empty_database, tmp_path_factory):
+    home = tmp_path_factory.mktemp("mlflow")
+    shutil.copy(empty_database, home / "mlflow.db")
+    return default_tracking_uri(home)
+
+
+def new_run(runs, run_id, **changes):
+    arms = {"main": {"seed": 1, "rl": {"lr": 0.1}}}
+    manifest = RunManifest(run_id=run_id, name=runs.parent.name, arms=arms, **changes)
+    return RunFolder.create(runs, manifest)
+
+
+def models(uri, name):
+    client = connect(uri)
+    experiment = client.get_experiment_by_name(name)
+    return list(client.search_logged_models([experiment.experiment_id]))
+
+
+@pytest.fixture
+def completed(tmp_path):
+    """A completed run with a final state."""
+    folder = new_run(tmp_path / "runs", "one")
+    state = State(iteration=4, stage="train", agents={"prover": {"weight": torch.rand(2, 3)}})
+    state.save(tmp_path / "state")
+    folder.record_stage(StageRecord(stage="train", iteration=4, key="0" * 64, hit=False))
+    folder.update(checkpoints={"main": sorted(map(str, (tmp_path / "state").iterdir()))})
+    return folder, state
+
+
+def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, tmp_path):
+    folder, state = completed
+    run_id = MlflowMirror(uri).sync(folder)
+    name = folder.manifest.name
+    assert models(uri, name) == [], "a run that goes on has no final agents"
+    folder.set_status("completed")
+    for _ in range(2):
+        MlflowMirror(uri).sync(folder)
+    (folder.path / "mlflow.json").unlink()
+    MlflowMirror(uri).sync(folder)
+    (model,) = models(uri, name)
+    assert model.name == "one-main"
+    assert model.source_run_id == run_id
+    assert str(model.status) == "READY"
+    assert model.tags["ratchet.run_id"] == "one"
+    run = connect(uri).get_run(run_id)
+    assert [(out.model_id, out.step) for out in run.outputs.model_outputs] == [(model.model_id, 4)]
+    place = model.artifact_location.removeprefix("file://")
+    assert State.load(f"{place}/state") == state
+    described = yaml.safe_load(Path(place, "MLmodel").read_text())
+    assert described["flavors"]["ratchet"]["state"] == "state"
+    assert yaml.safe_load(Path(place, "config.yaml").read_text()) == folder.manifest.arms["main"]
+
+
+def test_a_model_whose_upload_was_killed_is_finished_not_doubled(uri, completed, monkeypatch):
+    folder, _ = completed
+    folder.set_status("completed")
+    client = connect(uri)
+
+    def killed(*_, **__):
+        raise ConnectionError("killed")
+
+    monkeypatch.setattr(client, "log_model_artifacts", killed)
+    mirror = MlflowMirror(uri)
+    mirror._connected = client
+    with pytest.raises(TrackingError, match="killed"):
+        mirror.sync(folder)
+    MlflowMirror(uri).sync(folder)
+    (model,) = models(uri, folder.manifest.name)
+    assert str(model.status) == "READY"
+
+
+def test_a_sweeps_members_are_children_of_a_run_that_stands_for_it(uri, tmp_path):
+    runs = tmp_path / "runs"
+    members = [SweepMemberRecord(run_id=f"s-{i}", changes={"seed": i}) for i in range(2)]
+    record = SweepRecord(
+        sweep_id="s", name=tmp_path.name, grid={"seed": [0, 1]}, members=members, command=["x"]
+    )
+    write_sweep(runs, record)
+    client, statuses, parents = connect(uri), [], set()
+    for member in members:
+        folder = new_run(runs, member.run_id, parent_run_id="s")
+        for status in ("running", "completed"):
+            folder.set_status(status)
+            mine = MlflowMirror(uri).sync(folder)
+            parent = client.get_run(mine).data.tags["mlflow.parentRunId"]
+            parents.add(parent)
+            statuses.append(client.get_run(parent).info.status)
+    assert len(parents) == 1
+    assert statuses == ["RUNNING", "RUNNING", "RUNNING", "FINISHED"]
+    run = client.get_run(parents.pop())
+    assert run.info.run_name == "s"
+    assert run.data.params == {"seed": "[0, 1]"}
+    assert run.data.tags["ratchet.kind"] == "sweep"
+    assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["sweep.json"]
+
+
+def test_a_sweep_with_a_failed_member_has_failed(uri, tmp_path):
+    runs = tmp_path / "runs"
+    member = SweepMemberRecord(run_id="s-0", changes={})
+    write_sweep(
+        runs, SweepRecord(sweep_id="s", name=tmp_path.name, grid={"seed": [0]}, members=[member])
+    )
+    folder = new_run(runs, "s-0", parent_run_id="s")
+    folder.set_status("failed", "broken")
+    mine = MlflowMirror(uri).sync(folder)
+    parent = connect(uri).get_run(mine).data.tags["mlflow.parentRunId"]
+    assert connect(uri).get_run(parent).info.status == "FAILED"
