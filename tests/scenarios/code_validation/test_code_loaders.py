@@ -191,7 +191,8 @@ def test_a_saved_dataset_is_read_too(buggy_apps, tmp_path):
 
 
 def test_what_can_not_be_read_says_how_to_get_it(monkeypatch):
-    with pytest.raises(DataError, match=r"owner/nothing: cannot be read.*local copy.*dataset=hub:FOLDER"):
+    hint = r"owner/nothing: cannot be read.*local copy.*dataset=hub:FOLDER"
+    with pytest.raises(DataError, match=hint):
         load_hub_examples("owner/nothing", LoadingOptions())
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'ratchet-experiments\[hub\]'"):
