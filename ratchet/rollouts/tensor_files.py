@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDict, TensorDictBase
 
 _SEPARATOR = "/"
+_ABOUT = "about"
 _BATCH_SIZE = "batch_size"
 
 
@@ -44,7 +45,9 @@ def save_rollouts(
             raise DataError(f"rollouts: a name in {names} contains {_SEPARATOR!r}, expected none.")
         tensors[_SEPARATOR.join(names)] = rollouts.get(key).detach().cpu().contiguous().clone()
     size = json.dumps(list(rollouts.batch_size))
-    save_file(tensors, path, metadata={**(about or {}), _BATCH_SIZE: size})
+    # One entry only: safetensors writes several in any order, and the same would differ in bytes.
+    described = json.dumps({**(about or {}), _BATCH_SIZE: size}, sort_keys=True)
+    save_file(tensors, path, metadata={_ABOUT: described})
 
 
 def load_rollouts(path: str | Path) -> TensorDict:
@@ -83,8 +86,8 @@ def read_about(path: str | Path, name: str) -> str:
         raise CheckPointNotFoundError(f"{path}: no such file, expected rollouts.")
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-    except SafetensorError as error:
+            about = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+    except (SafetensorError, ValueError) as error:
         raise DataError(f"{path}: not a file of rollouts ({error}).") from error
     if name not in about:
         raise DataError(f"{path}: says nothing about {name!r}, only about {sorted(about)}.")

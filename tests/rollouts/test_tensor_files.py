@@ -29,6 +29,14 @@ def test_rollouts_come_back_with_names_types_and_sizes(tmp_path):
     assert read_about(tmp_path / "a.safetensors", "agent_names") == '["a", "b"]'
 
 
+def test_the_same_rollouts_are_the_same_bytes(tmp_path):
+    rollouts = TensorDict({"b": torch.ones(2), "a": torch.zeros(2)}, batch_size=[2])
+    about = {name: name for name in "abcdefgh"}
+    for name in "xyz":
+        save_rollouts(rollouts, tmp_path / name, about)
+    assert len({(tmp_path / name).read_bytes() for name in "xyz"}) == 1
+
+
 def test_what_is_no_file_of_rollouts_is_said(tmp_path):
     with pytest.raises(CheckPointNotFoundError, match="no such file"):
         load_rollouts(tmp_path / "a")
