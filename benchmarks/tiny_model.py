@@ -1,7 +1,9 @@
 """What plain torch gains on the base model: generation beside transformers, training beside TRL.
 
 All do the same work in one process and one thread, in turns: the same prompts and number of new
-tokens; the same examples, batches, epochs and optimizer. Needs ``trl`` and ``datasets``. Run with
+tokens; the same examples, batches, epochs and optimizer. Then the service's own two trainers, with
+jobs from the file to the written model, on the base model and on one a hundred times as large; and
+each in a process that is started for the job. Needs the extra ``finetune``. Run with
 ``python benchmarks/tiny_model.py [HOME]``; without a home in which the base model lies, it is made.
 """
 
@@ -9,7 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,11 +31,11 @@ import torch
 from datasets import Dataset
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from ratchet.language_models.service import training
+from ratchet.language_models.service import training, trl_training
 from ratchet.language_models.service.base_model.build import ensure_base_model
 from ratchet.language_models.service.base_model.corpus import expert_system
 from ratchet.language_models.service.base_model.players import Skill, argue, draw_game
@@ -44,6 +49,8 @@ NEW_TOKENS = 24
 EXAMPLES = 128
 EPOCHS = 3
 BATCH_SIZE = 16
+LORA_RANK = 4
+LARGER_EXAMPLES = 64
 TRL_ARGUMENTS: dict[str, Any] = {
     "num_train_epochs": EPOCHS,
     "per_device_train_batch_size": BATCH_SIZE,
@@ -75,7 +82,8 @@ def main() -> None:
         table = Table("work", "Ratchet, CPU s", "theirs, CPU s", "ratio: median (range)")
         for name, (ours, theirs) in pairs.items():
             table.add_row(name, *_compare(ours, theirs))
-    Console().print(table)
+        Console().print(table)
+        Console().print(_trainers(folder, Path(work)))
 
 
 def _compare(ours: Callable[[], None], theirs: Callable[[], None]) -> tuple[str, str, str]:
@@ -122,14 +130,7 @@ def _generation(folder: Path) -> tuple[Callable[[], None], Callable[[], None]]:
 
 
 def _supervised(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[[], None]]:
-    rng = np.random.default_rng(1)
-    lines = []
-    for _ in range(EXAMPLES):
-        game = draw_game(rng)
-        reply = f"Argument:\n{argue(rng, game, Skill((0.0,), 1.0))}"
-        lines.append(
-            {"prompt": [expert_system(game, "accept").to_dict()], "completion": [_assistant(reply)]}
-        )
+    lines = _chats(EXAMPLES)
     ours = [{"messages": [*line["prompt"], *line["completion"]]} for line in lines]
 
     def theirs() -> None:
@@ -141,7 +142,20 @@ def _supervised(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[
         )
         trainer.train()
 
-    return _job(folder, work / "sft", "supervised", ours), theirs
+    return _plain_job(folder, work / "sft", "supervised", ours), theirs
+
+
+def _chats(count: int) -> list[dict[str, Any]]:
+    """Experts' arguments, in TRL's format."""
+    rng = np.random.default_rng(1)
+    lines = []
+    for _ in range(count):
+        game = draw_game(rng)
+        reply = f"Argument:\n{argue(rng, game, Skill((0.0,), 1.0))}"
+        lines.append(
+            {"prompt": [expert_system(game, "accept").to_dict()], "completion": [_assistant(reply)]}
+        )
+    return lines
 
 
 def _dpo(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -172,19 +186,85 @@ def _dpo(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[[], Non
         )
         trainer.train()
 
-    return _job(folder, work / "dpo", "dpo", ours), theirs
+    return _plain_job(folder, work / "dpo", "dpo", ours), theirs
 
 
-def _job(
+def _plain_job(
     base: Path, folder: Path, method: Method, lines: list[dict[str, Any]]
 ) -> Callable[[], None]:
     """A whole job of ours: reading the file, training, writing weights."""
+    _job(base, folder, method, lines, n_epochs=EPOCHS, batch_size=BATCH_SIZE)
+    return lambda: training.train(folder)
+
+
+def _job(
+    base: Path, folder: Path, method: Method, lines: list[dict[str, Any]], **values: int
+) -> None:
     folder.mkdir()
     file = folder / "examples.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    values = {"n_epochs": EPOCHS, "batch_size": BATCH_SIZE}
     TrainingJob("job", method, str(base), str(file), None, values, 0).write(folder)
-    return lambda: training.train(folder)
+
+
+def _trainers(folder: Path, work: Path) -> Table:
+    """The service's trainers beside each other: CPU seconds of whole jobs."""
+    larger = _larger_model(folder, work / "larger")
+    table = Table("a supervised job, CPU s", "plain", "trl", f"trl, LoRA of rank {LORA_RANK}")
+    for name, base, examples, epochs in (
+        ("base model", folder, EXAMPLES, EPOCHS),
+        (f"{_size(larger) / 1e6:.0f} M parameters", larger, LARGER_EXAMPLES, 1),
+    ):
+        jobs = _jobs(base, work / f"jobs-{base.name}", examples, epochs)
+        runs = [
+            lambda j=jobs[0]: training.train(j),
+            lambda j=jobs[1]: trl_training.train(j),
+            lambda j=jobs[2]: trl_training.train(j),
+        ]
+        for run in runs:
+            run()
+        times = [[_seconds(run) for run in runs] for _ in range(ROUNDS)]
+        table.add_row(name, *(f"{statistics.median(t):.2f}" for t in zip(*times, strict=True)))
+        if base == folder:
+            modules = ("training", "trl_training", "trl_training")
+            fresh = [_fresh_seconds(m, j) for m, j in zip(modules, jobs, strict=True)]
+            table.add_row("base model, in a fresh process", *(f"{t:.2f}" for t in fresh))
+    return table
+
+
+def _jobs(base: Path, folder: Path, examples: int, epochs: int) -> list[Path]:
+    """One job for each column of the table."""
+    lines = [{"messages": [*c["prompt"], *c["completion"]]} for c in _chats(examples)]
+    values = {"n_epochs": epochs, "batch_size": BATCH_SIZE}
+    folder.mkdir()
+    found = []
+    for name, more in (("plain", {}), ("trl", {}), ("lora", {"lora_rank": LORA_RANK})):
+        _job(base, folder / name, "supervised", lines, **values, **more)
+        found.append(folder / name)
+    return found
+
+
+def _larger_model(base: Path, folder: Path) -> Path:
+    """A random Llama with the base model's tokenizer, which the plain loop runs too."""
+    config = LlamaConfig.from_pretrained(base)
+    config.update({"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6})
+    config.update({"head_dim": 96})
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(base / name, folder / name)
+    return folder
+
+
+def _size(folder: Path) -> int:
+    return (folder / "model.safetensors").stat().st_size // 4
+
+
+def _fresh_seconds(module: str, job: Path) -> float:
+    command = [sys.executable, "-m", f"ratchet.language_models.service.{module}", str(job)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _assistant(text: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PrinterCallback
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
@@ -83,6 +83,7 @@ def train(folder: Path) -> None:
     seed = derive_seed(job.seed, "fine-tuning", purpose="trl")
     with seeded_globals(seed):
         trainer = make_trainer(folder, job, plan, seed % 2**32)
+        trainer.remove_callback(PrinterCallback)
         trainer.add_callback(progress)
         trainer.train()
         write_model(trainer.model, base, folder / MODEL_FOLDER)

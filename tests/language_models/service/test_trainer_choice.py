@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 
 import openai
 import pytest
@@ -48,6 +50,14 @@ def test_what_is_not_installed_is_said_when_the_service_starts(tmp_path, monkeyp
     with pytest.raises(ParameterError, match=r"needs trl, .*ratchet-experiments\[finetune\]"):
         choose(tmp_path, base, **settings)
     assert choose(tmp_path, base) is PLAIN_TRAINER
+
+
+def test_a_service_and_the_plain_trainer_import_nothing_of_trl():
+    modules = ("serving", "app", "trainer_choice", "training")
+    imports = "; ".join(f"import ratchet.language_models.service.{name}" for name in modules)
+    heavy = "{'trl', 'peft', 'transformers', 'datasets'} & set(sys.modules)"
+    command = [sys.executable, "-c", f"import sys; {imports}; sys.exit(len({heavy}))"]
+    subprocess.run(command, check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,14 @@ from ratchet.language_models.service.training_job import (
 
 pytestmark = pytest.mark.slow
 
-MODULE = "ratchet.language_models.service.trl_training"
+FRESH = """
+import sys
+from pathlib import Path
+from ratchet.language_models.service.trl_training import train
+from huggingface_hub import constants
+train(Path(sys.argv[1]))
+assert constants.HF_HUB_OFFLINE and constants.HF_HUB_DISABLE_TELEMETRY
+"""
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 RANK = 2
 
@@ -203,7 +210,7 @@ def test_a_fresh_process_comes_to_the_same_weights_bit_for_bit(
         write_job(tmp_path / name, base, lines, method, seed=seed, **values)
     trl_training.train(tmp_path / "other")
     trl_training.train(tmp_path / "here")
-    fresh = [sys.executable, "-m", MODULE, str(tmp_path / "fresh")]
+    fresh = [sys.executable, "-c", FRESH, str(tmp_path / "fresh")]
     subprocess.run(fresh, check=True, capture_output=True, timeout=120)
     found = {
         name: (tmp_path / name / "model" / "model.safetensors").read_bytes()
