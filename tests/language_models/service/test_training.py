@@ -177,6 +177,11 @@ def test_hyperparameters_must_be_positive_numbers(tmp_path, base, value):
         run_job(tmp_path / "j", base, CHATS, n_epochs=value)
 
 
+def test_adapters_are_not_for_this_trainer(tmp_path, base):
+    with pytest.raises(ParameterError, match="trains all weights"):
+        run_job(tmp_path / "j", base, CHATS, lora_rank=2)
+
+
 def test_supervised_loss_is_the_mean_cross_entropy_of_the_reply(tmp_path, base):
     sequences = examples(write_lines(tmp_path / "f", [chat("same", ACCEPT)]), base)
     model = load_model(base, training=True)
