@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from flows.forking import fork_experiment
     from flows.planning import PlannedStage, plan_experiment
     from flows.result import ExperimentResult
+    from flows.retesting import retest_experiment
     from flows.run import resume_experiment, run_experiment
     from flows.sweep_flow import sweep
     from flows.sweeping import run_sweep
+    from flows.verifying import verify_run
 
 __all__ = [
     "ExperimentResult",
@@ -25,9 +27,11 @@ __all__ = [
     "fork_experiment",
     "plan_experiment",
     "resume_experiment",
+    "retest_experiment",
     "run_experiment",
     "run_sweep",
     "sweep",
+    "verify_run",
 ]
 
 _HOMES = {
@@ -37,9 +41,11 @@ _HOMES = {
     "fork_experiment": "flows.forking",
     "plan_experiment": "flows.planning",
     "resume_experiment": "flows.run",
+    "retest_experiment": "flows.retesting",
     "run_experiment": "flows.run",
     "run_sweep": "flows.sweeping",
     "sweep": "flows.sweep_flow",
+    "verify_run": "flows.verifying",
 }
 
 

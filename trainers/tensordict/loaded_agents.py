@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ratchet.agents.combined import CombinedAgents
+    from ratchet.agents.actor_critic import ActorCritic
     from ratchet.parameters.agents import AgentsParameters
     from ratchet.tracking.checkpoint_folders import StateFinder
 
@@ -31,7 +31,7 @@ def loaded_agent_names(names: tuple[str, ...], sections: AgentsParameters) -> li
 
 
 def load_earlier_agents(
-    agents: CombinedAgents, sections: AgentsParameters, find: StateFinder
+    agents: ActorCritic, sections: AgentsParameters, find: StateFinder
 ) -> TensorTree | None:
     """Put the weights of earlier runs into the agents that are to have them.
 

@@ -208,7 +208,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
                 self._build_train_context(stack)
                 stack.enter_context(seeded_globals(seed))
                 self._add_normalization_transforms()
-        return self.state
+        state: TrainerState = self.state
+        return state
 
     # -- pretraining -----------------------------------------------------------------------
 

@@ -91,7 +91,8 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         _ = self.learner
         self.state = self._untrained
         load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
-        return self.state
+        state: TrainerState = self.state
+        return state
 
     @property
     def num_test_iterations(self) -> int:

@@ -250,7 +250,8 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         CheckPointNotFoundError
             If there is none.
         """
-        return type(self).State.load(self.checkpoint_state_path).to_dict()
+        content: dict[str, Any] = type(self).State.load(self.checkpoint_state_path).to_dict()
+        return content
 
     def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
         """Read a state of the run ``base_run.run_id`` as plain values and tensors.
@@ -268,4 +269,6 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         run_id = self.hyper_params.base_run.run_id
         if run_id is None:
             raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
-        return type(self).State.load(self.state_finder(run_id, version).open()).to_dict()
+        folder = self.state_finder(run_id, version).open()
+        content: dict[str, Any] = type(self).State.load(folder).to_dict()
+        return content

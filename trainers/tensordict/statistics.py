@@ -70,7 +70,9 @@ def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> di
         episodes that a datapoint has) and ``decided_fraction``.
     """
     right = (decision == y).double()
-    _, which, count = datapoint_id.unique(return_inverse=True, return_counts=True)
+    _, which, count = datapoint_id.unique(  # type: ignore[no-untyped-call] # of torch
+        return_inverse=True, return_counts=True
+    )
     by_datapoint = torch.zeros(len(count), dtype=torch.float64, device=right.device)
     by_datapoint = by_datapoint.index_add_(0, which, right) / count
     numbers = torch.stack(
