@@ -7,11 +7,13 @@ give way to the tracker and the stage store, and its collector starts with the w
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensordict import TensorDictBase
+from torchrl import logger as torchrl_logger
 from torchrl.collectors import Collector, MultiSyncCollector
 from torchrl.trainers import Trainer, UpdateWeights
 
@@ -49,6 +51,8 @@ def assemble(
     ParameterError
         If it cannot be run batch by batch, or kept from stage to stage.
     """
+    if "RL_LOGGING_LEVEL" not in os.environ:
+        torchrl_logger.setLevel(logging.WARNING)  # it tells of each storage it makes
     _check(trainer)
     _mend(trainer)
     push_weights(trainer)

@@ -175,15 +175,15 @@ def _compose(primary: dict[str, Any], name: str) -> DictConfig:
     from omegaconf.errors import OmegaConfBaseException
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # of Hydra's, about OmegaConf's newer names
         import torchrl.trainers.algorithms.configs  # noqa: F401 -- registers the groups
 
-    try:
-        ConfigStore.instance().store(name=name, node=OmegaConf.create(primary))
-        with initialize(version_base=None, config_path=None):
-            return compose(config_name=name)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _parameter_error(error) from error
+        try:
+            ConfigStore.instance().store(name=name, node=OmegaConf.create(primary))
+            with initialize(version_base=None, config_path=None):
+                return compose(config_name=name)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise _parameter_error(error) from error
 
 
 def _parameter_error(error: Exception) -> ParameterError:

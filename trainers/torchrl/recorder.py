@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_RETURNS = ("reward_sum", "episode_reward")  # what configurations and the transform itself call it
+
 
 def begin_iteration(trainer: Trainer) -> None:
     """Forget all that was logged but the last value of each metric, which hooks may ask for."""
@@ -60,7 +62,8 @@ def count_values(trainer: Trainer) -> dict[str, int]:
 
 def finished_returns(batch: TensorDictBase) -> list[float]:
     """Give the returns of the episodes that end in a batch, where the environment sums rewards."""
-    total = batch.get(("next", "reward_sum"), None)
+    totals = [batch.get(("next", name), None) for name in _RETURNS]
+    total = next((found for found in totals if found is not None), None)
     done = batch.get(("next", "done"), None)
     if total is None or done is None or total.shape != done.shape:
         return []

@@ -108,22 +108,13 @@ def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
 
 def take_sampler(buffer: ReplayBuffer) -> dict[str, Any]:
     """Copy what a buffer's sampler and transforms remember."""
-    from torchrl.data import PrioritizedSampler
-
-    sampler = buffer.sampler
-    state: dict[str, Any] = {"transform": buffer.transform.state_dict()}
-    if isinstance(sampler, PrioritizedSampler):
-        return {**state, "priorities": _take_priorities(sampler)}
-    return {**state, "sampler": sampler.state_dict()}
+    return {"transform": buffer.transform.state_dict(), "sampler": buffer.sampler.state_dict()}
 
 
 def load_sampler(buffer: ReplayBuffer, state: dict[str, Any]) -> None:
     """Put back what :func:`take_sampler` gave."""
     buffer.transform.load_state_dict(state["transform"])
-    if "priorities" in state:
-        _load_priorities(buffer.sampler, state["priorities"])
-    else:
-        buffer.sampler.load_state_dict(state["sampler"])
+    buffer.sampler.load_state_dict(state["sampler"])
 
 
 def check_buffer(buffer: ReplayBuffer) -> None:
@@ -134,10 +125,10 @@ def check_buffer(buffer: ReplayBuffer) -> None:
     ParameterError
         If its storage is no ring of tensors in one dimension.
     """
-    from torchrl.data import RoundRobinWriter
+    from torchrl.data import PrioritizedSampler, RoundRobinWriter
     from torchrl.data.replay_buffers.storages import TensorStorage
 
-    storage, writer = buffer.storage, buffer.writer
+    storage, writer, sampler = buffer.storage, buffer.writer, buffer.sampler
     if not isinstance(storage, TensorStorage) or storage.ndim != 1:
         raise ParameterError(
             f"replay_buffer.storage: got {type(storage).__name__} with ndim"
@@ -148,6 +139,11 @@ def check_buffer(buffer: ReplayBuffer) -> None:
         raise ParameterError(
             f"replay_buffer.writer: got {type(writer).__name__}, which cannot be kept from stage"
             " to stage; expected round_robin."
+        )
+    if isinstance(sampler, PrioritizedSampler):
+        raise ParameterError(
+            "replay_buffer.sampler: got a prioritized one, whose priorities lie in a tree that only"
+            " pickle can save; expected random or without_replacement."
         )
 
 
@@ -162,22 +158,3 @@ def _write_count(buffer: ReplayBuffer) -> int:
 
 def _capacity(buffer: ReplayBuffer) -> int:
     return int(buffer.storage.max_size)
-
-
-def _take_priorities(sampler: Any) -> dict[str, Any]:  # noqa: ANN401 -- its trees are C++
-    places = torch.arange(sampler._max_capacity)
-    largest = sampler._max_priority
-    return {
-        "sum": torch.as_tensor(sampler._sum_tree[places]),
-        "min": torch.as_tensor(sampler._min_tree[places]),
-        "max_priority": None if largest is None else list(largest),
-    }
-
-
-def _load_priorities(sampler: Any, state: dict[str, Any]) -> None:  # noqa: ANN401
-    sampler._empty()
-    places = torch.arange(sampler._max_capacity)
-    sampler._sum_tree[places] = state["sum"]
-    sampler._min_tree[places] = state["min"]
-    largest = state["max_priority"]
-    sampler._max_priority = None if largest is None else tuple(largest)

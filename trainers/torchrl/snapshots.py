@@ -15,7 +15,13 @@ import torch
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 from torchrl.objectives.utils import HardUpdate
-from torchrl.trainers import ReplayBufferTrainer, TargetNetUpdaterHook, Trainer, TrainerHookBase
+from torchrl.trainers import (
+    LogTiming,
+    ReplayBufferTrainer,
+    TargetNetUpdaterHook,
+    Trainer,
+    TrainerHookBase,
+)
 
 from ratchet.errors import StateError
 from trainers.torchrl.replay import ReplayContent, load_replay, load_sampler, take_sampler
@@ -101,7 +107,7 @@ def take_trainer(trainer: Trainer) -> Tree:
     """
     return {
         "counters": {name: getattr(trainer, name) for name in _counters(trainer)},
-        "last_values": {name: values[-1] for name, values in trainer._log_dict.items() if values},
+        "last_values": _last_values(trainer),
         "loss": _state_of(trainer.loss_module),
         "optimizer": _state_of(trainer.optimizer),
         "exploration": {name: part.state_dict() for name, part in _exploration(trainer)},
@@ -140,6 +146,17 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
             f"the state does not fit the trainer: {error} It is of other groups (networks, hooks,"
             " optimizer); train anew, or take those."
         ) from error
+
+
+def _last_values(trainer: Trainer) -> dict[str, Any]:
+    """Give the last value of each metric, which hooks may ask for; how long things took left out."""
+    timers = [hook for _, hook in hooks(trainer) if isinstance(hook, LogTiming)]
+    prefixes = tuple(f"{timer.prefix}/" for timer in timers)
+    return {
+        name: values[-1]
+        for name, values in trainer._log_dict.items()
+        if values and not name.startswith(prefixes)
+    }
 
 
 @dataclass
