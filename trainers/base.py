@@ -98,6 +98,11 @@ class Trainer(ABC):
         """
 
     @classmethod
+    def loads_agents(cls) -> bool:
+        """Say whether its agents can begin with the weights of an earlier run's."""
+        return False
+
+    @classmethod
     def regresses_messages(cls) -> bool:
         """Say whether the trainer does what the section ``message_regression`` asks for."""
         return False

@@ -39,8 +39,19 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     folder = None if base_dir is None else Path(base_dir)
     check_protocol_parameters(hyper_params, base_dir=folder)
     trainer = trainer_class(hyper_params, folder)
+    _check_loaded_agents(hyper_params, trainer)
     if hyper_params.message_regression.enabled:
         _check_message_regression(hyper_params, trainer, folder)
+
+
+def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
+    for name in hyper_params.agents:
+        if hyper_params.agents[name].load_checkpoint_and_parameters and not trainer.loads_agents():
+            raise ParameterError(
+                f"agents.{name}.load_checkpoint_and_parameters: got true, but the trainer"
+                f" {hyper_params.trainer_name!r} loads no agents. Set it to false, or choose a"
+                " trainer such as vanilla_ppo."
+            )
 
 
 def _check_message_regression(

@@ -13,7 +13,9 @@ from ratchet.errors import (
 )
 from ratchet.parameters.loaded_agents import loaded_states, with_loaded_agents
 from ratchet.parameters.settings import ExperimentSettings
+from trainers.combinations import check_combination
 from trainers.tensordict.state import State
+from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 WIDE = {"agents__verifier__d_gnn": 8, "rl__num_iterations": 2}
 LOADED = {
@@ -156,3 +158,11 @@ def test_other_shapes_are_said_with_the_run_and_both_shapes(tiny, home, settings
     hyper_params = _resolved(tiny, settings, nip_protocol__max_message_rounds=6)
     with pytest.raises(StateError, match=r"agent 'verifier' of run source after 2 iterations: "):
         tiny.trainer(hyper_params, home=str(home)).initial_state()
+
+
+def test_a_trainer_that_loads_no_agents_refuses_them(tiny, monkeypatch):
+    hyper_params = tiny.parameters(**LOADED)
+    check_combination(hyper_params)
+    monkeypatch.setattr(VanillaPpoTrainer, "loads_agents", classmethod(lambda cls: False))
+    with pytest.raises(ParameterError, match=r"agents\.verifier\.load_checkpoint.*loads no agents"):
+        check_combination(hyper_params)

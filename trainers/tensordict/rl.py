@@ -292,6 +292,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return rollouts if parts.gae is None else parts.gae(rollouts)
 
     @classmethod
+    def loads_agents(cls) -> bool:
+        """Say that they can."""
+        return True
+
+    @classmethod
     def regresses_messages(cls) -> bool:
         """Say that it does."""
         return True

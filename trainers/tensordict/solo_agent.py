@@ -94,6 +94,11 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         state: TrainerState = self.state
         return state
 
+    @classmethod
+    def loads_agents(cls) -> bool:
+        """Say that they can."""
+        return True
+
     @property
     def num_test_iterations(self) -> int:
         """One step of progress: the whole test set."""
