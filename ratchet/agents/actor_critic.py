@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.trainers import RlParameters
 
 Key = str | tuple[str, ...]
+INDEX = "index"
+"""Where minibatches say which of the stored frames theirs are, i64 [B]."""
 
 
 class Normalizer(nn.Module, ABC):
@@ -46,6 +48,8 @@ class ActorCritic(nn.Module, ABC):
     agent_names: tuple[str, ...]
     parts: nn.ModuleDict
     normalizer: Normalizer
+    remembers: bool = False
+    """Whether :meth:`score_remembered` asks for :data:`INDEX`."""
 
     @property
     @abstractmethod
@@ -97,6 +101,32 @@ class ActorCritic(nn.Module, ABC):
             ``agents``' log_prob, entropy and value, f32 [B, A]; 0 where an agent does not act or
             is not among ``agents``.
         """
+
+    def score(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
+        found = self.evaluate(td, agents=agents).get("agents")
+        return found.get("log_prob"), found.get("entropy"), found.get("value")
+
+    def score_remembered(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Do what :meth:`score` does, for some of the frames given to :meth:`remembering`.
+
+        Parameters
+        ----------
+        td
+            Frames [B], unchanged since; :data:`INDEX` says which.
+        agents
+            Only these agents; all by default.
+        """
+        return self.score(td, agents=agents)
+
+    @contextmanager
+    def remembering(self, frames: TensorDictBase) -> Iterator[None]:
+        """Keep what no weight changes of frames [N] for a while; nothing by default."""
+        yield
 
     @abstractmethod
     def values(

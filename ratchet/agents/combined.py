@@ -10,23 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key
+from ratchet.agents.actor_critic import INDEX, ActorCritic, Key
 from ratchet.agents.distributions import (
     AgentDistribution,
     FactorisedCategorical,
     MultiAgentDistribution,
+    pack_actions,
     scatter_columns,
 )
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
+from ratchet.agents.memory import FrameMemory
 from ratchet.agents.normalization import ObservationNormalizer
-from ratchet.agents.packing import pack_allowed, pack_logits, unpack_logits
+from ratchet.agents.packing import pack_allowed, pack_counts, pack_logits, unpack_logits
 from ratchet.agents.parts import Agent, AgentInput, Perception
+from ratchet.agents.rating import Choice, lay_out, policy_head_of, rate, values_of
 from ratchet.agents.roles import read_role
 from ratchet.agents.turns import DataSource, Generators, RolloutCache, Turn, TurnGatherer
 from ratchet.errors import StateError, UnknownNameError, nearest
@@ -69,6 +72,8 @@ class CombinedAgents(ActorCritic):
         If an agent of the protocol is missing.
     """
 
+    remembers = True
+
     def __init__(
         self,
         agents: Mapping[str, Agent],
@@ -101,6 +106,7 @@ class CombinedAgents(ActorCritic):
         self._gatherer = TurnGatherer(
             self.agents, self._roles, perception, self.normalizer, self.d_linear
         )
+        self._memory: FrameMemory | None = None
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
@@ -195,14 +201,40 @@ class CombinedAgents(ActorCritic):
             not act or is not asked for.
         """
         turns = self._gatherer.gather(td, agents, generators, None)
-        dist = self._distribution(td, turns)
+        columns = self._score(td, [(turn, self._choice(td, turn)) for turn in turns])
         size = td.batch_size[0]
-        log_prob, entropy = dist.log_prob_and_entropy(td)
-        columns = {"log_prob": log_prob, "entropy": entropy, "value": self._values(turns, size)}
-        out = TensorDict({"agents": TensorDict(columns, batch_size=[size])}, batch_size=[size])
+        named = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
+        out = TensorDict({"agents": TensorDict(named, batch_size=[size])}, batch_size=[size])
         if with_logits:
-            self._write_logits(out, dist, td.get("x").shape[-1])
+            self._write_logits(out, self._distribution(td, turns), td.get("x").shape[-1])
         return out
+
+    def score(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Give what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
+        turns = self._gatherer.gather(td, agents, None, None)
+        return self._score(td, [(turn, self._choice(td, turn)) for turn in turns])
+
+    def score_remembered(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Do what :meth:`score` does with frames that are remembered."""
+        index = td.get(INDEX, None)
+        if self._memory is None or index is None:
+            return self.score(td, agents=agents)
+        return self._score(td, self._memory.take(index, agents))
+
+    @contextmanager
+    def remembering(self, frames: TensorDictBase) -> Iterator[None]:
+        """Keep what no weight changes of frames [N] for a while."""
+        turns = self._gatherer.gather(frames, None, None, None)
+        chosen = [(turn, self._choice(frames, turn)) for turn in turns]
+        self._memory = FrameMemory(chosen, frames.batch_size[0], frames.get("round").device)
+        try:
+            yield
+        finally:
+            self._memory = None
 
     def values(
         self,
@@ -302,44 +334,44 @@ class CombinedAgents(ActorCritic):
         return MultiAgentDistribution(agents, td.batch_size[0], shape, td.get("round").device)
 
     def _agent_distribution(self, td: TensorDictBase, turn: Turn) -> AgentDistribution:
-        role, layout, inputs = turn.role, turn.role.layout, turn.inputs
-        head = turn.agent.policy_head
-        if head is None:
-            raise StateError(
-                f"agent {turn.agent.name!r} has no policy head; expected one. Build the scenario"
-                " for a trainer of type rl."
-            )
-        logits = pack_logits(head(turn.shared, inputs), layout)
-        allowed = pack_allowed(
-            self._perception.allowed_symbols(turn.agent.is_prover, inputs.data, inputs.message),
-            layout,
-            turn.take(td.get("decision_restriction")),
-            logits.shape,
-            self.d_linear,
+        logits = pack_logits(policy_head_of(turn)(turn.shared, turn.inputs), turn.role.layout)
+        factors = FactorisedCategorical(logits, *self._masks(td, turn))
+        return AgentDistribution(turn.role.index, turn.rows, turn.role.layout, factors)
+
+    def _masks(self, td: TensorDictBase, turn: Turn) -> tuple[Tensor, Tensor]:
+        """Say what an agent may do, bool [b, F, W], and what of it counts, bool [b, F]."""
+        role, inputs = turn.role, turn.inputs
+        symbols = self._perception.allowed_symbols(
+            turn.agent.is_prover, inputs.data, inputs.message
         )
-        writes = turn.take(td.get(("agents", "active"))[:, role.index])
-        if role.writes is not None:
-            writes = writes.index_select(1, role.writes)
-        counts = [writes.repeat_interleave(self.message_size, dim=1)]
-        if layout.decides:
-            counts.append(turn.take(td.get(("agents", "can_decide"))[:, role.index, None]))
-        if layout.linear:
-            counts.append(writes.any(1, keepdim=True))
-        packed_counts = torch.cat(counts, dim=1) if len(counts) > 1 else counts[0]
-        factors = FactorisedCategorical(logits, allowed, packed_counts)
-        return AgentDistribution(role.index, turn.rows, layout, factors)
+        restriction = turn.take(td.get("decision_restriction"))
+        counts = pack_counts(
+            turn.take(td.get(("agents", "active"))[:, role.index]),
+            turn.take(td.get(("agents", "can_decide"))[:, role.index]),
+            role.layout,
+            role.writes,
+        )
+        return pack_allowed(symbols, role.layout, restriction, self.d_linear), counts
+
+    def _score(
+        self, td: TensorDictBase, chosen: Sequence[tuple[Turn, Choice]]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ratings = [(turn, rate(turn, choice)) for turn, choice in chosen]
+        laid = lay_out(ratings, td.batch_size[0], len(self.agent_names), td.get("round").device)
+        return cast(tuple[Tensor, Tensor, Tensor], laid.unbind(0))
+
+    def _choice(self, td: TensorDictBase, turn: Turn) -> Choice:
+        allowed, counts = self._masks(td, turn)
+        actions = pack_actions(td, turn.role.layout, turn.role.index, turn.rows)
+        return Choice(allowed, counts.to(torch.float32), actions)
 
     def _values(self, turns: list[Turn], size: int) -> Tensor:
-        columns: dict[int, tuple[Tensor | None, Tensor]] = {}
+        columns = {
+            turn.role.index: (turn.rows, value)
+            for turn in turns
+            if (value := values_of(turn)) is not None
+        }
         device = turns[0].inputs.round.device if turns else None
-        for turn in turns:
-            head, seen = turn.agent.value_head, turn.shared
-            if head is None:
-                continue
-            if turn.agent.value_body is not None:
-                turn.inputs.invariant = None  # that was the policy body's
-                seen = turn.agent.value_body(turn.inputs)
-            columns[turn.role.index] = (turn.rows, head(seen, turn.inputs))
         return scatter_columns(columns, size, len(self.agent_names), device)
 
     def _write_logits(self, td: TensorDictBase, dist: MultiAgentDistribution, symbols: int) -> None:

@@ -141,21 +141,41 @@ class AgentDistribution:
     layout: FactorLayout
     factors: FactorisedCategorical
 
-    def select(self, tensor: Tensor) -> Tensor:
-        """Take the agent's rows of a tensor [B, ...]."""
-        return tensor if self.rows is None else tensor.index_select(0, self.rows)
-
     def pack(self, td: TensorDictBase) -> Tensor:
         """Take the agent's actions i64 [b, F] out of the frames' [B]."""
-        message = self.select(td.get(("agents", "message"))[:, self.index])
-        if len(self.layout.channels) < message.shape[1]:
-            message = message[:, list(self.layout.channels)]
-        actions = [message.flatten(1)]
-        if self.layout.decides:
-            actions.append(self.select(td.get(("agents", "decision"))[:, self.index, None]))
-        if self.layout.linear:
-            actions.append(self.select(td.get(("agents", "linear_message"))[:, self.index, None]))
-        return torch.cat(actions, dim=1) if len(actions) > 1 else actions[0]
+        return pack_actions(td, self.layout, self.index, self.rows)
+
+
+def pack_actions(
+    td: TensorDictBase, layout: FactorLayout, index: int, rows: Tensor | None
+) -> Tensor:
+    """Take an agent's actions i64 [b, F] out of frames [B].
+
+    Parameters
+    ----------
+    td
+        The frames.
+    layout
+        Which factors there are.
+    index
+        The agent's place in the agent dimension.
+    rows
+        i64 [b] into the frames; None stands for all.
+    """
+
+    def take(tensor: Tensor) -> Tensor:
+        own = tensor[:, index]
+        return own if rows is None else own.index_select(0, rows)
+
+    message = take(td.get(("agents", "message")))
+    if len(layout.channels) < message.shape[1]:
+        message = message[:, list(layout.channels)]
+    actions = [message.flatten(1)]
+    if layout.decides:
+        actions.append(take(td.get(("agents", "decision"))).unsqueeze(1))
+    if layout.linear:
+        actions.append(take(td.get(("agents", "linear_message"))).unsqueeze(1))
+    return torch.cat(actions, dim=1) if len(actions) > 1 else actions[0]
 
 
 class MultiAgentDistribution:

@@ -21,6 +21,8 @@ from ratchet.agents.parts import (
     Representation,
     SoloAgentHead,
 )
+from ratchet.agents.recording import RecordedLogits, RecordedRepresentation, may_record
+from ratchet.agents.tape import Tape, Var
 from ratchet.errors import StateError
 
 if TYPE_CHECKING:
@@ -116,6 +118,26 @@ class PolicyHead(AgentPolicyHead):
         message = selected.transpose(1, 2).unflatten(1, self.shape)
         return PolicyLogits(message=message, decision=decision, linear_message=linear)
 
+    @property
+    def records(self) -> bool:
+        """Whether it can be recorded on a tape."""
+        mlps = (self.message_selector, self.decider, self.linear_message_selector)
+        return all(mlp is None or may_record(mlp) for mlp in mlps)
+
+    def record(
+        self, tape: Tape, representation: RecordedRepresentation, inputs: AgentInput
+    ) -> RecordedLogits:
+        """Do the same on a tape."""
+        assert representation.symbols is not None
+        logits = RecordedLogits(self.message_selector.record(tape, representation.symbols))
+        if self.decider is not None:
+            whole = representation.whole_with_round(tape, inputs.round, self.rounds)
+            logits.decision = self.decider.record(tape, whole)
+        if self.linear_message_selector is not None:
+            whole = representation.whole_with_round(tape, inputs.round, None)
+            logits.linear_message = self.linear_message_selector.record(tape, whole)
+        return logits
+
 
 class ValueHead(AgentValueHead):
     """Estimates the return from the whole representation.
@@ -154,6 +176,16 @@ class ValueHead(AgentValueHead):
         whole = _with_round(_whole(representation), inputs.round, self.rounds)
         values: Tensor = self.mlp(whole)
         return values.squeeze(-1)
+
+    @property
+    def records(self) -> bool:
+        """Whether it can be recorded on a tape."""
+        return may_record(self.mlp)
+
+    def record(self, tape: Tape, representation: RecordedRepresentation, inputs: AgentInput) -> Var:
+        """Do the same on a tape: [b, 1]."""
+        whole = representation.whole_with_round(tape, inputs.round, self.rounds)
+        return self.mlp.record(tape, whole)
 
 
 class SoloHead(SoloAgentHead):

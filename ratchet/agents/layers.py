@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.fused import differentiable_gradients, may_fuse
+from ratchet.agents.fused import may_fuse
+from ratchet.agents.operations import tanh_mlp
+from ratchet.agents.tape import Tape, Var, run_recorded
 from ratchet.errors import UnknownNameError, nearest
 
 Activation = Callable[[Tensor], Tensor]
@@ -73,40 +75,6 @@ def activation(name: str) -> Activation:
     if name not in _ACTIVATIONS:
         raise UnknownNameError(f"no activation function {name!r}.{nearest(name, _ACTIVATIONS)}")
     return _ACTIVATIONS[name]
-
-
-def _plain_mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor | None) -> Tensor:
-    return F.linear(fast_tanh(F.linear(x, w1, b1)), w2, b2)
-
-
-class _FusedMlp(torch.autograd.Function):
-    """Linear, tanh, linear in one operation, for CPUs."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 -- torch's context
-        x: Tensor,
-        w1: Tensor,
-        b1: Tensor,
-        w2: Tensor,
-        b2: Tensor | None,
-    ) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1])
-        hidden = torch.addmm(b1, flat, w1.t())
-        hidden = hidden.add_(hidden).sigmoid_().mul_(2).sub_(1)
-        ctx.save_for_backward(x, w1, b1, w2, b2, hidden)
-        return F.linear(hidden, w2, b2).view(*x.shape[:-1], len(w2))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, w1, b1, w2, b2, hidden = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return differentiable_gradients(_plain_mlp, (x, w1, b1, w2, b2), grad)
-        flat, grad = x.reshape(-1, x.shape[-1]), grad.reshape(-1, len(w2))
-        before = torch.ops.aten.tanh_backward(grad.mm(w2), hidden)
-        d_x = before.mm(w1).view(x.shape) if ctx.needs_input_grad[0] else None
-        d_b2 = None if b2 is None else grad.sum(0)
-        return d_x, before.t().mm(flat), before.sum(0), grad.t().mm(hidden), d_b2
 
 
 @dataclass(frozen=True)
@@ -198,14 +166,23 @@ class Mlp(nn.Module):
             for index, (d_in, d_out) in enumerate(pairwise(sizes))
         )
         self._activation = activation(activation_name)
-        self._fuses = activation_name == "tanh" and len(self.layers) == 2
+        self.records = activation_name == "tanh"
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., d_in] to [..., d_out]."""
-        if self._fuses and may_fuse(x):
-            first, last = self.layers
-            weights = (first.weight, first.bias, last.weight, last.bias)
-            return cast(Tensor, _FusedMlp.apply(x, *weights))  # type: ignore[no-untyped-call]
+        if not (self.records and may_fuse(x)):
+            return self.plain(x)
+        return run_recorded(
+            lambda tape: [self.record(tape, tape.leaf(x))], lambda: [self.plain(x)]
+        )[0]
+
+    def record(self, tape: Tape, x: Var) -> Var:
+        """Do the same on a tape."""
+        layers = cast(Iterable[nn.Linear], self.layers)
+        return tanh_mlp(tape, x, [(layer.weight, layer.bias) for layer in layers])
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Do the same with ordinary operations."""
         for index, layer in enumerate(self.layers):
             x = layer(x if index == 0 else self._activation(x))
         return x

@@ -51,11 +51,7 @@ def _one_factor(logits: Tensor | None, what: str) -> Tensor:
 
 
 def pack_allowed(
-    symbols: Tensor,
-    layout: FactorLayout,
-    restriction: Tensor,
-    shape: torch.Size,
-    d_linear: int | None,
+    symbols: Tensor, layout: FactorLayout, restriction: Tensor, d_linear: int | None
 ) -> Tensor:
     """Lay the masks of the factors side by side.
 
@@ -67,29 +63,60 @@ def pack_allowed(
         Which factors there are.
     restriction
         i64 [b]: 0 any decision, 1 must go on (only 2), 2 must decide (0 or 1).
-    shape
-        Of the packed logits: (b, F, width).
     d_linear
         Size of the linear message space.
 
     Returns
     -------
     Tensor
-        bool [b, F, width].
+        bool [b, F, max(S, 3, d)], as the packed logits.
     """
-    size = (shape[0], len(layout.channels), layout.message_size, symbols.shape[-1])
-    said = symbols.expand(size).flatten(1, 2)
-    if said.shape[1:] == shape[1:]:
+    b, num_symbols = len(restriction), symbols.shape[-1]
+    said = symbols.expand(b, len(layout.channels), layout.message_size, num_symbols).flatten(1, 2)
+    if not (layout.decides or layout.linear):
         return said
-    allowed = torch.zeros(shape, dtype=torch.bool, device=symbols.device)
-    allowed[:, : layout.num_message_factors, : said.shape[-1]] = said
+    width = max(num_symbols, NUM_DECISIONS * layout.decides, (d_linear or 0) * layout.linear)
+    factors = layout.num_message_factors + layout.decides + layout.linear
+    allowed = torch.zeros((b, factors, width), dtype=torch.bool, device=symbols.device)
+    allowed[:, : layout.num_message_factors, :num_symbols] = said
     if layout.decides:
         at = layout.decision_index
         allowed[:, at, :2] = (restriction != 1).unsqueeze(-1)
         allowed[:, at, 2] = restriction != 2
-    if d_linear is not None:
+    if layout.linear:
         allowed[:, layout.linear_index, :d_linear] = True
     return allowed
+
+
+def pack_counts(
+    active: Tensor, can_decide: Tensor, layout: FactorLayout, writes: Tensor | None
+) -> Tensor:
+    """Say which factors an agent really acts on.
+
+    Parameters
+    ----------
+    active
+        Channels that it is active in, bool [b, C].
+    can_decide
+        Whether it decides, bool [b].
+    layout
+        Which factors there are.
+    writes
+        The channels that it may ever write to [K]; None stands for all.
+
+    Returns
+    -------
+    Tensor
+        bool [b, F].
+    """
+    if writes is not None:
+        active = active.index_select(1, writes)
+    counts = [active.repeat_interleave(layout.message_size, dim=1)]
+    if layout.decides:
+        counts.append(can_decide.unsqueeze(1))
+    if layout.linear:
+        counts.append(active.any(1, keepdim=True))
+    return torch.cat(counts, dim=1) if len(counts) > 1 else counts[0]
 
 
 def unpack_logits(dist: MultiAgentDistribution, symbols: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor, nn
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 Prepared = dict[str, Tensor]
 """A scenario's data made ready for the bodies: tensors with the same leading dimension."""
+
+
+class Digest(Protocol):
+    """What a body makes of its input without weights."""
+
+    def take(self, rows: Tensor, /) -> Digest:
+        """Take rows [r]."""
 
 
 @dataclass
@@ -44,6 +51,8 @@ class AgentInput:
         What no message changes, if the body has given it for these rows before.
     generator
         Where the body's noise comes from; None stands for torch's global generator.
+    digest
+        What the body has made of these rows before, if it has; see :meth:`AgentBody.digest`.
     """
 
     round: Tensor
@@ -53,6 +62,24 @@ class AgentInput:
     linear_history: Tensor | None = None
     invariant: Tensor | None = None
     generator: torch.Generator | None = None
+    digest: Digest | None = None
+
+    def take(self, rows: Tensor) -> AgentInput:
+        """Take rows [r]."""
+
+        def of(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.index_select(0, rows)
+
+        return AgentInput(
+            round=self.round.index_select(0, rows),
+            history=self.history.index_select(0, rows),
+            message=self.message.index_select(0, rows),
+            data={key: value.index_select(0, rows) for key, value in self.data.items()},
+            linear_history=of(self.linear_history),
+            invariant=of(self.invariant),
+            generator=self.generator,
+            digest=None if self.digest is None else self.digest.take(rows),
+        )
 
 
 @dataclass
@@ -115,6 +142,13 @@ class AgentBody(AgentPart, ABC):
         -------
         Tensor or None
             [b, ...]; None where nothing is worth keeping.
+        """
+        return None
+
+    def digest(self, inputs: AgentInput) -> Digest | None:
+        """Compute what does not depend on weights, for rows that are represented several times.
+
+        None where nothing is worth keeping.
         """
         return None
 

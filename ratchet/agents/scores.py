@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from ratchet.agents.fused import differentiable_gradients, may_fuse
+from ratchet.agents.fused import may_fuse
+from ratchet.agents.tape import Tape, Var, run_recorded
 
 MASKED_LOGIT = -1e9
 """Stands for minus infinity where gradients flow: its probability is exactly 0 in f32."""
@@ -39,45 +40,41 @@ def log_prob_and_entropy(
     tuple[Tensor, Tensor]
         Both f32 [b].
     """
-    if may_fuse(logits):
-        scores = _Scores.apply(logits, allowed, weights, actions)  # type: ignore[no-untyped-call]
-        return cast(tuple[Tensor, Tensor], scores.unbind(1))
-    return _plain(logits, allowed, weights, actions).unbind(1)  # type: ignore[return-value]
+    if not may_fuse(logits):
+        return _plain(logits, allowed, weights, actions).unbind(0)  # type: ignore[return-value]
+    scores = run_recorded(
+        lambda tape: [record_scores(tape, tape.leaf(logits), allowed, weights, actions)],
+        lambda: [_plain(logits, allowed, weights, actions)],
+    )[0]
+    return cast(tuple[Tensor, Tensor], scores.unbind(0))
 
 
 def _plain(logits: Tensor, allowed: Tensor, weights: Tensor, actions: Tensor) -> Tensor:
-    """Give both, [b, 2], with ordinary operations."""
+    """Give both, [2, b], with ordinary operations."""
     log_probs = masked_log_probs(logits, allowed)
     chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
-    return (torch.stack([chosen, entropy], dim=1) * weights.unsqueeze(1)).sum(-1)
+    return (torch.stack([chosen, entropy]) * weights).sum(-1)
 
 
-class _Scores(torch.autograd.Function):
-    """The same, by d log p(a) = 1[a] - p and dH = -p (log p + H) for each factor."""
+def record_scores(
+    tape: Tape, logits: Var, allowed: Tensor, weights: Tensor, actions: Tensor
+) -> Var:
+    """Do the same on a tape: [2, b].
 
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 -- torch's context
-        logits: Tensor,
-        allowed: Tensor,
-        weights: Tensor,
-        actions: Tensor,
-    ) -> Tensor:
-        log_probs = masked_log_probs(logits, allowed)
-        probs = log_probs.exp()
-        entropy = (probs * log_probs).sum(-1).neg_()
-        ctx.save_for_backward(logits, allowed, weights, actions, log_probs, probs, entropy)
-        chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return (torch.stack([chosen, entropy], dim=1) * weights.unsqueeze(1)).sum(-1)
+    By d log p(a) = 1[a] - p and dH = -p (log p + H) for each factor.
+    """
+    log_probs = masked_log_probs(logits.value, allowed)
+    probs = log_probs.exp()
+    entropy = (probs * log_probs).sum(-1).neg_()
+    actions = actions.unsqueeze(-1)
+    chosen = log_probs.gather(-1, actions).squeeze(-1)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        logits, allowed, weights, actions, log_probs, probs, entropy = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return differentiable_gradients(_plain, (logits, allowed, weights, actions), grad)
-        per_factor = grad.unsqueeze(-1) * weights.unsqueeze(1)  # [b, 2, F]
-        of_chosen, of_entropy = per_factor.unsqueeze(-1).unbind(1)
+    def back(grad: Tensor) -> None:
+        of_chosen, of_entropy = (grad.unsqueeze(-1) * weights).unsqueeze(-1).unbind(0)
         out = (log_probs + entropy.unsqueeze(-1)).mul_(of_entropy).add_(of_chosen)
-        out.mul_(probs).neg_().scatter_add_(-1, actions.unsqueeze(-1), of_chosen)
-        return out, None, None, None
+        logits.add_grad(out.mul_(probs).neg_().scatter_add_(-1, actions, of_chosen))
+
+    result = Var((torch.stack([chosen, entropy]) * weights).sum(-1))
+    tape.record(back, result)
+    return result

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -50,15 +51,18 @@ class Turn:
     ----------
     rows
         i64 [b] into the batch; None stands for all rows.
-    shared
-        What the agent's body makes of the inputs, None without a body.
     """
 
     agent: Agent
     role: Role
     rows: Tensor | None
     inputs: AgentInput
-    shared: Representation | None
+
+    @cached_property
+    def shared(self) -> Representation | None:
+        """What the agent's body makes of the inputs, None without a body."""
+        body = self.agent.body
+        return None if body is None else body(self.inputs)
 
     def take(self, tensor: Tensor) -> Tensor:
         """Take the agent's rows of a tensor [B, ...]."""
@@ -108,7 +112,7 @@ class TurnGatherer:
         cache: RolloutCache | None,
         acting: Tensor | None = None,
     ) -> list[Turn]:
-        """Gather the turns of all agents that act somewhere, and run their bodies.
+        """Gather the turns of all agents that act somewhere.
 
         Parameters
         ----------
@@ -134,14 +138,12 @@ class TurnGatherer:
             rows = None if len(found) == len(acting) else found
             inputs = self._perceive(name, td, rows, prepared)
             inputs.generator = None if generators is None else generators[name]
-            body, shared = self.agents[name].body, None
-            if body is not None:
-                if cache is not None:
-                    inputs.invariant = _invariant(
-                        cache, name, td.get("datapoint_id"), rows, body.invariant
-                    )
-                shared = body(inputs)
-            turns.append(Turn(self.agents[name], self.roles[name], rows, inputs, shared))
+            body = self.agents[name].body
+            if body is not None and cache is not None:
+                inputs.invariant = _invariant(
+                    cache, name, td.get("datapoint_id"), rows, body.invariant
+                )
+            turns.append(Turn(self.agents[name], self.roles[name], rows, inputs))
         return turns
 
     def _perceive(

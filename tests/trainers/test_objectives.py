@@ -31,11 +31,31 @@ def _batch(trainer):
 def test_a_minibatch_costs_one_pass_over_the_networks(trained):
     trainer = trained()
     calls = []
-    agents = trainer.combined_agents
-    evaluate = agents.evaluate
-    agents.evaluate = lambda *args, **kwargs: calls.append(1) or evaluate(*args, **kwargs)
+    for name, agent in trainer.combined_agents.agents.items():
+
+        def counted(*args, name=name, record=agent.body.record):
+            calls.append(name)
+            return record(*args)
+
+        agent.body.record = counted
     trainer.components.loss_module(_batch(trainer))
-    assert calls == [1]
+    assert sorted(calls) == sorted(trainer.combined_agents.agent_names)
+
+
+def test_what_is_remembered_of_frames_changes_no_loss(trained):
+    trainer = trained()
+    batch, loss = _batch(trainer), trainer.components.loss_module
+    params = list(trainer.combined_agents.parameters())
+
+    def gradients():
+        total = total_loss(loss(batch))
+        return torch.autograd.grad(total, params, allow_unused=True)
+
+    expected = gradients()
+    with trainer.combined_agents.remembering(trainer.components.replay_buffer.frames):
+        found = gradients()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_minibatches_cover_every_frame_once_an_epoch(trained):

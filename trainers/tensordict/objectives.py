@@ -110,14 +110,22 @@ class Objective(nn.Module, ABC):
         agents: ActorCritic = self.actor_network.combined_agents  # type: ignore[assignment]
         return agents
 
-    def evaluate(self, tensordict: TensorDictBase) -> Evaluation:
+    def evaluate(self, tensordict: TensorDictBase, *, as_stored: bool = False) -> Evaluation:
         """Evaluate the actions in frames ``[B]`` with gradients, policy and value in one pass.
 
         Agents that do not learn in this iteration are left out.
+
+        Parameters
+        ----------
+        tensordict
+            The frames.
+        as_stored
+            Whether they are as the replay buffer gave them, so that what agents remember of them
+            holds; :attr:`in_keys` needs :data:`INDEX` then.
         """
-        out = self.combined_agents.evaluate(tensordict, agents=self.learning_agents)
-        agents = out.get("agents")
-        return Evaluation(agents.get("log_prob"), agents.get("entropy"), agents.get("value"))
+        agents = self.combined_agents
+        score = agents.score_remembered if as_stored else agents.score
+        return Evaluation(*score(tensordict, agents=self.learning_agents))
 
     def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
         """Say whose frames are learned from: bool ``[B, A]``.
@@ -130,9 +138,8 @@ class Objective(nn.Module, ABC):
             mask = acting_mask(tensordict)
         if self.learning_agents is None:
             return mask
-        names = self.combined_agents.agent_names
-        learning = torch.tensor([name in self.learning_agents for name in names])
-        return mask & learning.to(mask.device)
+        learning = [name in self.learning_agents for name in self.combined_agents.agent_names]
+        return mask if all(learning) else mask & torch.tensor(learning, device=mask.device)
 
     def select_agents(self, names: Sequence[str] | None) -> None:
         """Say which agents learn in the iteration that begins; everybody if None."""
@@ -159,4 +166,6 @@ def total_loss(losses: TensorDictBase) -> Tensor:
             f"the objective returned {sorted(map(str, losses.keys()))}, expected a name that"
             " begins with 'loss_'."
         )
-    return torch.stack([part.sum() for part in parts]).sum()
+    first, *others = (part.sum() if part.dim() else part for part in parts)
+    total: Tensor = sum(others, first)
+    return total

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
+from ratchet.agents.actor_critic import INDEX
 from ratchet.errors import StateError
 from trainers.tensordict.value_estimators import Key
 
@@ -57,17 +59,28 @@ class ReplayBuffer:
     ) -> Iterator[TensorDictBase]:
         """Give every frame once, in minibatches of sizes that differ by at most one.
 
+        The frames are shuffled as a whole, so that minibatches are views.
+
         Parameters
         ----------
         generator
             Shuffles.
         keys
-            Which keys to give; all by default.
+            Which keys to give; all by default. :data:`INDEX` is the place among all frames.
         """
         frames = self.frames
         if keys is not None:
             frames = frames.select(*keys, strict=False)
         count = math.ceil(len(self) / self.minibatch_size)
-        order = torch.randperm(len(self), generator=generator).to(frames.device)
-        for indices in order.tensor_split(count):
-            yield frames[indices]
+        order = torch.randperm(len(self), generator=generator)
+        sizes = [len(part) for part in order.tensor_split(count)]
+        order = order.to(_device(frames))
+        frames = frames[order]
+        if keys is not None and INDEX in keys:
+            frames.set(INDEX, order)
+        yield from frames.split(sizes)
+
+
+def _device(frames: TensorDictBase) -> torch.device:
+    leaf: Tensor = next(iter(frames.values(include_nested=True, leaves_only=True)))
+    return leaf.device

@@ -16,9 +16,14 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
+from ratchet.agents.fused import may_fuse
 from ratchet.agents.layers import Initializer
+from ratchet.agents.operations import batch_norm, concatenate, layer_norm, linear
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
-from ratchet.scenarios.graph_isomorphism.gin import GinStack
+from ratchet.agents.recording import RecordedRepresentation, represent
+from ratchet.agents.tape import Tape, Var, run_recorded
+from ratchet.scenarios.graph_isomorphism import body_operations as operations
+from ratchet.scenarios.graph_isomorphism.gin import GinStack, Seeds
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,
     TransformerStack,
@@ -154,6 +159,44 @@ class GraphIsomorphismBody(AgentBody):
 
     def forward(self, inputs: AgentInput) -> Representation:
         """Represent b conversations over b graph pairs."""
+        return represent(self, inputs)
+
+    @property
+    def records(self) -> bool:
+        """Whether it can be recorded on a tape: with tanh, without dropout and noise."""
+        is_noisy = self.noise_sigma and self.training
+        return self.gnn.records and self.transformer.records and not is_noisy
+
+    def record(self, tape: Tape, inputs: AgentInput) -> RecordedRepresentation:
+        """Do the same on a tape."""
+        nodes = self._record_nodes(tape, inputs)
+        weight = inputs.data["node_weight"]
+        pooled = operations.sum_nodes(tape, nodes, weight)
+        norm = self.pooled_norm
+        if norm is not None:
+            pooled = batch_norm(tape, pooled, norm.weight, norm.bias, norm.eps)
+        pairs = operations.make_pairs(tape, pooled, invariant=self.pair_invariant)
+        pairs = linear(tape, pairs, self.pooled_in.weight)
+        symbols = linear(tape, nodes, self.node_in.weight, self.node_flag)
+        mask, heard = inputs.data["attention_mask"], None
+        if self.linear_in is not None and inputs.linear_history is not None:
+            history = Var(inputs.linear_history.flatten(1), needs_grad=False)
+            heard = linear(tape, history, self.linear_in.weight, self.linear_in.bias)
+            mask = _with_heard(mask)
+        tokens = operations.lay_tokens(tape, heard, pairs, self.pooled_flags, symbols)
+        tokens = self.transformer.record(tape, tokens, mask)
+        out_norm = self.out_norm
+        tokens = layer_norm(tape, tokens, out_norm.weight, out_norm.bias, out_norm.eps)
+        num_pooled = NUM_GRAPHS + (heard is not None)
+        whole, symbols = operations.split_tokens(tape, tokens, num_pooled)
+        return RecordedRepresentation(
+            whole=None if self.whole_out is None else _readout(tape, whole, self.whole_out),
+            symbols=None if self.node_out is None else _readout(tape, symbols, self.node_out),
+            symbol_weight=weight.flatten(1),
+        )
+
+    def plain(self, inputs: AgentInput) -> Representation:
+        """Do the same with ordinary operations."""
         nodes = self._run_gnn(inputs)  # [2b, n, D]
         weight = inputs.data["node_weight"]
         pooled = self._pool(nodes, weight, inputs.generator)  # [b, 2, D]
@@ -167,9 +210,7 @@ class GraphIsomorphismBody(AgentBody):
         if self.linear_in is not None and inputs.linear_history is not None:
             heard = self.linear_in(inputs.linear_history.flatten(1))
             tokens.insert(0, heard.unsqueeze(1))
-            # Everything attends to it, and it attends to what the pooled tokens attend to.
-            mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
-            mask[:, 1:, 0] = mask[:, 1:, 1]
+            mask = _with_heard(mask)
             num_pooled += 1
         x = self.transformer(torch.cat(tokens, dim=1), mask)
         norm = self.out_norm
@@ -186,9 +227,47 @@ class GraphIsomorphismBody(AgentBody):
         if self.copies == 1:
             return None
         b, _, n = data["node_weight"].shape
+        adjacency = data["adjacency"]
+        if self.gnn.records and may_fuse(adjacency):
+            seeds = Seeds.of(None, adjacency, bare_copy=True, share=False)
+            encoder = self.encoder.weight[:, :0], self.first_features
+            (run,) = run_recorded(
+                lambda tape: [self.gnn.record(tape, seeds, encoder, adjacency)],
+                lambda: [self._plain_invariant(data)],
+            )
+        else:
+            run = self._plain_invariant(data)
+        return run.view(b, NUM_GRAPHS, n, -1)
+
+    def digest(self, inputs: AgentInput) -> Seeds:
+        """Find out what each node sums in the first layer of the GNN."""
+        return self._seeds(inputs, share=True)
+
+    def _seeds(self, inputs: AgentInput, *, share: bool) -> Seeds:
+        history, adjacency = inputs.history, inputs.data["adjacency"]
+        b, _, n, _ = adjacency.shape
+        said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
+        has_bare_copy = self.copies == 2 and inputs.invariant is None
+        return Seeds.of(said, adjacency, bare_copy=has_bare_copy, share=share)
+
+    def _record_nodes(self, tape: Tape, inputs: AgentInput) -> Var:
+        """Give node features [2b, n, copies · d]; the dual's come last."""
+        seeds = inputs.digest
+        if not isinstance(seeds, Seeds):
+            seeds = self._seeds(inputs, share=False)
+        encoder = self.encoder.weight, self.first_features
+        nodes = self.gnn.record(tape, seeds, encoder, inputs.data["adjacency"])
+        if inputs.invariant is not None:
+            nodes = concatenate(tape, [nodes, inputs.invariant.flatten(0, 1)], dim=-1)
+        if self.digits is not None:
+            nodes = operations.round_digits(tape, nodes, self.digits)
+        return nodes
+
+    def _plain_invariant(self, data: Prepared) -> Tensor:
+        b, _, n = data["node_weight"].shape
         nodes = self.first_features.expand(b * NUM_GRAPHS, n, 1, -1)
         run: Tensor = self.gnn(nodes, data["adjacency"].flatten(0, 1))
-        return run.view(b, NUM_GRAPHS, n, -1)
+        return run.view(b * NUM_GRAPHS, n, -1)
 
     def _run_gnn(self, inputs: AgentInput) -> Tensor:
         """Give node features [2b, n, copies · d]; the dual's come last."""
@@ -224,6 +303,17 @@ class GraphIsomorphismBody(AgentBody):
             return pooled
         first, second = pooled.unbind(1)
         return torch.stack([(first + second) * 0.5, (first - second).abs() * 0.5], dim=1)
+
+
+def _readout(tape: Tape, x: Var, layer: nn.Linear) -> Var:
+    return linear(tape, x, layer.weight, layer.bias)
+
+
+def _with_heard(mask: Tensor) -> Tensor:
+    """Put a token first that everything attends to, and that attends to what pooled tokens do."""
+    mask = F.pad(mask, (1, 0, 1, 0), value=1.0)
+    mask[:, 1:, 0] = mask[:, 1:, 1]
+    return mask
 
 
 def _build_transformer(

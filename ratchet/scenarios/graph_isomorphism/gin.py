@@ -8,14 +8,78 @@ d features, h hidden features, L layers.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.fused import differentiable_gradients, may_fuse
-from ratchet.agents.layers import Activation, Initializer, activation, fast_tanh
+from ratchet.agents.layers import Initializer, activation
+from ratchet.agents.tape import Tape, Var
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What nodes sum over themselves and their neighbours before anything is learned.
+
+    The first layer's sum of encoded features, Σ (W x + b) over a node and its neighbours, is
+    W Σx + b · (their number): the sums do not depend on weights, and many nodes have the same
+    ones. So the first layer is computed once for each different sum.
+
+    Attributes
+    ----------
+    sums
+        f32 [U, F + 1]: different sums of features, and over how many nodes they go.
+    index
+        i64 [b, 2, n, c]: which of them is each node's, in each copy of the features.
+    """
+
+    sums: Tensor
+    index: Tensor
+
+    @classmethod
+    def of(
+        cls, features: Tensor | None, adjacency: Tensor, *, bare_copy: bool, share: bool
+    ) -> Seeds:
+        """Sum features.
+
+        Parameters
+        ----------
+        features
+            f32 [b, 2, n, F]; None to have the bare copy alone, of F = 0 features.
+        adjacency
+            f32 [b, 2, n, n], with self-loops.
+        bare_copy
+            Whether there is a (further) copy of the nodes whose features are zero.
+        share
+            Whether to find out which sums are the same: worth it for what is used several times.
+        """
+        b, graphs, n, _ = adjacency.shape
+        degree = adjacency.sum(-1)  # [b, 2, n]
+        tables, indices = [], []
+        width = 0 if features is None else features.shape[-1]
+        if features is not None:
+            summed = torch.matmul(adjacency, features)
+            table = torch.cat([summed, degree.unsqueeze(-1)], dim=-1).flatten(0, 2)
+            index = torch.arange(len(table), device=table.device)
+            if share:
+                table, index = _unique_rows(table)
+            tables.append(table)
+            indices.append(index.view(b, graphs, n))
+        if bare_copy:
+            bare = adjacency.new_zeros(n + 1, width + 1)
+            bare[:, -1] = torch.arange(n + 1, device=adjacency.device)
+            indices.append(degree.to(torch.int64) + sum(map(len, tables)))
+            tables.append(bare)
+        return cls(torch.cat(tables), torch.stack(indices, dim=-1))
+
+    def take(self, rows: Tensor) -> Seeds:
+        """Take rows [r] of the b pairs."""
+        index = self.index.index_select(0, rows)
+        if 2 * len(self.sums) <= index.numel():
+            return Seeds(self.sums, index)
+        every = torch.arange(index.numel(), device=index.device)
+        return Seeds(self.sums.index_select(0, index.flatten()), every.view(index.shape))
 
 
 class GinStack(nn.Module):
@@ -26,7 +90,7 @@ class GinStack(nn.Module):
     num_layers, d_model, d_mlp
         L, d, h.
     activation_name
-        Between the MLPs' layers; with tanh a fused operation is used.
+        Between the MLPs' layers; with tanh the stack can be recorded on a tape.
     init
         Where weights come from.
     """
@@ -44,7 +108,7 @@ class GinStack(nn.Module):
         self.in_weight, self.in_bias = init.stacked_linear(num_layers, d_model, d_mlp)
         self.out_weight, self.out_bias = init.stacked_linear(num_layers, d_mlp, d_model)
         self._activation = activation(activation_name)
-        self._fuses = activation_name == "tanh"
+        self.records = activation_name == "tanh"
 
     def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
         """Pass messages L times.
@@ -57,80 +121,109 @@ class GinStack(nn.Module):
             f32 [g, n, n], symmetric, with self-loops. Absent nodes have none, so that nothing of
             theirs is ever read; their own features are meaningless.
         """
+        for layer in range(len(self.in_weight)):
+            summed = torch.bmm(adjacency, nodes.flatten(2)).view(nodes.shape)
+            hidden = F.linear(summed, self.in_weight[layer], self.in_bias[layer])
+            nodes = F.linear(self._activation(hidden), self.out_weight[layer], self.out_bias[layer])
+        return nodes
+
+    def record(
+        self, tape: Tape, seeds: Seeds, encoder: tuple[Tensor, Tensor], adjacency: Tensor
+    ) -> Var:
+        """Encode the nodes' features and pass messages L times, on a tape; tanh only.
+
+        Parameters
+        ----------
+        seeds
+            What each node sums in the first layer.
+        encoder
+            Weight [d, F] and bias [d] of the linear layer that makes node features.
+        adjacency
+            f32 [b, 2, n, n], as above.
+
+        Returns
+        -------
+        Var
+            f32 [2b, n, c · d].
+        """
         weights = (self.in_weight, self.in_bias, self.out_weight, self.out_bias)
-        if self._fuses and may_fuse(nodes):
-            return cast(Tensor, _FusedGin.apply(nodes, adjacency, *weights))  # type: ignore[no-untyped-call]
-        return _plain_gin(nodes, adjacency, *weights, self._activation)
+        return _record_gin(tape, seeds, encoder, adjacency, weights)
 
 
-def _plain_gin(
-    nodes: Tensor,
+def _record_gin(
+    tape: Tape,
+    seeds: Seeds,
+    encoder: tuple[Tensor, Tensor],
     adjacency: Tensor,
-    in_weight: Tensor,
-    in_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-    activate: Activation = fast_tanh,
-) -> Tensor:
-    for layer in range(len(in_weight)):
-        summed = torch.bmm(adjacency, nodes.flatten(2)).view(nodes.shape)
-        hidden = activate(F.linear(summed, in_weight[layer], in_bias[layer]))
-        nodes = F.linear(hidden, out_weight[layer], out_bias[layer])
-    return nodes
+    weights: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> Var:
+    """Run a stack with tanh(x) = 2σ(2x) − 1, whose factors and shift go into the weights."""
+    leaves = [tape.leaf(tensor) for tensor in (*encoder, *weights)]
+    in_weight, in_bias, out_weight, out_bias = weights
+    (b, graphs, n, c), d = seeds.index.shape, in_weight.shape[2]
+    g = b * graphs
+    adjacency = adjacency.flatten(0, 1)
+    in_double, out_double = in_weight * 2, out_weight * 2
+    shifted = out_bias - out_weight.sum(2)
+    folded_layers = [in_double.mT, in_bias * 2, out_double.mT, shifted]
+    encode = torch.cat([encoder[0], encoder[1].unsqueeze(1)], dim=1).t()  # [F + 1, d]
+    picked = seeds.index.view(-1)
+    x, kept = seeds.sums, []
+    for layer, (w_in, b_in, w_out, b_out) in enumerate(
+        zip(*(w.unbind(0) for w in folded_layers), strict=True)
+    ):
+        summed = x.mm(encode) if layer == 0 else torch.bmm(adjacency, x).view(-1, d)
+        hidden = torch.addmm(b_in, summed, w_in).sigmoid_()
+        x = torch.addmm(b_out, hidden, w_out)
+        if layer == 0:
+            x = x.index_select(0, picked)
+        x = x.view(g, n, c * d)
+        kept.append((summed, hidden))
 
-
-class _FusedGin(torch.autograd.Function):
-    """The same with tanh(x) = 2σ(2x) − 1, whose factors and shift go into the weights."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 -- torch's context
-        nodes: Tensor,
-        adjacency: Tensor,
-        in_weight: Tensor,
-        in_bias: Tensor,
-        out_weight: Tensor,
-        out_bias: Tensor,
-    ) -> Tensor:
-        g, n, c, d = nodes.shape
-        kept = []
-        x = nodes.reshape(g, n, c * d)
-        folded = (
-            (in_weight * 2).mT,
-            in_bias * 2,
-            (out_weight * 2).mT,
-            out_bias - out_weight.sum(2),
-        )
-        for w_in, b_in, w_out, b_out in zip(*(w.unbind(0) for w in folded), strict=True):
-            summed = torch.bmm(adjacency, x).view(-1, d)
-            hidden = torch.addmm(b_in, summed, w_in).sigmoid_()
-            x = torch.addmm(b_out, hidden, w_out).view(g, n, c * d)
-            kept += [summed, hidden]
-        ctx.save_for_backward(nodes, adjacency, in_weight, in_bias, out_weight, out_bias, *kept)
-        return x.view(g, n, c, d)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        inputs, kept = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
-        if torch.is_grad_enabled():
-            return differentiable_gradients(_plain_gin, inputs, grad)
-        nodes, adjacency, in_weight, in_bias, out_weight, out_bias = inputs
-        g, n, c, d = nodes.shape
-        in_double, out_double = in_weight * 2, out_weight * 2
+    def back(grad: Tensor) -> None:
         d_in, d_in_bias = torch.empty_like(in_weight), torch.empty_like(in_bias)
         d_out, d_out_bias = torch.empty_like(out_weight), torch.empty_like(out_bias)
-        transposed = adjacency.transpose(1, 2)
         grad = grad.reshape(-1, d)
         for layer in reversed(range(len(in_weight))):
-            summed, hidden = kept[2 * layer], kept[2 * layer + 1]
+            summed, hidden = kept[layer]
+            if layer == 0:
+                grad = _sum_by_index(grad, picked, len(seeds.sums))
             torch.sum(grad, 0, out=d_out_bias[layer])
             torch.mm(grad.t(), hidden, out=d_out[layer])
-            before = torch.mm(grad, out_double[layer])
-            before = torch.ops.aten.sigmoid_backward(before, hidden)
+            before = torch.ops.aten.sigmoid_backward(grad.mm(out_double[layer]), hidden)
             torch.sum(before, 0, out=d_in_bias[layer])
             torch.mm(before.t(), summed, out=d_in[layer])
-            d_summed = torch.mm(before, in_double[layer]).view(g, n, c * d)
-            grad = torch.bmm(transposed, d_summed).view(-1, d)
+            grad = before.mm(in_double[layer])
+            if layer:
+                # Adjacency is symmetric.
+                grad = torch.bmm(adjacency, grad.view(g, n, c * d)).view(-1, d)
+        d_encode = grad.t().mm(seeds.sums)  # [d, F + 1]
         # x = W (2σ − 1) + b: the shift makes W's gradient 2·dW − db.
         d_out.mul_(2).sub_(d_out_bias.unsqueeze(2))
-        return grad.view(nodes.shape), None, d_in.mul_(2), d_in_bias.mul_(2), d_out, d_out_bias
+        found = (d_encode[:, :-1], d_encode[:, -1], d_in.mul_(2), d_in_bias.mul_(2))
+        for leaf, one in zip(leaves, (*found, d_out, d_out_bias), strict=True):
+            leaf.add_grad(one)
+
+    result = Var(x)
+    tape.record(back, result)
+    return result
+
+
+def _unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Give different rows [U, k] of rows [r, k], and which of them each is [r].
+
+    By one number for each row, which is checked; ``torch.unique`` of whole rows is slow.
+    """
+    weights = torch.sin(torch.arange(1, rows.shape[1] + 1, device=rows.device).to(torch.float64))
+    numbers, index = torch.unique(rows.to(torch.float64) @ weights, return_inverse=True)
+    unique = rows.new_empty(len(numbers), rows.shape[1])
+    unique[index] = rows
+    if torch.equal(unique.index_select(0, index), rows):
+        return unique, index
+    unique, index = torch.unique(rows, dim=0, return_inverse=True)
+    return unique, index
+
+
+def _sum_by_index(rows: Tensor, index: Tensor, size: int) -> Tensor:
+    """Sum rows [r, d] of the same index [r]: f32 [size, d]."""
+    return rows.new_zeros(size, rows.shape[1]).index_add_(0, index, rows)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.fused import may_fuse
 from ratchet.agents.layers import Activation, Initializer, activation
-from ratchet.scenarios.graph_isomorphism.transformer_fused import fused_transformer
+from ratchet.agents.tape import Tape, Var
+from ratchet.scenarios.graph_isomorphism.transformer_fused import record_transformer
 
 EPSILON = 1e-5
 
@@ -45,7 +45,7 @@ class TransformerStack(nn.Module):
     shape
         Sizes.
     activation_name
-        Of the MLPs; with tanh and no dropout a fused operation is used.
+        Of the MLPs; with tanh and no dropout it can be recorded on a tape.
     dropout
         Probability, in training mode; drawn from torch's global generator.
     init
@@ -67,7 +67,7 @@ class TransformerStack(nn.Module):
         self.mlp_in_weight, self.mlp_in_bias = init.stacked_linear(layers, d, h)
         self.mlp_out_weight, self.mlp_out_bias = init.stacked_linear(layers, h, d)
         self._activation = activation(activation_name)
-        self._fuses = activation_name == "tanh"
+        self._is_tanh = activation_name == "tanh"
 
     def weights(self) -> tuple[Tensor, ...]:
         """Give all weights in the order in which a layer uses them."""
@@ -85,8 +85,6 @@ class TransformerStack(nn.Module):
             attends to something.
         """
         drops = bool(self.dropout) and self.training
-        if self._fuses and not drops and may_fuse(tokens):
-            return fused_transformer(tokens, mask, self.weights(), self.num_heads)
         return plain_transformer(
             tokens,
             mask,
@@ -95,6 +93,15 @@ class TransformerStack(nn.Module):
             activate=self._activation,
             drop=self._drop if drops else None,
         )
+
+    @property
+    def records(self) -> bool:
+        """Whether it can be recorded on a tape as it is: with tanh, and without dropout."""
+        return self._is_tanh and not (self.dropout and self.training)
+
+    def record(self, tape: Tape, tokens: Var, mask: Tensor) -> Var:
+        """Do the same on a tape."""
+        return record_transformer(tape, tokens, mask, self.weights(), self.num_heads)
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, training=True)

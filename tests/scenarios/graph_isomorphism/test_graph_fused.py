@@ -1,19 +1,34 @@
-"""Fused stacks against their plain versions: values, gradients, and higher derivatives."""
+"""What is recorded on tapes against plain operations: values, gradients, higher derivatives."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch.func import functional_call, grad
 
+from ratchet.agents.fused import only_plain_operations
 from ratchet.agents.layers import Initializer, fast_tanh
-from ratchet.scenarios.graph_isomorphism import gin, transformer
-from ratchet.scenarios.graph_isomorphism.gin import GinStack
+from ratchet.agents.parts import AgentInput
+from ratchet.agents.tape import run_recorded
+from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
+from ratchet.scenarios.graph_isomorphism.gin import GinStack, Seeds
+from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,
     TransformerStack,
     attention_mask,
 )
+
+B, N, ROUNDS = 7, 5, 3
+SMALL = {"num_gnn_layers": 3, "num_transformer_layers": 2, "d_gin_mlp": 8, "d_transformer_mlp": 8}
+KINDS = {
+    "dual": {},
+    "single": {"use_dual_gnn": False},
+    "bare": {"use_batch_norm": False, "use_pair_invariant_pooling": False},
+    "rounded": {"gnn_output_digits": 3},
+    "one layer": {"num_gnn_layers": 1, "num_transformer_layers": 1},
+}
 
 
 def shaken(module):
@@ -23,62 +38,81 @@ def shaken(module):
     return module
 
 
-@pytest.fixture(params=["gin", "transformer"])
-def stack(request):
-    """(module, what differs from layer to layer as first input, the other input)."""
-    init, generator = Initializer(torch.Generator().manual_seed(0)), torch.Generator()
-    if request.param == "gin":
-        module = GinStack(3, 8, 16, activation_name="tanh", init=init)
-        adjacency = (torch.rand(6, 5, 5, generator=generator) < 0.5).float().triu(1)
-        x = torch.randn(6, 5, 2, 8, generator=generator, requires_grad=True)
-        return shaken(module), x, adjacency + adjacency.mT + torch.eye(5)
-    shape = TransformerShape(d_model=8, d_mlp=16, num_heads=2, num_layers=2)
-    module = TransformerStack(shape, activation_name="tanh", dropout=0.0, init=init)
-    nodes = torch.ones(3, 2, 5, dtype=torch.bool)
-    nodes[0, :, 3:] = False
-    x = torch.randn(3, 12, 8, generator=generator, requires_grad=True)
-    return shaken(module), x, attention_mask(nodes)
+def make_inputs():
+    """Conversations over pairs of graphs of different sizes, with messages said once."""
+    generator = torch.Generator().manual_seed(0)
+    upper = (torch.rand(B, 2, N, N, generator=generator) < 0.5).triu(1)
+    mask = torch.arange(N).expand(B, 2, N) < torch.tensor([3, 4, 5, 5, 4, 3, 5])[:, None, None]
+    adjacency = (upper | upper.mT) & mask.unsqueeze(-1) & mask.unsqueeze(-2)
+    data = TensorDict({"adjacency": adjacency.to(torch.uint8), "node_mask": mask}, [B])
+    said = torch.randint(0, 2 * N, (B, ROUNDS, 1, 1), generator=generator)
+    history = torch.nn.functional.one_hot(said, 2 * N).float()
+    inputs = AgentInput(torch.arange(B), history, history[:, 0], GraphPerception().prepare(data))
+    inputs.linear_history = torch.randn(B, ROUNDS, 4, generator=generator)
+    return inputs
 
 
-@pytest.fixture
-def plain(monkeypatch):
-    """A switch that turns fusing off."""
-
-    def switch():
-        for module in (gin, transformer):
-            monkeypatch.setattr(module, "may_fuse", lambda tensor: False)
-
-    return switch
+def make_body(kind, d_linear_history=None):
+    parameters = GraphIsomorphismAgentParameters(**{**SMALL, **KINDS[kind]})
+    init = Initializer(torch.Generator().manual_seed(0))
+    return shaken(GraphIsomorphismBody(parameters, ROUNDS, 6, init, d_linear_history))
 
 
-def derivatives(module, x, other, *, second):
-    """The output and the derivatives with respect to everything."""
-    inputs = [x, *module.parameters()]
-    out = module(x, other)
-    weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
-    first = torch.autograd.grad((out * weight).sum(), inputs, create_graph=second)
+def derivatives(body, inputs, *, second):
+    """What the body makes of the input, and the derivatives with respect to its parameters."""
+    weights = list(body.parameters())
+    made = body(inputs)
+    outputs = [made.whole, made.symbols * inputs.data["node_weight"].flatten(1).unsqueeze(2)]
+    total = sum((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() for out in outputs)
+    first = torch.autograd.grad(total, weights, create_graph=second)
     if not second:
-        return out, first
-    return out, torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+        return [*outputs, *first]
+    return torch.autograd.grad(total + sum(g.square().sum() for g in first), weights)
 
 
 @pytest.mark.parametrize("second", [False, True])
-def test_fused_equals_plain(stack, plain, second):
-    module, x, other = stack
-    out, found = derivatives(module, x, other, second=second)
-    plain()
-    expected_out, expected = derivatives(module, x, other, second=second)
-    torch.testing.assert_close(out, expected_out, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recorded_body_equals_a_plain_one(kind, second):
+    linear = 12 if kind in ("single", "bare") else None
+    body, inputs = make_body(kind, linear), make_inputs()
+    found = derivatives(body, inputs, second=second)
+    with only_plain_operations():
+        expected = derivatives(body, inputs, second=second)
+    scale = max(float(tensor.detach().abs().max()) for tensor in expected)
     for one, another in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, another, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(one, another, rtol=1e-3, atol=1e-5 * scale)
 
 
-def test_functional_transforms_and_forward_mode_fall_back_to_plain(stack):
-    module, x, other = stack
-    weights = dict(module.named_parameters())
+@pytest.mark.parametrize("kind", ["dual", "single"])
+def test_what_is_digested_and_taken_row_by_row_changes_nothing(kind):
+    body, inputs = make_body(kind), make_inputs()
+    twice = torch.arange(2 * B) % B  # enough rows that sums are shared
+    rows = torch.tensor([4, 1, 1, 6])
+    for which in (twice, rows):
+        expected = derivatives(body, inputs.take(which), second=False)
+        inputs.digest = body.digest(inputs)
+        found = derivatives(body, inputs.take(which), second=False)
+        inputs.digest = None
+        for one, another in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, another, rtol=1e-3, atol=1e-3)
+
+
+def test_sums_that_are_the_same_are_computed_once():
+    adjacency = make_inputs().data["adjacency"]
+    features = torch.zeros(B, 2, N, ROUNDS)
+    seeds = Seeds.of(features, adjacency, bare_copy=False, share=True)
+    degrees = adjacency.sum(-1).flatten()
+    assert len(seeds.sums) == len(degrees.unique())
+    assert torch.equal(seeds.sums[seeds.index.flatten(), -1], degrees)
+
+
+def test_functional_transforms_and_forward_mode_fall_back_to_plain():
+    body, inputs = make_body("dual"), make_inputs()
+    weights = dict(body.named_parameters())
 
     def loss(parameters):
-        return functional_call(module, parameters, (x, other)).square().sum()
+        made = functional_call(body, parameters, (inputs,))
+        return made.whole.square().sum() + made.symbols.square().sum()
 
     found = grad(loss)(weights)
     expected = torch.autograd.grad(loss(weights), list(weights.values()))
@@ -89,10 +123,42 @@ def test_functional_transforms_and_forward_mode_fall_back_to_plain(stack):
     torch.testing.assert_close(slope, sum(g.sum() for g in expected), rtol=1e-3, atol=1e-2)
 
 
-def test_scores_far_beyond_the_cut_stay_finite(stack):
-    module, x, other = stack
-    out = module(x * 0 + 1e4 * x.detach(), other)
+def test_scores_far_beyond_the_cut_stay_finite():
+    init = Initializer(torch.Generator().manual_seed(0))
+    shape = TransformerShape(d_model=8, d_mlp=16, num_heads=2, num_layers=2)
+    stack = TransformerStack(shape, activation_name="tanh", dropout=0.0, init=init)
+    stack.qkv_weight.data *= 1e3
+    tokens = torch.randn(3, 12, 8)
+    mask = attention_mask(torch.ones(3, 2, 5, dtype=torch.bool))
+    (out,) = run_recorded(
+        lambda tape: [stack.record(tape, tape.leaf(tokens), mask)], lambda: [stack(tokens, mask)]
+    )
+    out.square().sum().backward()
     assert out.isfinite().all()
+    assert all(weight.grad.isfinite().all() for weight in stack.parameters())
+
+
+def test_a_stack_of_gnn_layers_equals_its_plain_version():
+    init, inputs = Initializer(torch.Generator().manual_seed(0)), make_inputs()
+    stack, encoder = (
+        shaken(GinStack(3, 8, 16, activation_name="tanh", init=init)),
+        init.linear(4, 8),
+    )
+    adjacency = inputs.data["adjacency"]
+    features = torch.randn(B, 2, N, 4)
+    seeds = Seeds.of(features, adjacency, bare_copy=True, share=True)
+    weights = [*stack.parameters(), *encoder.parameters()]
+    (found,) = run_recorded(
+        lambda tape: [stack.record(tape, seeds, (encoder.weight, encoder.bias), adjacency)],
+        lambda: [],
+    )
+    copies = torch.stack([features, torch.zeros_like(features)], dim=3).flatten(0, 1)
+    expected = stack(encoder(copies), adjacency.flatten(0, 1)).flatten(2)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    ways = torch.linspace(-1, 1, found.numel()).view(found.shape)
+    one, other = (torch.autograd.grad((out * ways).sum(), weights) for out in (found, expected))
+    for mine, plain in zip(one, other, strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)
 
 
 def test_fast_tanh_is_tanh_with_its_derivatives():

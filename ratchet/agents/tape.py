@@ -1,0 +1,161 @@
+"""Hand-written reverse-mode differentiation: coarse operations on a tape, one node for autograd.
+
+Autograd records every operation on every tensor, which for small networks costs as much as the
+arithmetic. Here an operation as large as a stack of layers adds one step to a :class:`Tape`, and
+autograd sees the whole tape as one operation. Beside each there is a plain version, made of
+ordinary operations; :mod:`ratchet.agents.fused` says when which is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+BackwardStep = Callable[..., None]
+
+
+class Var:
+    """A value on a tape and, on the way back, the gradient with respect to it.
+
+    ``needs_grad`` is false for constants; operations may spare themselves the gradient then.
+    """
+
+    __slots__ = ("grad", "needs_grad", "value")
+
+    def __init__(self, value: Tensor, *, needs_grad: bool = True) -> None:
+        self.value = value
+        self.needs_grad = needs_grad
+        self.grad: Tensor | None = None
+
+    def add_grad(self, grad: Tensor) -> None:
+        """Add to the gradient; ``grad`` is not changed."""
+        self.grad = grad if self.grad is None else self.grad + grad
+
+    def pop_grad(self) -> Tensor | None:
+        """Give the gradient and forget it."""
+        grad, self.grad = self.grad, None
+        return grad
+
+
+class Tape:
+    """Operations in order, each with how to go back through it.
+
+    Parameters
+    ----------
+    keeps
+        Whether anybody will go back; otherwise nothing is kept.
+    """
+
+    def __init__(self, *, keeps: bool) -> None:
+        self._keeps = keeps
+        self._leaves: dict[int, tuple[Tensor, Var]] = {}
+        self._steps: list[tuple[tuple[Var, ...], BackwardStep]] = []
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        """The tensors that gradients are computed of."""
+        return [tensor for tensor, _ in self._leaves.values()]
+
+    def leaf(self, tensor: Tensor) -> Var:
+        """Give the variable of a parameter (or another input that gradients are wanted of)."""
+        known = self._leaves.get(id(tensor))
+        if known is None:
+            var = Var(tensor, needs_grad=tensor.requires_grad)
+            known = self._leaves[id(tensor)] = (tensor, var)
+        return known[1]
+
+    def record(self, back: BackwardStep, *outputs: Var) -> None:
+        """Keep a step.
+
+        Parameters
+        ----------
+        back
+            Called with the gradients of ``outputs`` (None for one that nobody used, if there are
+            several), it adds to those of the operation's inputs. It changes nothing it has kept,
+            so that one can go back twice.
+        outputs
+            What the operation has made.
+        """
+        if self._keeps:
+            self._steps.append((outputs, back))
+
+    def go_back(self) -> list[Tensor | None]:
+        """Go back from gradients put into variables; give those of :attr:`leaves`."""
+        for outputs, back in reversed(self._steps):
+            grads = [output.pop_grad() for output in outputs]
+            if any(grad is not None for grad in grads):
+                back(*grads)
+        return [var.pop_grad() for _, var in self._leaves.values()]
+
+
+def run_recorded(
+    record: Callable[[Tape], Sequence[Var]], plain: Callable[[], Sequence[Tensor]]
+) -> tuple[Tensor, ...]:
+    """Run operations on a tape, and let autograd see them as one.
+
+    Parameters
+    ----------
+    record
+        Runs them and gives the variables that come out.
+    plain
+        Computes the same with ordinary operations; called if gradients are to be differentiated
+        again.
+    """
+    keeps = torch.is_grad_enabled()
+    with torch.no_grad():
+        tape = Tape(keeps=keeps)
+        outputs = record(tape)
+    if not keeps:
+        return tuple(output.value for output in outputs)
+    return cast(
+        tuple[Tensor, ...],
+        _Recorded.apply(tape, outputs, plain, *tape.leaves),  # type: ignore[no-untyped-call]
+    )
+
+
+class _Recorded(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 -- torch's context
+        tape: Tape,
+        outputs: Sequence[Var],
+        plain: Callable[[], Sequence[Tensor]],
+        *leaves: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.tape, ctx.outputs, ctx.plain = tape, outputs, plain
+        ctx.save_for_backward(*leaves)  # notices leaves that change before the way back
+        ctx.set_materialize_grads(False)
+        # Without detach, outputs would hold the context, and the context the outputs.
+        return tuple(output.value.detach() for output in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        leaves = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return None, None, None, *_differentiable_gradients(ctx.plain, leaves, grads)
+        for output, grad in zip(ctx.outputs, grads, strict=True):
+            output.grad = grad
+        return None, None, None, *ctx.tape.go_back()
+
+
+def _differentiable_gradients(
+    plain: Callable[[], Sequence[Tensor]], leaves: Sequence[Tensor], grads: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Compute the leaves' gradients by the plain version, so that they can be differentiated."""
+    with torch.enable_grad():
+        outputs = plain()
+    given = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if grad is not None]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(
+        torch.autograd.grad(
+            [out for out, _ in given],
+            wanted,
+            [grad for _, grad in given],
+            create_graph=True,
+            allow_unused=True,
+        )
+    )
+    return [next(found) if leaf.requires_grad else None for leaf in leaves]
