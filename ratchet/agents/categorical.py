@@ -23,11 +23,15 @@ def categorical_scores(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]
     Returns
     -------
     tuple[Tensor, Tensor]
-        Both f32 [B]; entropies in nats.
+        Both f32 [B, 1]; entropies in nats.
     """
+    if not torch.is_grad_enabled():
+        log_probs = torch.log_softmax(logits, -1)
+        return log_probs.gather(-1, actions), _entropy(log_probs, log_probs.exp())
     if may_fuse(logits):
         return cast(tuple[Tensor, Tensor], _Scores.apply(logits, actions))  # type: ignore[no-untyped-call]
-    return _plain(logits, actions).unbind(-1)  # type: ignore[return-value]
+    chosen, entropy = torch.split(_plain(logits, actions), 1, -1)
+    return chosen, entropy
 
 
 def _plain(logits: Tensor, actions: Tensor) -> Tensor:
@@ -35,6 +39,10 @@ def _plain(logits: Tensor, actions: Tensor) -> Tensor:
     log_probs = torch.log_softmax(logits, -1)
     entropy = -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
     return torch.cat([log_probs.gather(-1, actions), entropy], -1)
+
+
+def _entropy(log_probs: Tensor, probs: Tensor) -> Tensor:
+    return (probs * log_probs).sum(-1, keepdim=True).neg_()
 
 
 class _Scores(torch.autograd.Function):
@@ -48,9 +56,9 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         log_probs = torch.log_softmax(logits, -1)
         probs = log_probs.exp()
-        entropy = (probs * log_probs).sum(-1).neg_()
+        entropy = _entropy(log_probs, probs)
         ctx.save_for_backward(logits, actions, log_probs, probs, entropy)
-        return log_probs.gather(-1, actions).squeeze(-1), entropy
+        return log_probs.gather(-1, actions), entropy
 
     @staticmethod
     def backward(
@@ -60,8 +68,7 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor | None, None]:
         logits, actions, log_probs, probs, entropy = ctx.saved_tensors
         if torch.is_grad_enabled():
-            grad = torch.stack([of_chosen, of_entropy], -1)
+            grad = torch.cat([of_chosen, of_entropy], -1)
             return differentiable_gradients(_plain, (logits, actions), grad)[0], None
-        of_chosen = of_chosen.unsqueeze(-1)
-        out = torch.addcmul(of_chosen, log_probs + entropy.unsqueeze(-1), of_entropy.unsqueeze(-1))
+        out = torch.addcmul(of_chosen, log_probs + entropy, of_entropy)
         return out.mul_(probs).neg_().scatter_add_(-1, actions, of_chosen), None

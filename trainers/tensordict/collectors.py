@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SEED_BOUND = 2**31
 _TRUNCATED = ("agents", "truncated")
+_OF_STEPS: tuple[Key, ...] = (("agents", "reward"), _TRUNCATED)
+"""What belongs to the step before and not to a state."""
 
 
 def acts_deterministically() -> bool:
@@ -101,7 +103,7 @@ class RolloutCollector:
         deterministic = acts_deterministically()
         frames: list[TensorDictBase] = []
         outcomes: list[TensorDict] = []
-        ends = _UnseenObservations(agents, steps)
+        unseen = _UnseenObservations(agents)
         with agents.bound_to(environment):
             cache = agents.new_cache()
             td = self._first_states(draws)
@@ -110,14 +112,15 @@ class RolloutCollector:
                 following = environment.step(td)
                 frames.append(td)
                 outcomes.append(following)
-                td = observation(following)
-                ends.note(step, following, td)
+                td = following
+                unseen.note(td)
                 if step + 1 < steps or environment.carries_episodes:
                     td = self._restart_ended(td, draws)
             self._unfinished = td if environment.carries_episodes else None
-            rollouts = stack_frames(frames, leave_out=environment.hidden_keys)
+            left_out: tuple[Key, ...] = (*environment.hidden_keys, *_OF_STEPS)
+            rollouts = stack_frames(frames, leave_out=left_out)
             following = stack_frames(outcomes, only=environment.outcome_keys)
-            value, known = ends.values(rollouts, generators)
+            value, known = unseen.values(rollouts, generators)
         following.set(("agents", "value"), value)
         following.set(("agents", "value_known"), known)
         return rollouts.set("next", following)
@@ -149,10 +152,10 @@ class RolloutCollector:
 
     def _restart_ended(self, td: TensorDictBase, draws: torch.Generator) -> TensorDictBase:
         ended = td.get("done") | td.get("terminated")
-        count = int(ended.sum())
-        if count == 0:
+        if not ended.any():
             return td
-        return self.environment.reset_where(td, ended, *self._next_episodes(count, draws))
+        episodes = self._next_episodes(int(ended.sum()), draws)
+        return self.environment.reset_where(td, ended, *episodes)
 
 
 class _UnseenObservations:
@@ -161,55 +164,53 @@ class _UnseenObservations:
     Those after the last step, and those at which a time limit has ended an episode.
     """
 
-    def __init__(self, agents: ActorCritic, num_steps: int) -> None:
+    def __init__(self, agents: ActorCritic) -> None:
         self.agents = agents
-        self.last = num_steps - 1
-        self.frames: list[TensorDictBase] = []
-        self.places: list[tuple[Tensor, int]] = []
-        self.acting: list[Tensor] = []
+        self.states: list[TensorDictBase] = []
 
-    def note(self, step: int, following: TensorDictBase, td: TensorDictBase) -> None:
-        """Keep what is needed of the states ``td`` after a step."""
-        truncated = following.get(_TRUNCATED, None)
-        if step == self.last:
-            over = td.get("done") | td.get("terminated")
-            acting = acting_mask(td) & ~over.unsqueeze(-1)
-            if truncated is not None:
-                acting |= truncated
-        elif truncated is not None:
-            acting = truncated
-        else:
-            return
-        rows = acting.any(-1).nonzero().flatten()
-        if len(rows):
-            self.frames.append(td.select(*self.agents.frame_keys, strict=False)[rows])
-            self.places.append((rows, step))
-            self.acting.append(acting[rows])
+    def note(self, following: TensorDictBase) -> None:
+        """Keep what a step led to."""
+        self.states.append(following)
 
     def values(
         self, rollouts: TensorDictBase, generators: Mapping[str, torch.Generator]
     ) -> tuple[Tensor, Tensor]:
         """Estimate them all at once: values and whether they are known, ``[E, T, A]`` each."""
         value = torch.zeros_like(rollouts.get(("agents", "value")))
-        known = torch.zeros_like(value, dtype=torch.bool)
-        if not self.frames:
+        known = self._acting(value)
+        steps = known.any(-1).any(0).nonzero().flatten().tolist()
+        rows = {step: known[:, step].any(-1).nonzero().flatten() for step in steps}
+        if not rows:
             return value, known
-        acting = torch.cat(self.acting)
-        estimate = self.agents.values(torch.cat(self.frames), acting, generators=generators)
-        estimate = torch.where(acting, estimate, 0.0)
-        start = 0
-        for rows, step in self.places:
-            stop = start + len(rows)
-            value[rows, step], known[rows, step] = estimate[start:stop], acting[start:stop]
-            start = stop
+        frames = [self._frame(step)[where] for step, where in rows.items()]
+        acting = torch.cat([known[where, step] for step, where in rows.items()])
+        found = self.agents.values(torch.cat(frames), acting, generators=generators)
+        found = torch.where(acting, found, 0.0)
+        parts = torch.split(found, [len(where) for where in rows.values()])
+        for (step, where), part in zip(rows.items(), parts, strict=True):
+            value[where, step] = part
         return value, known
+
+    def _acting(self, like: Tensor) -> Tensor:
+        """Say who would act in them, bool ``[E, T, A]``."""
+        last = self.states[-1]
+        over = (last.get("done") | last.get("terminated")).unsqueeze(-1)
+        if last.get(_TRUNCATED, None) is None:
+            acting = torch.zeros_like(like, dtype=torch.bool)
+        else:
+            acting = torch.stack([state.get(_TRUNCATED) for state in self.states], 1)
+        acting[:, -1] |= acting_mask(last) & ~over
+        return acting
+
+    def _frame(self, step: int) -> TensorDictBase:
+        return self.states[step].select(*self.agents.frame_keys, strict=False)
 
 
 def stack_frames(
     frames: Sequence[TensorDictBase],
     *,
     only: Sequence[Key] | None = None,
-    leave_out: Sequence[str] = (),
+    leave_out: Sequence[Key] = (),
 ) -> TensorDict:
     """Stack T frames ``[E]`` of the same kind into ``[E, T]``.
 
@@ -220,7 +221,7 @@ def stack_frames(
     only
         Which keys; all by default. A key that is not there is left out.
     leave_out
-        Top-level keys to leave out.
+        Keys to leave out, with all that is under them.
     """
     first = frames[0]
     keys = first.keys(include_nested=True, leaves_only=True) if only is None else only
@@ -228,7 +229,7 @@ def stack_frames(
     nested: dict[str, dict[str, Tensor]] = {}
     for key in keys:
         name, inner = (key, None) if isinstance(key, str) else (key[0], key[1])
-        if name in leave_out or first.get(key, None) is None:
+        if name in leave_out or key in leave_out or first.get(key, None) is None:
             continue
         stacked = torch.stack([cast(Tensor, frame.get(key)) for frame in frames], 1)
         if inner is None:
@@ -242,4 +243,4 @@ def stack_frames(
 
 def observation(following: TensorDictBase) -> TensorDictBase:
     """Leave out the rewards, which belong to the step before."""
-    return following.exclude(("agents", "reward"), _TRUNCATED)
+    return following.exclude(*_OF_STEPS)

@@ -34,35 +34,40 @@ class FusedAdam(torch.optim.Adam):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take a step with the parameters that have a gradient."""
+        """Take a step with the parameters that have a gradient, all of one rate at once."""
         if closure is not None:
             return cast(float, super().step(closure))
+        by_rate: dict[tuple[float, ...], list[Tensor]] = {}
         for group in self.param_groups:
-            self._step_group(group)
+            params = [param for param in group["params"] if param.grad is not None]
+            if any(param not in self.state for param in params):
+                self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call] # of torch
+            by_rate.setdefault((group["lr"], *group["betas"], group["eps"]), []).extend(params)
+        for rate, params in by_rate.items():
+            if params:
+                self._step_params(params, *rate)
         return None
 
-    def _step_group(self, group: dict[str, Any]) -> None:
-        params = [param for param in group["params"] if param.grad is not None]
-        if not params:
-            return
-        if any(not self.state.get(param) for param in params):
-            self._init_group(group, [], [], [], [], [], [])  # type: ignore[no-untyped-call] # of torch
-        kept = [self.state[param] for param in params]
+    step.hooked = True  # type: ignore[attr-defined] # or torch wraps it for its profiler
+
+    def _step_params(
+        self, params: list[Tensor], lr: float, beta1: float, beta2: float, eps: float
+    ) -> None:
+        kept: list[dict[str, Tensor]] = [self.state[param] for param in params]
         steps = [values["step"] for values in kept]
         torch._foreach_add_(steps, 1)
-        beta1, beta2 = group["betas"]
         torch._fused_adam_(
             params,
-            [param.grad for param in params],
+            [param.grad for param in params if param.grad is not None],
             [values["exp_avg"] for values in kept],
             [values["exp_avg_sq"] for values in kept],
             [],
             steps,
-            lr=group["lr"],
+            lr=lr,
             beta1=beta1,
             beta2=beta2,
             weight_decay=0.0,
-            eps=group["eps"],
+            eps=eps,
             amsgrad=False,
             maximize=False,
         )

@@ -9,7 +9,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.agents.actor_critic import INDEX
+from ratchet.agents.fused import may_fuse
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
+from trainers.algorithms.fused_ppo import METRICS, ClippedPpo, Sampled, clipped_ppo_losses
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import (
     adapt_kl_beta,
@@ -75,7 +78,8 @@ class PpoObjective(Objective):
     def in_keys(self) -> tuple[Key, ...]:
         """What the agents evaluate, and what the estimator has added."""
         own = (self.tensor_keys[name] for name in _READ)
-        return (*self.combined_agents.frame_keys, *_TURNS, *own)
+        agents = self.combined_agents
+        return (*agents.frame_keys, *_TURNS, *own, *([INDEX] if agents.remembers else []))
 
     @abstractmethod
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
@@ -85,7 +89,7 @@ class PpoObjective(Objective):
         """Compute the losses and metrics of a minibatch ``[B]``."""
         keys = self.tensor_keys
         mask = self.learning_mask(tensordict)
-        now = self.evaluate(tensordict)
+        now = self.evaluate(tensordict, as_stored=True)
         log_ratio = now.log_prob - tensordict.get(keys["sample_log_prob"])
         advantage = tensordict.get(keys["advantage"])
         if self.normalize_advantage:
@@ -158,7 +162,44 @@ def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
 
 
 class ClipPPOLoss(PpoObjective):
-    """PPO with a clipped ratio."""
+    """PPO with a clipped ratio; all losses in one operation, unless a subclass changes a part."""
+
+    _PARTS = ("policy_loss", "losses_and_metrics", "metrics")
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses and metrics of a minibatch ``[B]``."""
+        if any(getattr(type(self), part) is not getattr(ClipPPOLoss, part) for part in self._PARTS):
+            return super().forward(tensordict)
+        now = self.evaluate(tensordict, as_stored=True)
+        if not may_fuse(now.value):
+            return super().forward(tensordict)
+        keys, get = self.tensor_keys, tensordict.get
+        sampled = Sampled(
+            log_prob=get(keys["sample_log_prob"]),
+            advantage=get(keys["advantage"]),
+            value=get(keys["value"]),
+            value_target=get(keys["value_target"]),
+            mask=self.learning_mask(tensordict),
+        )
+        losses = clipped_ppo_losses(*now, sampled, self._options)
+        named = {
+            "loss_objective": losses.objective,
+            "loss_critic": losses.critic,
+            "loss_entropy": losses.entropy,
+            **dict(zip(METRICS, losses.metrics.unbind(), strict=True)),
+        }
+        return TensorDict(named, batch_size=[])
+
+    @property
+    def _options(self) -> ClippedPpo:
+        return ClippedPpo(
+            clip_epsilon=self.clip_epsilon,
+            entropy_coef=self.entropy_coef,
+            critic_coef=self.critic_coef,
+            normalize_advantage=self.normalize_advantage,
+            loss_critic_type=self.loss_critic_type,
+            clip_value=self.clip_value,
+        )
 
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
         """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""

@@ -137,8 +137,17 @@ class ControlActorCritic(ActorCritic):
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> TensorDictBase:
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
+        columns = self.score(td, agents=agents)
+        found = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
+        size = td.batch_size
+        return TensorDict({"agents": TensorDict(found, batch_size=size)}, batch_size=size)
+
+    def score(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Evaluate the actions in frames; see :class:`ActorCritic`."""
         actions = td.get(_ACTION)
-        zero = torch.zeros(len(actions), device=actions.device)
+        zero = torch.zeros(len(actions), 1, device=actions.device)
         scores: list[_Scores] = []
         for index, (name, x) in enumerate(self._inputs(td).items()):
             if agents is not None and name not in agents:
@@ -147,10 +156,8 @@ class ControlActorCritic(ActorCritic):
             outputs, value = self.agents[name].policy_and_value(x)
             choice = choice_of(self.agents[name], outputs)
             scores.append((*choice.log_prob_and_entropy(self._chosen(actions, index)), value))
-        columns = [_side_by_side(column) for column in zip(*scores, strict=True)]
-        found = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
-        size = td.batch_size
-        return TensorDict({"agents": TensorDict(found, batch_size=size)}, batch_size=size)
+        log_prob, entropy, value = (_side_by_side(column) for column in zip(*scores, strict=True))
+        return log_prob, entropy, value
 
     def values(
         self,
@@ -208,5 +215,5 @@ class ControlActorCritic(ActorCritic):
 
 
 def _side_by_side(columns: Sequence[Tensor]) -> Tensor:
-    """Stack [B] each to [B, A]."""
-    return columns[0].unsqueeze(-1) if len(columns) == 1 else torch.stack(list(columns), -1)
+    """Lay [B, 1] each out as [B, A]."""
+    return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1)

@@ -27,7 +27,7 @@ class Choice(ABC):
 
     @abstractmethod
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the log-probabilities (densities) of actions [B, K], and entropies: [B] each."""
+        """Give the log-probabilities (densities) of actions [B, K], and entropies: [B, 1] each."""
 
 
 class Categorical(Choice):
@@ -98,7 +98,7 @@ class Normal(Choice):
         """Sum over numbers; entropies do not depend on the frame."""
         deviation = (actions - self.mean) * (-self.log_std).exp()
         spread = self.log_std.sum() + 0.5 * math.log(2 * math.pi) * self.log_std.numel()
-        log_prob = -0.5 * deviation.square().sum(-1) - spread
+        log_prob = -0.5 * deviation.square().sum(-1, keepdim=True) - spread
         entropy = spread + 0.5 * self.log_std.numel()
         return log_prob, entropy.expand(log_prob.shape)
 

@@ -88,8 +88,6 @@ def uniform(seeds: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """
     import numpy as np
 
-    below, above = low.cpu().numpy(), high.cpu().numpy()
-    rows = [
-        np.random.Generator(np.random.PCG64(seed)).uniform(below, above) for seed in seeds.tolist()
-    ]
-    return torch.from_numpy(np.stack(rows)).to(seeds.device)
+    generators = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds.tolist()]
+    drawn = torch.from_numpy(np.stack([generator.random(len(low)) for generator in generators]))
+    return (low + (high - low) * drawn).to(seeds.device)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ratchet.scenarios.rollout_shape import RolloutShape
 
 DYNAMICS = "dynamics"
+Nested = dict[str, Any]
+"""Tensors by name, and mappings of them."""
 
 
 class ControlEnvironment(TensorEnvironment):
@@ -72,37 +74,35 @@ class ControlEnvironment(TensorEnvironment):
             tests_at_once=self.plays_tests_at_once,
         )
 
-    def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor) -> TensorDict:
-        """Put first states together."""
-        size = ids.shape[0]
-        over = torch.zeros(size, dtype=torch.bool, device=self.device)
+    def _first(self, ids: Tensor, seeds: Tensor, observation: Tensor) -> Nested:
+        """Put first states together, as far as all environments have the same."""
+        over = torch.zeros(ids.shape, dtype=torch.bool, device=self.device)
         nothing = torch.zeros(observation.shape[:-1], device=self.device)
-        agents = {"observation": observation, "episode_reward": nothing}
-        return TensorDict(
-            {
-                "datapoint_id": ids,
-                "seed": seeds,
-                "round": torch.zeros_like(ids),
-                "done": over,
-                "terminated": over.clone(),
-                "agents": TensorDict(agents, batch_size=[size]),
-            },
-            batch_size=[size],
-        )
+        return {
+            "datapoint_id": ids,
+            "seed": seeds,
+            "round": torch.zeros_like(ids),
+            "done": over,
+            "terminated": over.clone(),
+            "agents": {"observation": observation, "episode_reward": nothing},
+        }
 
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDictBase:
         """Begin new episodes where ``mask`` is true, and keep the other states."""
         where = check_new_episodes(mask, ids, seeds)
-        fresh = self._begin(where, ids, seeds)
-        return TensorDict(
-            {name: _replaced(td.get(name), value, where) for name, value in fresh.items()},
-            batch_size=td.batch_size,
-        )
+        fresh = self._begin(where, ids.to(self.device), seeds.to(self.device))
+        return _tensordict(_replaced(td, fresh, where), td.batch_size)
+
+    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+        """Begin episodes; see :class:`TensorEnvironment`."""
+        places = torch.arange(len(ids))
+        fresh = self._begin(places, ids.to(self.device), seeds.to(self.device))
+        return _tensordict(fresh, torch.Size([len(ids)]))
 
     @abstractmethod
-    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> TensorDict:
+    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
         """Begin episodes in the places int64 [k]: first states [k]."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
@@ -120,12 +120,24 @@ class ControlEnvironment(TensorEnvironment):
 _CHOICES = tuple(("agents", name) for name in ("action", "log_prob", "value"))
 
 
-def _replaced(old: Any, new: Any, where: Tensor) -> Tensor | TensorDict:  # noqa: ANN401
-    """Copy ``old`` with the rows ``where`` replaced."""
-    if isinstance(old, Tensor):
-        return old.index_copy(0, where, new)
-    content = {name: _replaced(old.get(name), value, where) for name, value in new.items()}
-    return TensorDict(content, batch_size=old.batch_size)
+def _replaced(old: TensorDictBase, new: Nested, where: Tensor) -> Nested:
+    """Copy of ``old`` what ``new`` has, with the rows ``where`` replaced."""
+    return {
+        name: (
+            _replaced(old.get(name), value, where)
+            if isinstance(value, dict)
+            else old.get(name).index_copy(0, where, value)
+        )
+        for name, value in new.items()
+    }
+
+
+def _tensordict(content: Nested, size: torch.Size) -> TensorDict:
+    nested = {
+        name: _tensordict(value, size) if isinstance(value, dict) else value
+        for name, value in content.items()
+    }
+    return TensorDict(nested, batch_size=size)
 
 
 class BatchedEnvironment(ControlEnvironment):
@@ -159,15 +171,9 @@ class BatchedEnvironment(ControlEnvironment):
         )
         self._check_observations()
 
-    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
-        """Begin episodes; see :class:`TensorEnvironment`."""
-        ids, seeds = ids.to(self.device), seeds.to(self.device)
+    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
         state = self.dynamics.first_state(self.dataset["seed"][ids])
-        first = self._first(ids, seeds, self.dynamics.observe(state))
-        return first.set(DYNAMICS, TensorDict(state, batch_size=first.batch_size))
-
-    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> TensorDict:
-        return self.reset(ids, seeds)
+        return {**self._first(ids, seeds, self.dynamics.observe(state)), DYNAMICS: dict(state)}
 
     def step(self, td: TensorDictBase) -> TensorDict:
         """Advance all episodes; see :class:`TensorEnvironment`."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
 from ratchet.agents.layers import Initializer
 from ratchet.agents.parts import AgentPart
-from ratchet.scenarios.gymnasium.perceptron import perceptron
+from ratchet.scenarios.gymnasium.perceptron import Plan, perceptrons
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
@@ -39,7 +39,11 @@ class Body(AgentPart):
     @property
     def weights(self) -> list[Tensor]:
         """Weight and bias of each layer."""
-        return list(self.layers.parameters())
+        return [tensor for layer in self._linear for tensor in (layer.weight, layer.bias)]
+
+    @property
+    def _linear(self) -> Iterator[nn.Linear]:
+        return cast(Iterator[nn.Linear], iter(self.layers))
 
 
 class Head(AgentPart):
@@ -98,26 +102,29 @@ class ControlAgent:
         return {name: part for name, part in everything.items() if part is not None}
 
     def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B]."""
-        name = self.parameters.activation_function
+        """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B, 1]."""
         if self.body is None or self.policy_head is None or self.value_head is None:
             outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
-            return outputs, torch.zeros(len(x), device=x.device)
-        policy, value = self.policy_head.weights, self.value_head.weights
+            return outputs, torch.zeros(len(x), 1, device=x.device)
+        body, policy, value = self.body.weights, self.policy_head.weights, self.value_head.weights
+        num_hidden = len(self.body.layers)
         if self.value_body is None:
-            said, worth = perceptron(x, self.body.weights, [*policy, *value], name)
+            towers: tuple[tuple[int, int], ...] = ((num_hidden, 2),)
+            weights = [*body, *policy, *value]
         else:
-            (said,) = perceptron(x, self.body.weights, policy, name)
-            (worth,) = perceptron(x, self.value_body.weights, value, name)
-        return said, worth.squeeze(-1)
+            towers = ((num_hidden, 1), (num_hidden, 1))
+            weights = [*body, *policy, *self.value_body.weights, *value]
+        plan = Plan(towers, self.parameters.activation_function)
+        said, worth = perceptrons(x, plan, weights)
+        return said, worth
 
     def value(self, x: Tensor) -> Tensor:
-        """Apply the critic alone: f32 [B, d] → [B]."""
+        """Apply the critic alone: f32 [B, d] → [B, 1]."""
         body = self.value_body or self.body
         if body is None or self.value_head is None:
-            return torch.zeros(len(x), device=x.device)
-        name = self.parameters.activation_function
-        return perceptron(x, body.weights, self.value_head.weights, name)[0].squeeze(-1)
+            return torch.zeros(len(x), 1, device=x.device)
+        plan = Plan(((len(body.layers), 1),), self.parameters.activation_function)
+        return perceptrons(x, plan, [*body.weights, *self.value_head.weights])[0]
 
 
 def num_outputs(space: AgentSpace) -> int:

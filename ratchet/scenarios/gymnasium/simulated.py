@@ -15,7 +15,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import StateError
-from ratchet.scenarios.gymnasium.environment import ControlEnvironment
+from ratchet.scenarios.gymnasium.environment import ControlEnvironment, Nested
 from ratchet.scenarios.tensor_environment import Key
 
 if TYPE_CHECKING:
@@ -83,17 +83,16 @@ class SimulatedEnvironment(ControlEnvironment):
         while len(self._simulators) < len(ids):
             self._simulators.append(self.game.make())
         self._past = [[] for _ in self._simulators]
-        return self._begin(torch.arange(len(ids)), ids, seeds)
+        return super().reset(ids, seeds)
 
-    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> TensorDict:
-        ids, seeds = ids.to(self.device), seeds.to(self.device)
+    def _begin(self, where: Tensor, ids: Tensor, seeds: Tensor) -> Nested:
         observations = []
         for place, seed in zip(where.tolist(), self.dataset["seed"][ids].tolist(), strict=True):
             self._past[place] = []
             observations.append(self._simulators[place].reset(seed))
         first = self._first(ids, seeds, torch.from_numpy(np.stack(observations)).to(self.device))
-        nobody = torch.zeros(first["agents", "observation"].shape[:-1], dtype=torch.bool)
-        first["agents", "done"] = nobody.to(self.device)
+        nobody = torch.zeros(first["agents"]["observation"].shape[:-1], dtype=torch.bool)
+        first["agents"]["done"] = nobody.to(self.device)
         return first
 
     def step(self, td: TensorDictBase) -> TensorDict:
