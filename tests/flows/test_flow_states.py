@@ -226,3 +226,26 @@ def test_an_agent_of_a_run_begins_another(lab, small):
     none = {**changes, "agents.verifier.checkpoint_version": "3"}
     with pytest.raises(CheckPointNotFoundError, match="those after 0, 2, 4 iterations"):
         run(lab, small.replace(none), run_id="fifth")
+
+
+def test_the_command_line_verifies_and_says_what_it_found(lab):
+    from typer.testing import CliRunner
+
+    from flows.cli.main import app
+
+    result = run(lab)
+    runs = ["--runs", str(lab.folder / "runs")]
+    found = CliRunner().invoke(app, ["verify", result.run_id, *runs])
+    assert found.exit_code == 0, found.output
+    assert f"{result.made} of {result.made} stages are as they were written." in found.output
+    assert "every bit the same: train of arm main, 7 iterations" in found.output
+    record = RunFolder(result.folder).manifest.stages[-1]
+    table = stage_folder(lab, record) / "table.json"
+    table.write_text(table.read_text().replace("1", "0", 1))
+    found = CliRunner().invoke(app, ["verify", result.run_id, "--files-only", *runs])
+    assert found.exit_code == 1
+    assert "table.json" in found.output
+    assert f"ratchet resume {result.run_id}" in found.output
+    retest = CliRunner().invoke(app, ["retest", result.run_id, "rl.num_test_iterations=4", *runs])
+    assert retest.exit_code == 0, retest.output
+    assert "tiny-retest" in retest.output
