@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from ratchet.errors import DataError
+from ratchet.statistics.returns import paid_agents
 from ratchet.tracking.manifest import MAIN_ARM
 
 REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
+"""Of a table of decisions. A table without any has at least one agent's rewards instead."""
+
+
+def holds_decisions(columns: Mapping[str, Sequence[Any]]) -> bool:
+    """Say whether columns are of answers to datapoints, and not of episodes that nobody judges."""
+    return "decision" in columns
 
 
 @dataclass(frozen=True)
@@ -28,7 +35,8 @@ class ResultTable:
         agent answered alone after its pretraining.
     columns
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
-        known ``rounds``, ``wl_score`` (0: isomorphic) and ``reward_AGENT``.
+        known ``rounds``, ``wl_score`` (0: isomorphic) and ``reward.AGENT``. Where nothing is
+        decided, ``datapoint_id`` and at least one ``reward.AGENT``.
     arm
         Whose results they are.
 
@@ -44,6 +52,8 @@ class ResultTable:
 
     def __post_init__(self) -> None:
         missing = [name for name in REQUIRED_COLUMNS if name not in self.columns]
+        if missing == list(REQUIRED_COLUMNS[1:]) and paid_agents(self.columns):
+            missing = []
         if missing:
             raise DataError(
                 f"table {self.name!r} of arm {self.arm!r} has no {missing}, got"
