@@ -114,12 +114,17 @@ def test_the_best_weights_are_kept_resumed_and_tested(small):
     resumed.state = trainer.state
     again = resumed.torchrl_trainer._modules["keep_best"]
     assert again.best == best.best
-    last = {name: value.clone() for name, value in resumed.policy.state_dict().items()}
     result = resumed.run_test()
-    resumed.policy.load_state_dict(best.weights)
-    resumed.torchrl_trainer._modules.pop("keep_best")
+    with torch.no_grad():
+        for parameter in resumed.policy.parameters():
+            parameter += 1.0
+    last = {name: value.clone() for name, value in resumed.policy.state_dict().items()}
     assert resumed.run_test() == result
-    assert any(not last[name].equal(value) for name, value in best.weights.items())
+    assert all(value.equal(last[name]) for name, value in resumed.policy.state_dict().items())
+    resumed.torchrl_trainer._modules.pop("keep_best")
+    assert resumed.run_test() != result
+    resumed.policy.load_state_dict(best.weights)
+    assert resumed.run_test() == result
 
 
 def test_a_state_of_other_networks_is_refused(small):
