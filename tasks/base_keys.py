@@ -135,6 +135,7 @@ class BaseKeys(ABC):
                 parameters |= {"dataset": kind, "data_files": files}
         else:
             parameters = self.stage_parameters(stage, iteration, detail)
+            parameters = self.scenario.without_places(parameters)
         parameters = {name: without_path(value) for name, value in parameters.items()}
         return {**parameters, "stage_version": self.stage_versions[stage]}
 

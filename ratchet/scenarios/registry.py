@@ -74,6 +74,13 @@ class Scenario(ABC):
         """
         return {}
 
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Replace paths among a stage's parameters, plain data, by what the files are.
+
+        Nothing is replaced by default. The data's own key is made of :meth:`data_files` instead.
+        """
+        return parameters
+
     @abstractmethod
     def load_dataset(self, directory: Path) -> Dataset:
         """Read a dataset that was saved in a folder.

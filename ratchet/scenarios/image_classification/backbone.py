@@ -5,6 +5,7 @@ The only module of the scenarios that knows that package. Weights are read as sa
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -27,6 +28,15 @@ def local_model_files(name: str) -> dict[str, str]:
     """Hash what decides a backbone in a folder: SHA-256 by name; nothing for one on the hub."""
     hashes = hash_files(Path(name).expanduser())
     return {file: digest for file, digest in hashes.items() if file.endswith(_READ_FILES)}
+
+
+def content_name(name: str) -> str:
+    """Name a backbone by what it is: one in a folder by the hash of its files."""
+    files = local_model_files(name)
+    if not files:
+        return name
+    content = json.dumps(files, sort_keys=True)
+    return f"{Path(name).name}:{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def embedding_channels(name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratchet.scenarios.hub import hash_files
 from ratchet.scenarios.image_classification.agents import (
@@ -48,17 +48,20 @@ class ImageClassificationScenario(TensorScenario):
         _, _, place = read_dataset_name(hyper_params.dataset)
         return {} if place is None else hash_files(Path(place).expanduser())
 
-    def file_digests(
-        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
-    ) -> Mapping[str, str]:
-        """Give those of pretrained backbones in folders."""
-        from ratchet.scenarios.image_classification.backbone import local_model_files
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Replace folders: of a dataset its kind is left, of a backbone a hash of its files."""
+        from ratchet.scenarios.image_classification.backbone import content_name
 
-        return {
-            f"{Path(model).name}/{file}": digest
-            for model in backbones(hyper_params, protocol_handler.agent_names)
-            for file, digest in local_model_files(model).items()
-        }
+        if "dataset" in parameters:
+            kind, _, place = read_dataset_name(parameters["dataset"])
+            if place is not None and Path(place).expanduser().exists():
+                parameters = {**parameters, "dataset": kind}
+        agents = {}
+        for name, agent in parameters.get("agents", {}).items():
+            model = agent.get("pretrained_embeddings_model")
+            named = {} if model is None else {"pretrained_embeddings_model": content_name(model)}
+            agents[name] = {**agent, **named}
+        return {**parameters, "agents": agents}
 
     def build_environment(
         self,

@@ -14,6 +14,7 @@ from ratchet.scenarios.image_classification.body import ImagePerception
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
 from ratchet.scenarios.image_classification.scenario import ImageClassificationScenario
 from ratchet.scenarios.image_classification.sources import SOURCES, latent_grid
+from tasks.keys import ArmKeys
 
 OPTIONS = "dataset_options__"
 
@@ -133,6 +134,20 @@ def test_a_local_copy_in_the_hubs_layout_is_read(image_parameters, image_folder,
         assert torch.equal(data["y"], (data["original_class"] >= source.num_classes // 2).long())
     hashes = ImageClassificationScenario().data_files(hyper_params)
     assert sum(file.endswith(".parquet") for file in hashes) == 2
+
+
+def test_keys_hold_a_copys_content_and_not_its_place(image_parameters, image_folder):
+    folder = image_folder()
+
+    def keys_of(place):
+        keys = ArmKeys("arm", image_parameters(dataset=f"mnist:{place}"))
+        return [keys.build_scenario().key, keys.initial_state().key, keys.train(0, 2).key]
+
+    before = keys_of(folder)
+    assert keys_of(folder.rename(folder.with_name("elsewhere"))) == before
+    with (folder.with_name("elsewhere") / "more").open("w") as file:
+        file.write("content")
+    assert not set(keys_of(folder.with_name("elsewhere"))) & set(before)
 
 
 def test_a_saved_copy_is_read_and_one_without_a_test_set_is_split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from torch.nn import functional as F
 
 from ratchet import ExperimentSettings
 from ratchet.errors import DataError
-from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.image_classification.backbone import (
     Backbone,
@@ -20,7 +20,7 @@ from ratchet.scenarios.image_classification.backbone import (
 )
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
 from ratchet.scenarios.image_classification.embeddings import add_embeddings, embedding_field
-from ratchet.scenarios.image_classification.scenario import ImageClassificationScenario
+from tasks.keys import ArmKeys
 
 SMALL = {"dataset_options__max_train_size": 24, "test_size": 0.02}
 
@@ -144,19 +144,17 @@ def test_agents_look_at_their_own_backbones_embeddings(image_parameters, tiny_re
     assert changed.nonzero().tolist() == [[3, 1]]
 
 
-def test_a_folders_files_stand_for_the_backbone_in_keys(image_parameters, tiny_resnet):
-    hyper_params = image_parameters(
-        agents__prover={"pretrained_embeddings_model": str(tiny_resnet)}
-    )
-    handler = build_protocol_handler(hyper_params)
-    digests = ImageClassificationScenario().file_digests(hyper_params, handler)
-    assert sorted(digests) == [
-        "tiny_resnet/config.json",
-        "tiny_resnet/model.safetensors",
-        "tiny_resnet/preprocessor_config.json",
-    ]
-    alone = image_parameters(interaction_protocol="solo_verifier", agents=hyper_params.agents)
-    assert not ImageClassificationScenario().file_digests(alone, build_protocol_handler(alone))
+def test_a_folders_files_stand_for_the_backbone_in_keys(image_parameters, tiny_resnet, tmp_path):
+    def keys_with(folder):
+        agents = {"prover": {"pretrained_embeddings_model": str(folder)}}
+        keys = ArmKeys("arm", image_parameters(agents=agents, pretrain_agents=True))
+        stages = (keys.initial_state(), keys.pretrain("prover"), keys.train(0, 2), keys.test())
+        return [stage.key for stage in stages]
+
+    moved = shutil.copytree(tiny_resnet, tmp_path / "elsewhere" / "tiny_resnet")
+    assert keys_with(moved) == keys_with(tiny_resnet)
+    (moved / "preprocessor_config.json").write_text("{}")
+    assert not set(keys_with(moved)) & set(keys_with(tiny_resnet))
 
 
 def test_patches_of_a_vision_transformer_make_a_grid(tmp_path):
