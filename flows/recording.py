@@ -13,7 +13,7 @@ from ratchet.errors import RatchetError, TrackingError
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
-from ratchet.tracking.result_table import ResultTable, holds_decisions
+from ratchet.tracking.result_table import ResultTable, holds_results
 from tasks.datasets import DATASETS_FILE
 from tasks.rollouts import ROLLOUTS_FILE
 from tasks.save import note_tracking_failure, sync_mirror
@@ -151,7 +151,7 @@ class RunRecorder:
         if call.stage not in _TABLED:
             return
         columns = read_table(self.store.open(outcome.manifest.key))
-        if columns is not None and holds_decisions(columns):  # episodes stay in the store alone
+        if columns is not None and holds_results(columns):
             self.folder.write_table(ResultTable(call.name, columns, call.arm))
 
     def _copy_transcripts(self, outcome: StageOutcome) -> None:

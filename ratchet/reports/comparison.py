@@ -23,6 +23,7 @@ from ratchet.statistics.aggregates import (
     optimality_gap,
 )
 from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
 from ratchet.statistics.stratified import (
     NUM_RESAMPLES,
     IntervalMethod,
@@ -163,7 +164,8 @@ def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
     """List the accuracies on all tests that the runs share, then those by WL score."""
     tests = [name for name in shared_tests(runs) if _has_decisions(runs, name)]
     whole = [_accuracy_metric(test) for test in tests]
-    return whole + [metric for test in tests for metric in _wl_metrics(runs, test)]
+    paid = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
+    return whole + paid + [metric for test in tests for metric in _wl_metrics(runs, test)]
 
 
 def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
@@ -255,6 +257,26 @@ def _accuracy_metric(test: str) -> Metric:
     return Metric(test, f"accuracy on {where}", "accuracy", test, lambda run: _accuracy(run, test))
 
 
+def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
+    """Make a metric for each agent's mean return in a test in which nothing is decided."""
+    tables = [run.tables[test].columns for run in runs]
+    if any(has_decisions(table) for table in tables):
+        return []
+    where = "the test set" if test == MAIN_TEST else test.removeprefix(f"{MAIN_TEST}-")
+
+    def metric(agent: str) -> Metric:
+        def score(run: ComparedRun) -> float:
+            return mean_return(run.tables[test].columns, agent).value
+
+        title = f"mean return of {agent} on {where}"
+        return Metric(f"{test} {agent}.return", title, "metric", test, score)
+
+    shared = [
+        name for name in paid_agents(tables[0]) if all(name in paid_agents(t) for t in tables)
+    ]
+    return [metric(agent) for agent in shared]
+
+
 def _wl_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
     """Make a metric for each WL score that all runs have datapoints of."""
     if not all("wl_score" in run.tables[test].columns for run in runs):
@@ -281,6 +303,4 @@ def _accuracy(run: ComparedRun, test: str, wl_score: int | None = None) -> float
 
 
 def _has_decisions(runs: Sequence[ComparedRun], test: str) -> bool:
-    return all(
-        any(value is not None for value in run.tables[test].columns["correct"]) for run in runs
-    )
+    return all(has_decisions(run.tables[test].columns) for run in runs)

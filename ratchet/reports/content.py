@@ -12,6 +12,7 @@ from typing import Any
 from ratchet.reports.labels import arm_label
 from ratchet.reports.spending import SpendingRow, read_spending
 from ratchet.reports.transcripts import PackedTranscripts, read_transcripts
+from ratchet.statistics.returns import paid_agents
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
@@ -46,8 +47,7 @@ class Arm:
         names = set(COMMON_AGENTS)
         names |= {name for name in self.hyper_params.get("agents", {}) if name != "_default"}
         for table in self.tables.values():
-            prefix = "reward_"
-            names |= {name.removeprefix(prefix) for name in table.columns if prefix in name}
+            names |= set(paid_agents(table.columns))
         return sorted(names, key=lambda name: (-len(name), name))
 
 

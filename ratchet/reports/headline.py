@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.reports.content import Arm
+from ratchet.reports.returns import ReturnRow, returns_headline
 from ratchet.reports.tables import AccuracyRow, DifferenceRow
 from ratchet.reports.transcripts import PackedTranscripts
 from ratchet.statistics.estimate import Estimate
@@ -15,6 +16,7 @@ def headline(
     differences: Sequence[DifferenceRow],
     arms: Sequence[Arm] = (),
     transcripts: Sequence[PackedTranscripts] = (),
+    returns: Sequence[ReturnRow] = (),
 ) -> str:
     """Say in a sentence what came out, or nothing if there is no test yet.
 
@@ -22,7 +24,7 @@ def headline(
     """
     tested = [row for row in accuracies if row.dataset == "test" and not row.alone]
     if not tested:
-        return ""
+        return returns_headline(returns)
     before = _before_training(transcripts, [row.arm for row in tested])
     if are_repetitions(arms) and len(tested) > 1:
         return _of_repetitions(tested, before)

@@ -12,6 +12,7 @@ from ratchet.reports.content import Content, read_content
 from ratchet.reports.headline import are_repetitions, headline
 from ratchet.reports.page import figures_json, page_environment, plotly_js
 from ratchet.reports.plots import OTHER, curve_figures, tested_figures, wl_figures
+from ratchet.reports.returns import return_difference_rows, return_rows
 from ratchet.reports.tables import (
     accuracy_rows,
     contestants,
@@ -79,7 +80,7 @@ def render(content: Content) -> str:
 
 def _sections(content: Content) -> dict[str, Any]:
     arms = content.arms
-    accuracies, by_wl = accuracy_rows(arms), wl_rows(arms)
+    accuracies, by_wl, returns = accuracy_rows(arms), wl_rows(arms), return_rows(arms)
     differences = [] if are_repetitions(arms) else difference_rows(arms)
     labels = [contestant.label for contestant in contestants(arms)]
     training = [
@@ -93,7 +94,9 @@ def _sections(content: Content) -> dict[str, Any]:
     wl = wl_figures(by_wl, labels)
     parameters = parameter_rows(arms)
     return {
-        "headline": headline(accuracies, differences, arms, content.transcripts),
+        "headline": headline(accuracies, differences, arms, content.transcripts, returns),
+        "returns": returns,
+        "return_differences": [] if are_repetitions(arms) else return_difference_rows(arms),
         "accuracies": accuracies,
         "differences": differences,
         "wl_rows": by_wl,

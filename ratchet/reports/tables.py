@@ -12,6 +12,7 @@ from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference
+from ratchet.statistics.returns import has_decisions
 from ratchet.tracking.mlflow_content import flatten
 from ratchet.tracking.result_table import ResultTable
 
@@ -118,7 +119,7 @@ def accuracy_rows(arms: Sequence[Arm]) -> list[AccuracyRow]:
         _accuracy_row(contestant, name, color)
         for color, contestant in enumerate(contestants(arms))
         for name, table in contestant.tables.items()
-        if len(table)
+        if len(table) and has_decisions(table.columns)
     ]
     return sorted(rows, key=lambda row: (row.alone, row.dataset != "test", row.dataset))
 
@@ -134,7 +135,9 @@ def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
         )
         for name, table in first.tables.items()
         for other in others
-        if (rival := other.tables.get(name)) is not None and len(table) and len(rival)
+        if (rival := other.tables.get(name)) is not None
+        and has_decisions(table.columns)
+        and has_decisions(rival.columns)
     ]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.statistics.results import accuracy
+from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
@@ -81,11 +82,20 @@ def point_metrics(points: list[MetricPoint]) -> list[Metric]:
 
 
 def final_metrics(tables: list[ResultTable], milliseconds: int) -> list[Metric]:
-    """Give each table's accuracy with the ends of its interval, keys final/TABLE/NAME."""
+    """Give each table's accuracy with the ends of its interval, keys final/TABLE/NAME.
+
+    Where nothing is decided, each agent's mean return instead.
+    """
     metrics: list[Metric] = []
     for table in tables:
-        estimate = accuracy(table.columns)
-        values = {"accuracy": estimate.value, "low": estimate.low, "high": estimate.high}
+        values: dict[str, float] = {}
+        if has_decisions(table.columns):
+            estimate = accuracy(table.columns)
+            values = {"accuracy": estimate.value, "low": estimate.low, "high": estimate.high}
+        for agent in [] if values else paid_agents(table.columns):
+            estimate = mean_return(table.columns, agent)
+            values[f"{agent}.return"] = estimate.value
+            values |= {f"{agent}.low": estimate.low, f"{agent}.high": estimate.high}
         metrics += [
             (metric_key(f"final/{table.name}/{name}"), 0, value, milliseconds)
             for name, value in values.items()

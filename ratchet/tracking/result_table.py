@@ -19,9 +19,9 @@ REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 """Of a table of decisions. A table without any has at least one agent's rewards instead."""
 
 
-def holds_decisions(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Say whether columns are of answers to datapoints, and not of episodes that nobody judges."""
-    return "decision" in columns
+def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
+    """Say whether columns are what a table needs: answers to datapoints, or agents' returns."""
+    return "decision" in columns or bool(paid_agents(columns))
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,8 @@ def result_columns(rng, chances, *, rounds=True, hard=False):
             columns[name].append(value)
     if rounds:
         columns["rounds"] = [2 + row % 5 for row in range(720)]
-        columns["reward_prover"] = [float(c) for c in columns["correct"]]
-        columns["reward_verifier"] = [float(2 * c - 1) for c in columns["correct"]]
+        columns["reward.prover"] = [float(c) for c in columns["correct"]]
+        columns["reward.verifier"] = [float(2 * c - 1) for c in columns["correct"]]
     return columns
 
 

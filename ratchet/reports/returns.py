@@ -1,0 +1,123 @@
+"""The part of a report on mean returns: of tests in which nothing is decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ratchet.reports.content import Arm
+from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.returns import (
+    PREFIX,
+    has_decisions,
+    mean_return,
+    paid_agents,
+    return_difference,
+)
+from ratchet.tracking.result_table import ResultTable
+
+
+@dataclass(frozen=True)
+class ReturnRow:
+    """Mean return of one agent of one arm on one dataset; ``color`` is the arm's place."""
+
+    arm: str
+    agent: str
+    dataset: str
+    estimate: Estimate
+    text: str
+    lowest: str
+    highest: str
+    steps: str
+    color: int
+
+
+@dataclass(frozen=True)
+class ReturnDifference:
+    """How much larger an agent's mean return is in one arm than in another."""
+
+    first: str
+    second: str
+    agent: str
+    dataset: str
+    estimate: Estimate
+    text: str
+
+
+def return_rows(arms: Sequence[Arm]) -> list[ReturnRow]:
+    """Give a row for every agent of every table without decisions, tests first."""
+    rows = [
+        _row(arm.label, agent, name, table, color)
+        for color, arm in enumerate(arms)
+        for name, table in arm.tables.items()
+        if _has_returns(table)
+        for agent in paid_agents(table.columns)
+    ]
+    return sorted(rows, key=lambda row: (row.dataset != "test", row.dataset))
+
+
+def return_difference_rows(arms: Sequence[Arm]) -> list[ReturnDifference]:
+    """Compare the first arm's agents with those of the same name in every other arm."""
+    rows = []
+    for other in arms[1:]:
+        for name, table in arms[0].tables.items():
+            rival = other.tables.get(name)
+            if rival is None or not (_has_returns(table) and _has_returns(rival)):
+                continue
+            for agent in paid_agents(table.columns):
+                if agent in paid_agents(rival.columns):
+                    found = return_difference(table.columns, rival.columns, agent)
+                    labels = (arms[0].label, other.label)
+                    rows.append(ReturnDifference(*labels, agent, name, found, signed(found)))
+    return rows
+
+
+def returns_headline(rows: Sequence[ReturnRow]) -> str:
+    """Say in a sentence what the first arm's agents have reached, or nothing without a test."""
+    tested = [row for row in rows if row.dataset == "test"]
+    if not tested:
+        return ""
+    mine = [row for row in tested if row.arm == tested[0].arm]
+    episodes = f"{mine[0].estimate.n:,} test episodes"
+    if len(mine) == 1:
+        return f"“{mine[0].arm}” reaches a mean return of {mine[0].text} in {episodes}."
+    each = ", ".join(f"{row.agent} {row.text}" for row in mine)
+    return f"“{mine[0].arm}” reaches these mean returns in {episodes}: {each}."
+
+
+def number(value: float) -> str:
+    """Write a return: about four digits, with a true minus sign."""
+    if not math.isfinite(value):
+        return str(value)
+    size = max(abs(value), 1e-9)
+    digits = max(0, 3 - math.floor(math.log10(size))) if size < 1000 else 0
+    return f"{value:,.{min(digits, 3) if size >= 1 else 3}f}".replace("-", "−")
+
+
+def signed(estimate: Estimate) -> str:
+    """Write a difference with its sign and interval."""
+    plus = "+" if estimate.value > 0 else ""
+    return f"{plus}{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def _has_returns(table: ResultTable) -> bool:
+    return len(table) > 0 and not has_decisions(table.columns)
+
+
+def _row(arm: str, agent: str, name: str, table: ResultTable, color: int) -> ReturnRow:
+    columns = table.columns
+    found = mean_return(columns, agent)
+    values = columns[PREFIX + agent]
+    steps = [count for count in columns.get("rounds", ()) if count is not None]
+    return ReturnRow(
+        arm,
+        agent,
+        name,
+        found,
+        f"{number(found.value)} [{number(found.low)}, {number(found.high)}]",
+        number(min(values)),
+        number(max(values)),
+        number(math.fsum(steps) / len(steps)) if steps else "",
+        color,
+    )
