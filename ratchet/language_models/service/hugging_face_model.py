@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.model_folder import (
-    LARGEST_PLAIN_MODEL,
-    GenerationCache,
-    copy_configuration,
-)
+from ratchet.language_models.service.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.language_models.service.model_folder import GenerationCache, copy_configuration
 
 
 class HuggingFaceCache:

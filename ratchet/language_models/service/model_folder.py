@@ -12,13 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.plain_llama import LlamaShape, PlainLlama
-from ratchet.language_models.service.tokenizer import read_json
+from ratchet.language_models.service.llama_shape import WEIGHTS_FILE, LlamaShape, plain_shape
+from ratchet.language_models.service.plain_llama import PlainLlama
 
-WEIGHTS_FILE = "model.safetensors"
 _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
-LARGEST_PLAIN_MODEL = 50_000_000
-"""Parameters up to which a model runs in plain torch, in float64 where it generates."""
 
 
 class GenerationCache(Protocol):
@@ -81,16 +78,6 @@ def load_model(folder: Path, *, training: bool) -> CausalModel:
     return HuggingFaceModel(folder, training=training)
 
 
-def plain_shape(folder: Path) -> LlamaShape | None:
-    """Give the figures of a model that plain torch runs: a Llama of at most 200 MB.
-
-    None for all others, which run through transformers.
-    """
-    shape = LlamaShape.of(read_json(folder / "config.json"))
-    weights = folder / WEIGHTS_FILE
-    return shape if weights.is_file() and _is_small(weights) else None
-
-
 def copy_configuration(source: Path, folder: Path) -> None:
     """Copy all that a model's folder holds besides its weights."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -151,10 +138,6 @@ def save_llama(llama: PlainLlama, folder: Path) -> None:
     """Write the weights of a small Llama in float32, by the names that transformers knows."""
     weights = {name: tensor.float() for name, tensor in llama.weights().items()}
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-
-
-def _is_small(weights: Path) -> bool:
-    return weights.stat().st_size <= 4 * LARGEST_PLAIN_MODEL
 
 
 def _read_weights(file: Path) -> dict[str, Tensor]:

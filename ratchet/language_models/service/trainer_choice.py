@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import ParameterError
+from ratchet.language_models.service.llama_shape import plain_shape
 from ratchet.language_models.service.lora import Lora
 from ratchet.language_models.service.settings import ServiceSettings
 from ratchet.language_models.service.training_job import HyperParameterValue
@@ -79,8 +80,4 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
 
 
 def _is_plain(settings: ServiceSettings, base: Path) -> bool:
-    if settings.lora.rank:
-        return False
-    from ratchet.language_models.service.model_folder import plain_shape  # imports torch
-
-    return plain_shape(base) is not None
+    return settings.lora.rank == 0 and plain_shape(base) is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ratchet.language_models.service import optimization, plain_llama, tokenizer
+from ratchet.language_models.service import llama_shape, optimization, plain_llama, tokenizer
 from ratchet.language_models.service.base_model import (
     corpus,
     players,
@@ -20,15 +20,18 @@ from ratchet.language_models.service.base_model import (
     vocabulary,
 )
 from ratchet.language_models.service.base_model.vocabulary import END, PAD
+from ratchet.language_models.service.llama_shape import LlamaShape
 from ratchet.language_models.service.model_folder import save_llama
-from ratchet.language_models.service.plain_llama import LlamaShape
 from ratchet.language_models.service.tokenizer import ChatTokenizer
 from ratchet.scenarios.code_validation.generator import level0
 from ratchet.tracking.files import locked
 
 NAME = "ratchet-tiny"
 _DIGEST_LENGTH = 12
-_RECIPE = (vocabulary, players, corpus, pretraining, level0, optimization, plain_llama, tokenizer)
+_RECIPE = (
+    *(vocabulary, players, corpus, pretraining, level0),
+    *(optimization, llama_shape, plain_llama, tokenizer),
+)
 
 
 def ensure_base_model(home: Path) -> Path:

@@ -16,13 +16,14 @@ from torch import Tensor
 from ratchet.language_models.service.base_model.corpus import Reply, write_corpus
 from ratchet.language_models.service.base_model.players import Skill
 from ratchet.language_models.service.base_model.vocabulary import END
+from ratchet.language_models.service.llama_shape import LlamaShape
 from ratchet.language_models.service.optimization import (
     Optimization,
     TokenSequence,
     batches_of_like_length,
     pad,
 )
-from ratchet.language_models.service.plain_llama import LlamaShape, PlainLlama
+from ratchet.language_models.service.plain_llama import PlainLlama
 from ratchet.language_models.service.tokenizer import ChatTokenizer
 from ratchet.seeding import numpy_generator, torch_generator
 
