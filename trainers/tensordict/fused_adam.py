@@ -122,7 +122,7 @@ def clip_gradients(params: Iterable[Tensor], max_norm: float) -> Tensor:
     gradients = [param.grad for param in params if param.grad is not None]
     if not gradients:
         return torch.zeros(())
-    norm: Tensor = torch.linalg.vector_norm(torch._utils._flatten_dense_tensors(gradients))
+    norm: Tensor = torch.linalg.vector_norm(torch._C._nn.flatten_dense_tensors(gradients))
     if not norm + 1e-6 <= max_norm:  # NaN goes on, so that it shows
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm
