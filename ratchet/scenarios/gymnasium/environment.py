@@ -92,6 +92,8 @@ class ControlEnvironment(TensorEnvironment):
     ) -> TensorDictBase:
         """Begin new episodes where ``mask`` is true, and keep the other states."""
         where = check_new_episodes(mask, ids, seeds)
+        if len(where) == 0:
+            return td
         fresh = self._begin(where, ids.to(self.device), seeds.to(self.device))
         return _tensordict(_replaced(td, fresh, where), td.batch_size)
 

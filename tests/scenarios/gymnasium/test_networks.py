@@ -1,0 +1,214 @@
+"""Perceptrons and distributions of agents in environments; hand-written derivatives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch.distributions import Categorical, Independent, Normal
+
+from ratchet import HyperParameters
+from ratchet.agents.categorical import categorical_scores
+from ratchet.agents.fused import only_plain_operations
+from ratchet.scenarios.gymnasium import choices
+from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
+from ratchet.scenarios.gymnasium.networks import build_agent
+from ratchet.scenarios.gymnasium.perceptron import Plan, perceptrons
+from ratchet.scenarios.gymnasium.spaces import (
+    AgentSpace,
+    AgentSpaces,
+    ContinuousActions,
+    DiscreteActions,
+)
+
+
+def make_weights(shapes, generator):
+    weights = []
+    for d_out, d_in in shapes:
+        weights += [
+            torch.randn(d_out, d_in, generator=generator, requires_grad=True),
+            torch.randn(d_out, generator=generator, requires_grad=True),
+        ]
+    return weights
+
+
+PLANS = [
+    (((2, 2), (1, 1)), [(4, 3), (4, 4), (2, 4), (1, 4), (5, 3), (1, 5)]),
+    (((1, 1),), [(6, 3), (2, 6)]),
+    (((0, 2),), [(2, 3), (1, 3)]),
+]
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize(("towers", "shapes"), PLANS)
+@pytest.mark.parametrize("num_rows", [7, 1100])
+def test_fused_perceptrons_have_the_values_and_gradients_of_plain_ones(
+    activation, towers, shapes, num_rows
+):
+    """With 1,100 rows tanh is computed in another way."""
+    generator = torch.Generator().manual_seed(0)
+    weights = make_weights(shapes, generator)
+    x = torch.randn(num_rows, 3, generator=generator, requires_grad=True)
+    plan = Plan(towers, activation)
+    fused = perceptrons(x, plan, weights)
+    with only_plain_operations():
+        plain = perceptrons(x, plan, weights)
+    with torch.no_grad():
+        quick = perceptrons(x, plan, weights)
+    grads = [torch.randn(out.shape, generator=generator) for out in fused]
+    for one, other, third in zip(fused, plain, quick, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        assert torch.equal(one, third)
+    found = torch.autograd.grad(fused, [x, *weights], grads)
+    expected = torch.autograd.grad(plain, [x, *weights], grads)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_second_derivatives_of_perceptrons_and_scores_exist():
+    generator = torch.Generator().manual_seed(0)
+    weights = make_weights([(4, 3), (2, 4)], generator)
+    x = torch.randn(5, 3, generator=generator)
+    actions = torch.randint(2, (5, 1), generator=generator)
+
+    def curvature():
+        (logits,) = perceptrons(x, Plan(((1, 1),), "tanh"), weights)
+        log_prob, entropy = categorical_scores(logits, actions)
+        first = torch.autograd.grad((log_prob + entropy**2).sum(), weights, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), weights)
+
+    found = curvature()
+    with only_plain_operations():
+        expected = curvature()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+def test_scores_of_a_choice_are_torchs():
+    logits = torch.randn(9, 4, requires_grad=True)
+    actions = torch.randint(4, (9, 1))
+    peer = Categorical(logits=logits)
+    expected = (peer.log_prob(actions[:, 0]), peer.entropy())
+    found = categorical_scores(logits, actions)
+    weights = torch.randn(2, 9)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[:, 0], other)
+    mine = torch.autograd.grad(
+        sum((f[:, 0] * w).sum() for f, w in zip(found, weights, strict=True)), logits
+    )
+    theirs = torch.autograd.grad(
+        sum((e * w).sum() for e, w in zip(expected, weights, strict=True)), logits
+    )
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_normal_numbers_are_torchs():
+    mean, log_std = torch.randn(6, 2), torch.tensor([0.3, -0.7])
+    mine = choices.Normal(mean, log_std)
+    peer = Independent(Normal(mean, log_std.exp()), 1)
+    actions = mine.sample(torch.Generator().manual_seed(0))
+    log_prob, entropy = mine.log_prob_and_entropy(actions)
+    torch.testing.assert_close(log_prob[:, 0], peer.log_prob(actions))
+    torch.testing.assert_close(entropy[:, 0], peer.entropy())
+    assert torch.equal(mine.mode(), mean)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 4)])
+def test_choices_are_drawn_as_likely_as_they_are(sizes):
+    logits = torch.randn(1, sum(sizes)).expand(20_000, -1)
+    choice = choices.Categorical(logits, sizes)
+    drawn = choice.sample(torch.Generator().manual_seed(0))
+    for index, part in enumerate(logits[0].split(list(sizes))):
+        shares = torch.bincount(drawn[:, index], minlength=len(part)) / len(drawn)
+        torch.testing.assert_close(shares, part.softmax(-1), rtol=0, atol=0.02)
+        assert int(choice.mode()[0, index]) == int(part.argmax())
+
+
+def two_agents(shared=True, **section):
+    hyper_params = HyperParameters(
+        scenario="gymnasium",
+        trainer="vanilla_ppo",
+        dataset="CartPole-v1",
+        rl={"use_shared_body": shared},
+        agents={"_default": {"hidden_sizes": [8], **section}},
+    )
+    spaces = AgentSpaces(
+        {
+            "one": AgentSpace(2, DiscreteActions((3, 2))),
+            "two": AgentSpace(4, ContinuousActions((-1.0,), (1.0,))),
+        }
+    )
+    agents = {
+        name: build_agent(hyper_params, name, hyper_params.agents[name], space, "cpu")
+        for name, space in spaces.by_name.items()
+    }
+    return ControlActorCritic(agents, spaces, normalizes=False), hyper_params
+
+
+def frames(size=6):
+    agents = TensorDict({"observation": torch.randn(size, 2, 4)}, batch_size=[size])
+    return TensorDict({"agents": agents}, batch_size=[size])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_what_agents_did_is_scored_as_when_they_did_it(shared):
+    agents, _ = two_agents(shared)
+    td = agents.act(frames(), generators={n: torch.Generator() for n in ("one", "two")})
+    assert td["agents", "action"].dtype == torch.float32  # one agent's numbers are real
+    assert td["agents", "action"].shape == (6, 2, 2)
+    out = agents.evaluate(td)
+    torch.testing.assert_close(out["agents", "log_prob"], td["agents", "log_prob"])
+    torch.testing.assert_close(out["agents", "value"], td["agents", "value"])
+    only = agents.evaluate(td, agents=["two"])
+    assert not only["agents", "log_prob"][:, 0].any()
+    assert torch.equal(only["agents", "log_prob"][:, 1], out["agents", "log_prob"][:, 1])
+
+
+def test_agents_see_nothing_but_their_own_observations():
+    agents, _ = two_agents()
+    td = frames()
+    other = td.clone()
+    other["agents", "observation"][:, 0, 2:] = 9.0  # beyond what the first agent has
+    other["agents", "observation"][:, 1] = 0.0
+    assert torch.equal(agents.values(td)[:, 0], agents.values(other)[:, 0])
+    assert not torch.equal(agents.values(td)[:, 1], agents.values(other)[:, 1])
+
+
+def test_random_agents_are_uniform_and_have_no_weights():
+    agents, hyper_params = two_agents(is_random=True)
+    assert agents.parameter_groups(hyper_params.rl) == []
+    td = agents.act(frames(), generators=None)
+    expected = -math.log(6)
+    torch.testing.assert_close(td["agents", "log_prob"][:, 0], torch.full((6,), expected))
+    assert not td["agents", "value"].any()
+
+
+def test_every_parameter_is_in_one_group_with_its_factor():
+    agents, hyper_params = two_agents(False, agent_lr_factor={"actor": 2.0, "critic": 0.5})
+    groups = {group.name: group for group in agents.parameter_groups(hyper_params.rl)}
+    assert {name: group.lr_factor for name, group in groups.items() if name.startswith("one")} == {
+        "one.body": 2.0,
+        "one.policy": 2.0,
+        "one.value_body": 0.5,
+        "one.value": 0.5,
+    }
+    grouped = [param for group in groups.values() for param in group.params]
+    assert {id(p) for p in grouped} == {id(p) for p in agents.parameters()}
+    assert len(grouped) == len(list(agents.parameters()))
+
+
+def test_normalisation_is_fitted_to_each_number_of_each_agent():
+    agents, _ = two_agents()
+    agents.normalizes = True
+    td = frames(500)
+    td["agents", "observation"] = td["agents", "observation"] * torch.arange(1, 5) + 3
+    td["agents", "observation"][:, 0, 3] = 7.0  # never changes
+    agents.normalizer.fit(td)
+    normal = agents.normalizer(td["agents", "observation"])
+    torch.testing.assert_close(normal.mean(0), torch.zeros(2, 4), rtol=0, atol=1e-5)
+    spread = normal.std(0, correction=0)
+    expected = torch.ones(2, 4)
+    expected[0, 3] = 0
+    torch.testing.assert_close(spread, expected, rtol=0, atol=1e-4)
