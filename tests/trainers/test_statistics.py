@@ -238,17 +238,23 @@ def test_a_test_measures_counted_datapoints_only(tiny):
     found = few.run_test().metrics
     player = few.components.test_collector
     assert player.num_envs == 3
-    counted = []
+    counted, values = [], {name: [] for name in few.agent_names}
     original = player._measure
 
     def watched(td, which):
         counted.append(which.tolist())
+        for e in which.nonzero().flatten().tolist():
+            for a, name in enumerate(few.agent_names):
+                if td["agents", "active"][e, a].any():
+                    values[name].append(float(td["agents", "value"][e, a]))
         original(td, which)
 
     player._measure = watched
     assert few.run_test().metrics == found
     assert counted[0] == [True, True, True]
     assert not all(all(which) for which in counted), "an episode that ended was followed"
+    for name, seen in values.items():
+        assert found[f"{name}.mean_value"] == pytest.approx(plain.fmean(seen), rel=1e-5)
 
 
 def test_statistics_of_tests_have_their_prefix_where_they_are_recorded(tiny):
