@@ -161,47 +161,44 @@ def _record_gin(
     leaves = [tape.leaf(tensor) for tensor in (*encoder, *weights)]
     in_weight, in_bias, out_weight, out_bias = weights
     (b, graphs, n, c), d = seeds.index.shape, in_weight.shape[2]
-    g = b * graphs
+    grid, picked = (b * graphs, n, c * d), seeds.index.view(-1)
     adjacency = adjacency.flatten(0, 1)
-    in_double, out_double = in_weight * 2, out_weight * 2
-    shifted = out_bias - out_weight.sum(2)
-    folded_layers = [in_double.mT, in_bias * 2, out_double.mT, shifted]
     encode = torch.cat([encoder[0], encoder[1].unsqueeze(1)], dim=1).t()  # [F + 1, d]
-    picked = seeds.index.view(-1)
+    folded = (in_weight * 2, in_bias * 2, out_weight * 2, out_bias - out_weight.sum(2))
+    layers = [*zip(*(w.unbind(0) for w in folded), strict=True)]
     x, kept = seeds.sums, []
-    for layer, (w_in, b_in, w_out, b_out) in enumerate(
-        zip(*(w.unbind(0) for w in folded_layers), strict=True)
-    ):
-        summed = x.mm(encode) if layer == 0 else torch.bmm(adjacency, x).view(-1, d)
-        hidden = torch.addmm(b_in, summed, w_in).sigmoid_()
-        x = torch.addmm(b_out, hidden, w_out)
+    for layer, (w_in, b_in, w_out, b_out) in enumerate(layers):
+        summed = torch.bmm(adjacency, x).view(-1, d) if layer else x.mm(encode)
+        hidden = torch.addmm(b_in, summed, w_in.t()).sigmoid_()
+        x = torch.addmm(b_out, hidden, w_out.t())
         if layer == 0:
             x = x.index_select(0, picked)
-        x = x.view(g, n, c * d)
+        x = x.view(grid)
         kept.append((summed, hidden))
 
     def back(grad: Tensor) -> None:
-        d_in, d_in_bias = torch.empty_like(in_weight), torch.empty_like(in_bias)
-        d_out, d_out_bias = torch.empty_like(out_weight), torch.empty_like(out_bias)
         grad = grad.reshape(-1, d)
-        for layer in reversed(range(len(in_weight))):
+        found: list[tuple[Tensor, ...]] = []
+        for layer in reversed(range(len(layers))):
+            w_in, _, w_out, _ = layers[layer]
             summed, hidden = kept[layer]
             if layer == 0:
                 grad = _sum_by_index(grad, picked, len(seeds.sums))
-            torch.sum(grad, 0, out=d_out_bias[layer])
-            torch.mm(grad.t(), hidden, out=d_out[layer])
-            before = torch.ops.aten.sigmoid_backward(grad.mm(out_double[layer]), hidden)
-            torch.sum(before, 0, out=d_in_bias[layer])
-            torch.mm(before.t(), summed, out=d_in[layer])
-            grad = before.mm(in_double[layer])
-            if layer:
-                # Adjacency is symmetric.
-                grad = torch.bmm(adjacency, grad.view(g, n, c * d)).view(-1, d)
+            d_out, d_out_bias = grad.t().mm(hidden), grad.sum(0)
+            before = torch.ops.aten.sigmoid_backward(grad.mm(w_out), hidden)
+            d_in, d_in_bias = before.t().mm(summed), before.sum(0)
+            found.append((d_in, d_in_bias, d_out, d_out_bias))
+            grad = before.mm(w_in)
+            if layer:  # adjacency is symmetric
+                grad = torch.bmm(adjacency, grad.view(grid)).view(-1, d)
         d_encode = grad.t().mm(seeds.sums)  # [d, F + 1]
+        d_in, d_in_bias, d_out, d_out_bias = (
+            torch.stack(grads) for grads in zip(*reversed(found), strict=True)
+        )
         # x = W (2σ − 1) + b: the shift makes W's gradient 2·dW − db.
         d_out.mul_(2).sub_(d_out_bias.unsqueeze(2))
-        found = (d_encode[:, :-1], d_encode[:, -1], d_in.mul_(2), d_in_bias.mul_(2))
-        for leaf, one in zip(leaves, (*found, d_out, d_out_bias), strict=True):
+        gradients = (d_encode[:, :-1], d_encode[:, -1], d_in.mul_(2), d_in_bias.mul_(2))
+        for leaf, one in zip(leaves, (*gradients, d_out, d_out_bias), strict=True):
             leaf.add_grad(one)
 
     result = Var(x)

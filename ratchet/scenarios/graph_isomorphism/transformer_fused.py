@@ -32,23 +32,27 @@ def record_transformer(
     """Transform tokens f32 [b, T, d]; ``weights`` as ``TransformerStack.weights`` gives them."""
     leaves = [tape.leaf(weight) for weight in weights]
     folds = _Folds.of(weights[2].shape[2], num_heads)
-    ahead, behind = folds.fold(weights)
+    folded = folds.fold(weights)
+    layers = [*zip(*(weight.unbind(0) for weight in folded), strict=True)]
     x, per_head = tokens.value.contiguous(), mask.unsqueeze(1)
     kept = []
-    for layer in _by_layer(ahead):
+    for layer in layers:
         x, attention = _attend(x, per_head, layer[:6], num_heads)
         x, mlp = _transform(x, layer[6:])
         kept.append((attention, mlp))
 
     def back(grad: Tensor) -> None:
-        grads = [torch.empty_like(weight) for weight in behind]
         grad = grad.contiguous()
-        steps = zip(kept, _by_layer(behind), _by_layer(grads), strict=True)
-        for (attention, mlp), own, into in reversed([*steps]):
-            grad = _transform_back(grad, mlp, own[6:], into[6:])
-            grad = _attend_back(grad, attention, own[:6], into[:6], num_heads)
-        for leaf, found in zip(leaves, folds.unfold(grads), strict=True):
-            leaf.add_grad(found)
+        found: list[Grads] = []
+        for_back = folds.fold_back(weights[2]).unbind(0)
+        steps = [*zip(layers, for_back, kept, strict=True)]
+        for layer, qkv_w, (attention, mlp) in reversed(steps):
+            grad, of_mlp = _transform_back(grad, mlp, layer[6:])
+            weights_back = (*layer[:2], qkv_w, *layer[3:6])
+            grad, of_attention = _attend_back(grad, attention, weights_back, num_heads)
+            found.append((*of_attention, *of_mlp))
+        for leaf, one in zip(leaves, folds.unfold(_stack_layers(found[::-1])), strict=True):
+            leaf.add_grad(one)
         tokens.add_grad(grad)
 
     result = Var(x)
@@ -56,9 +60,11 @@ def record_transformer(
     return result
 
 
-def _by_layer(stacked: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Take stacked weights apart: for each layer its own."""
-    return [*zip(*(weight.unbind(0) for weight in stacked), strict=True)]
+def _stack_layers(layers: Sequence[Grads]) -> list[Tensor]:
+    """Put the layers' gradients together as the weights are."""
+    if len(layers) == 1:
+        return [grad.unsqueeze(0) for grad in layers[0]]
+    return [torch.stack(grads) for grads in zip(*layers, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -98,24 +104,27 @@ class _Folds:
         ones[:, -1] = 1
         return cls(scaled(root / math.log(2), 1.0), scaled(root, math.log(2)), ones.flatten())
 
-    def fold(self, weights: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Give the weights used going ahead and back, in the weights' order."""
+    def fold(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Give the weights used going ahead, in the weights' order."""
         scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 = weights
-        w1, w2_double = w1 * 2, w2 * 2
-        start, stop = (scale1, shift1), (out_w, out_b, scale2, shift2)
-        qkv_b = torch.addmm(self.ones, qkv_b, self.ahead.t())
-        ahead = (torch.matmul(self.ahead, qkv_w), qkv_b)
-        behind = (torch.matmul(self.behind, qkv_w), qkv_b)
-        mlp = (w1, b1 * 2, w2_double, b2 - w2.sum(2))
-        return [*start, *ahead, *stop, *mlp], [*start, *behind, *stop, *mlp]
+        qkv_w, qkv_b = (
+            torch.matmul(self.ahead, qkv_w),
+            torch.addmm(self.ones, qkv_b, self.ahead.t()),
+        )
+        attention = [scale1, shift1, qkv_w, qkv_b, out_w, out_b]
+        return [*attention, scale2, shift2, w1 * 2, b1 * 2, w2 * 2, b2 - w2.sum(2)]
+
+    def fold_back(self, qkv_w: Tensor) -> Tensor:
+        """Give the weights of queries, keys and values used going back; the others are the same."""
+        return torch.matmul(self.behind, qkv_w)
 
     def unfold(self, grads: list[Tensor]) -> list[Tensor]:
         """Turn gradients of folded weights into those of the weights."""
         grads[2] = torch.matmul(self.behind.t(), grads[2])
         grads[3] = grads[3].mm(self.behind)
-        grads[8].mul_(2)
-        grads[9].mul_(2)
-        grads[10].mul_(2).sub_(grads[11].unsqueeze(2))
+        grads[8] = grads[8] * 2
+        grads[9] = grads[9] * 2
+        grads[10] = grads[10] * 2 - grads[11].unsqueeze(2)
         return grads
 
 
@@ -141,17 +150,17 @@ def _attend(
 
 
 def _attend_back(
-    grad: Tensor, kept: Kept, weights: tuple[Tensor, ...], into: Grads, num_heads: int
-) -> Tensor:
-    """Give the gradient of x from that of :func:`_attend`'s output, and fill the weights'."""
+    grad: Tensor, kept: Kept, weights: tuple[Tensor, ...], num_heads: int
+) -> tuple[Tensor, Grads]:
+    """Give the gradients of x and of the weights from that of :func:`_attend`'s output."""
     x, normed, mean, rstd, qkv, powers, total, mixed = kept
     scale, shift, qkv_w, _, out_w, _ = weights
     b, t, d = x.shape
     e = d // num_heads
     query, key, value = qkv.split_with_sizes([e, e, e + 1], dim=1)
-    torch.sum(grad.view(-1, d), 0, out=into[5])
     by_feature = grad.transpose(1, 2)
-    torch.sum(torch.bmm(by_feature, mixed.view(b, d, t).transpose(1, 2)), 0, out=into[4])
+    d_out_b = grad.view(-1, d).sum(0)
+    d_out_w = torch.bmm(by_feature, mixed.view(b, d, t).transpose(1, 2)).sum(0)
     d_mixed = torch.bmm(out_w.t().expand(b, d, d), by_feature).view(mixed.shape).div_(total)
     d_total = (d_mixed * mixed).sum(1, keepdim=True).neg_()
     d_summed = torch.cat([d_mixed, d_total], dim=1)
@@ -164,10 +173,10 @@ def _attend_back(
         ],
         dim=1,
     ).view(b, -1, t)
-    torch.sum(torch.bmm(d_qkv, normed), 0, out=into[2])
-    torch.sum(d_qkv, (0, 2), out=into[3])
+    d_qkv_w, d_qkv_b = torch.bmm(d_qkv, normed).sum(0), d_qkv.sum((0, 2))
     d_normed = torch.bmm(d_qkv.transpose(1, 2), qkv_w.expand(b, *qkv_w.shape))
-    return _norm_back(grad, d_normed, (x, mean, rstd, scale, shift), into)
+    d_x, d_scale, d_shift = _norm_back(d_normed, (x, mean, rstd, scale, shift))
+    return d_x.add_(grad), (d_scale, d_shift, d_qkv_w, d_qkv_b, d_out_w, d_out_b)
 
 
 def _transform(x: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Kept]:
@@ -180,26 +189,24 @@ def _transform(x: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Kept]:
     return out.view(x.shape), (x, normed, mean, rstd, hidden)
 
 
-def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...], into: Grads) -> Tensor:
-    """Give the gradient of x from that of :func:`_transform`'s output, and fill the weights'."""
+def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...]) -> tuple[Tensor, Grads]:
+    """Give the gradients of x and of the weights from that of :func:`_transform`'s output."""
     x, normed, mean, rstd, hidden = kept
     scale, shift, w1, _, w2, _ = weights
     flat = grad.view(-1, x.shape[2])
-    torch.sum(flat, 0, out=into[5])
-    torch.mm(flat.t(), hidden, out=into[4])
-    before = torch.ops.aten.sigmoid_backward(torch.mm(flat, w2), hidden)
-    torch.sum(before, 0, out=into[3])
-    torch.mm(before.t(), normed.view(flat.shape), out=into[2])
-    d_normed = torch.mm(before, w1).view(x.shape)
-    return _norm_back(grad, d_normed, (x, mean, rstd, scale, shift), into)
+    d_w2, d_b2 = flat.t().mm(hidden), flat.sum(0)
+    before = torch.ops.aten.sigmoid_backward(flat.mm(w2), hidden)
+    d_w1, d_b1 = before.t().mm(normed.view(flat.shape)), before.sum(0)
+    d_x, d_scale, d_shift = _norm_back(before.mm(w1).view(x.shape), (x, mean, rstd, scale, shift))
+    return d_x.add_(grad), (d_scale, d_shift, d_w1, d_b1, d_w2, d_b2)
 
 
-def _norm_back(grad: Tensor, d_normed: Tensor, kept: Kept, into: Grads) -> Tensor:
-    """Go back through a layer norm, and add the gradient that went past it."""
+def _norm_back(grad: Tensor, kept: Kept) -> tuple[Tensor, Tensor, Tensor]:
+    """Go back through a layer norm: gradients of x, scale and shift."""
     x, mean, rstd, scale, shift = kept
-    d_x, d_scale, d_shift = torch.ops.aten.native_layer_norm_backward(
-        d_normed, x, [x.shape[2]], mean, rstd, scale, shift, [True, True, True]
+    return cast(
+        tuple[Tensor, Tensor, Tensor],
+        torch.ops.aten.native_layer_norm_backward(
+            grad, x, [x.shape[2]], mean, rstd, scale, shift, [True, True, True]
+        ),
     )
-    into[0].copy_(d_scale)
-    into[1].copy_(d_shift)
-    return cast(Tensor, d_x.add_(grad))
