@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo text-demo test test-slow check format bench up down constraints clean help
+.PHONY: setup demo text-demo results test test-slow check format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +24,13 @@ text-demo: setup  ## run experiments/text_demo.yaml: chat models, no key, no net
 
 # A file's tests stay together, so that what they share is made once.
 SIDE_BY_SIDE := -n 2 --dist loadfile
+
+STUDY := graph_isomorphism_protocols
+results: setup  ## run the study of protocols, or go on with it; write docs/results (half an hour)
+	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=0..4 \
+		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
+	$(BIN)/ratchet compare $(STUDY) --page docs/results/$(STUDY).md \
+		--title "Protocols on graph isomorphism"
 
 test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

@@ -32,6 +32,7 @@ async def sweep(
     arms: dict[str, dict[str, Any]] | None = None,
     name: str = "sweep",
     parallel: int = 1,
+    sweep_name: str | None = None,
 ) -> list[dict[str, Any]]:
     """Run an experiment for every combination of values; they share what they can.
 
@@ -48,6 +49,8 @@ async def sweep(
     parallel
         How many members run at a time, each in a process of its own. With one they are subflows of
         this flow.
+    sweep_name
+        The sweep's own name; made of its members if not given.
 
     Raises
     ------
@@ -59,7 +62,8 @@ async def sweep(
     chosen = absolute_settings(ExperimentSettings.from_dict(settings or {}))
     base = HyperParameters.from_dict(hyper_params)
     members = await asyncio.to_thread(sweep_members, base, grid, arms, name=name, settings=chosen)
-    folder = _write_record(members, grid, chosen, name)
+    ident = sweep_name or sweep_id(name, members)
+    folder = _write_record(ident, members, grid, chosen, name)
     results: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
 
@@ -136,13 +140,14 @@ def _split(arms: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, d
 
 
 def _write_record(
+    ident: str,
     members: Sequence[SweepMember],
     grid: dict[str, list[Any]],
     settings: ExperimentSettings,
     name: str,
 ) -> Path:
     record = SweepRecord(
-        sweep_id=sweep_id(name, members),
+        sweep_id=ident,
         name=name,
         grid=grid,
         members=[SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in members],

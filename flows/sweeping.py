@@ -22,12 +22,13 @@ def run_sweep(
     arms: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "sweep",
     parallel: int = 1,
+    sweep_name: str | None = None,
 ) -> list[ExperimentResult]:
     """Run an experiment for every combination of values, or go on with it.
 
     Parameters
     ----------
-    hyper_params, grid, arms, name, parallel
+    hyper_params, grid, arms, name, parallel, sweep_name
         As :func:`flows.sweep` takes them.
     settings
         Where and how the members run; their run ids are made here.
@@ -50,6 +51,7 @@ def run_sweep(
         "arms": {arm: dict(changes) for arm, changes in (arms or {}).items()},
         "name": name,
         "parallel": parallel,
+        "sweep_name": sweep_name,
     }
     try:
         temporary_server.ensure(chosen.home)

@@ -48,8 +48,8 @@ NAMES = {
         "verify_run": "run, settings, *, stage, remake",
         "plan_experiment": "hyper_params, settings, *, arms, keep",
         "experiment": "hyper_params, settings, arms, name, keep, force",
-        "run_sweep": "hyper_params, grid, settings, *, arms, name, parallel",
-        "sweep": "hyper_params, grid, settings, arms, name, parallel",
+        "run_sweep": "hyper_params, grid, settings, *, arms, name, parallel, sweep_name",
+        "sweep": "hyper_params, grid, settings, arms, name, parallel, sweep_name",
         "ExperimentResult": None,
     },
 }

@@ -30,6 +30,7 @@ def sweep(
     file: ExperimentPath,
     assignments: Assignments,
     parallel: Parallel = 1,
+    name: Annotated[str | None, typer.Option("--name", help="The sweep's own name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the members.")] = False,
     no_progress: NoProgress = False,
 ) -> None:
@@ -63,7 +64,7 @@ def sweep(
         name=experiment.name,
         settings=settings,
     )
-    ident = sweep_id(experiment.name, members)
+    ident = name or sweep_id(experiment.name, members)
     print_plain(f"Sweep {ident}: {len(members)} members")
     if dry_run:
         print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
@@ -81,6 +82,7 @@ def sweep(
                 arms=experiment.arm_changes,
                 name=experiment.name,
                 parallel=parallel,
+                sweep_name=name,
             )
     finally:
         _print_members(members, Path(settings.runs))

@@ -6,6 +6,7 @@ Lies in a folder beside the runs' own; how each member stands is in its run fold
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ratchet.errors import DataError
 from ratchet.tracking.files import write_atomically
 
 FILE_NAME = "sweep.json"
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
 class SweepMemberRecord(BaseModel):
@@ -42,8 +44,20 @@ class SweepRecord(BaseModel):
 
 
 def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
-    """Write a sweep's folder, and give it; a sweep that goes on keeps its time of creation."""
+    """Write a sweep's folder, and give it; a sweep that goes on keeps its time of creation.
+
+    Raises
+    ------
+    DataError
+        If the sweep's name is no folder's, or a run's.
+    """
+    if not _SAFE_NAME.fullmatch(record.sweep_id):
+        raise DataError(
+            f"sweep {record.sweep_id!r}: expected a name of letters, digits, '_', '.' and '-'."
+        )
     folder = Path(runs) / record.sweep_id
+    if (folder / "manifest.json").exists():
+        raise DataError(f"sweep {record.sweep_id!r}: this is a run's name. Choose another.")
     folder.mkdir(parents=True, exist_ok=True)
     known = read_sweep(runs, record.sweep_id)
     if known is not None:

@@ -127,6 +127,11 @@ def test_the_record_is_found_by_its_beginning_and_keeps_its_time(tmp_path):
     write_sweep(tmp_path, record.model_copy(update={"sweep_id": "exp-sweep-34"}))
     with pytest.raises(DataError, match="exp-sweep-12, exp-sweep-34"):
         read_sweep(tmp_path, "exp-sweep")
+    for name, message in (("a/b", "expected a name"), ("run-1", "a run's name")):
+        (tmp_path / "run-1").mkdir(exist_ok=True)
+        (tmp_path / "run-1" / "manifest.json").touch()
+        with pytest.raises(DataError, match=message):
+            write_sweep(tmp_path, record.model_copy(update={"sweep_id": name}))
     (folder / "sweep.json").write_text(json.dumps({"name": 3}))
     with pytest.raises(DataError, match="not a record of a sweep"):
         read_sweep(tmp_path, "exp-sweep-12")
