@@ -34,7 +34,12 @@ def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
     for word in _SHOWN:
         for name, value in metrics.items():
             short = _short(name)
-            if name.endswith(word) and short not in chosen and len(chosen) < _MAX_SHOWN:
+            if (
+                "std_" not in name
+                and name.endswith(word)
+                and short not in chosen
+                and len(chosen) < _MAX_SHOWN
+            ):
                 chosen[short] = value
         if word == "reward" and chosen:
             break

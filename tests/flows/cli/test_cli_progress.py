@@ -78,6 +78,8 @@ def test_accuracies_come_first_and_noise_is_left_out() -> None:
         "verifier.accuracy": 0.6,
     }
     assert metrics_that_matter(metrics) == {"accuracy": 0.6, "prover reward": 0.5}
+    spread = {"verifier.std_accuracy": 0.5, "verifier.accuracy": 0.6}
+    assert metrics_that_matter(spread) == {"accuracy": 0.6}
     assert metrics_that_matter({"loss": 1.0, "grad_norm": 2.0}) == {"loss": 1.0}
 
 
