@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainers.progress import ProgressReporter
 
 _SHOWN = ("accuracy", "mean_episode_reward", "reward", "loss")
+_SPREADS = ("std_", "worst_")
 _MAX_SHOWN = 2
 _NOISE = ("mean_", "episode_", "step_")
 _PLAIN_SECONDS = 10.0
@@ -35,7 +36,7 @@ def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items():
             short = _short(name)
             if (
-                "std_" not in name
+                not any(spread in name for spread in _SPREADS)
                 and name.endswith(word)
                 and short not in chosen
                 and len(chosen) < _MAX_SHOWN

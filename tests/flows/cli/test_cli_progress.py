@@ -113,3 +113,14 @@ def test_reporters_reach_the_loops_inside(capsys: pytest.CaptureFixture[str]) ->
 )
 def test_times_are_read_by_people(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_spreads_and_worst_cases_are_not_shown():
+    metrics = {
+        "verifier.accuracy": 0.5,
+        "verifier.std_accuracy": 0.1,
+        "verifier.worst_datapoint_accuracy": 0.0,
+        "prover.worst_episode_reward": -1.0,
+        "prover.mean_episode_reward": 0.7,
+    }
+    assert metrics_that_matter(metrics) == {"accuracy": 0.5, "prover reward": 0.7}
