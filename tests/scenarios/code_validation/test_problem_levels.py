@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -11,6 +14,14 @@ from ratchet.scenarios.code_validation.generator.levels import LEVELS
 from ratchet.scenarios.code_validation.generator.phrases import draw_condition, draw_number
 from ratchet.scenarios.code_validation.parameters import MAX_LEVEL
 from ratchet.scenarios.code_validation.sandbox import Program, run_programs
+
+DIGESTS = (
+    "de6108f688e45824",
+    "5a35a4e5a7cb3f86",
+    "327f1ca5fc3a213d",
+    "aa76564be44ed30d",
+    "fcbcac61d10d638f",
+)
 
 
 def draw(level, count):
@@ -36,6 +47,14 @@ def test_problems_are_many_and_repeatable(level):
     assert len({p.question for p in problems}) > 130
     assert all(p.level == level for p in problems)
     assert all(len(p.tests.cases) >= 5 for p in problems)
+
+
+@pytest.mark.parametrize(("level", "digest"), enumerate(DIGESTS))
+def test_problems_stay_the_same(level, digest):
+    """Otherwise stored datasets are made anew, and results are no longer comparable."""
+    content = [dataclasses.asdict(problem) for problem in draw(level, 60)]
+    text = json.dumps(content, sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize("level", range(1, len(LEVELS)))

@@ -88,61 +88,6 @@ def looping_problem(rng: np.random.Generator) -> Problem:
     )
 
 
-def _draw_source(rng: np.random.Generator) -> _Source:
-    step = small(rng, 2, 3)
-    return pick(
-        rng,
-        (
-            _Source(
-                "numbers",
-                "Go through the list of integers numbers in order",
-                "x",
-                "for x in numbers:",
-                _as_list,
-            ),
-            _Source(
-                "numbers",
-                "Go through the list of integers numbers from its end to its beginning",
-                "x",
-                "for x in reversed(numbers):",
-                lambda v: reversed(_as_list(v)),
-            ),
-            _Source(
-                "n",
-                "Go through the integers i from 1 to n, n included",
-                "i",
-                "for i in range(1, n + 1):",
-                lambda v: range(1, _as_int(v) + 1),
-            ),
-            _Source(
-                "n",
-                f"Go through the integers i = 0, {step}, {2 * step}, ... that are less than n",
-                "i",
-                f"for i in range(0, n, {step}):",
-                lambda v: range(0, _as_int(v), step),
-            ),
-            _Source(
-                "n",
-                "Go through the decimal digits d of the integer n (which is not negative) from"
-                " the last to the first; 0 has no digits",
-                "d",
-                "while n > 0:",
-                lambda v: [int(c) for c in reversed(str(v)) if v],
-                first=("d = n % 10", "n = n // 10"),
-            ),
-            _Source(
-                "numbers",
-                "Go through the positions k of the list of integers numbers, and let x be the"
-                " number at position k plus k (positions start from 0)",
-                "x",
-                "for k in range(len(numbers)):",
-                lambda v: [x + k for k, x in enumerate(_as_list(v))],
-                first=("x = numbers[k] + k",),
-            ),
-        ),
-    )
-
-
 def _as_list(value: Value) -> Sequence[int]:
     assert isinstance(value, list)  # as drawn
     return [x for x in value if isinstance(x, int)]
@@ -151,6 +96,62 @@ def _as_list(value: Value) -> Sequence[int]:
 def _as_int(value: Value) -> int:
     assert isinstance(value, int)  # as drawn
     return value
+
+
+_IN_ORDER = _Source(
+    "numbers",
+    "Go through the list of integers numbers in order",
+    "x",
+    "for x in numbers:",
+    _as_list,
+)
+_BACKWARDS = _Source(
+    "numbers",
+    "Go through the list of integers numbers from its end to its beginning",
+    "x",
+    "for x in reversed(numbers):",
+    lambda v: reversed(_as_list(v)),
+)
+_UP_TO_N = _Source(
+    "n",
+    "Go through the integers i from 1 to n, n included",
+    "i",
+    "for i in range(1, n + 1):",
+    lambda v: range(1, _as_int(v) + 1),
+)
+_DIGITS = _Source(
+    "n",
+    "Go through the decimal digits d of the integer n (which is not negative) from"
+    " the last to the first; 0 has no digits",
+    "d",
+    "while n > 0:",
+    lambda v: [int(c) for c in reversed(str(v)) if v],
+    first=("d = n % 10", "n = n // 10"),
+)
+_WITH_POSITIONS = _Source(
+    "numbers",
+    "Go through the positions k of the list of integers numbers, and let x be the"
+    " number at position k plus k (positions start from 0)",
+    "x",
+    "for k in range(len(numbers)):",
+    lambda v: [x + k for k, x in enumerate(_as_list(v))],
+    first=("x = numbers[k] + k",),
+)
+
+
+def _in_steps(step: int) -> _Source:
+    return _Source(
+        "n",
+        f"Go through the integers i = 0, {step}, {2 * step}, ... that are less than n",
+        "i",
+        f"for i in range(0, n, {step}):",
+        lambda v: range(0, _as_int(v), step),
+    )
+
+
+def _draw_source(rng: np.random.Generator) -> _Source:
+    steps = _in_steps(small(rng, 2, 3))
+    return pick(rng, (_IN_ORDER, _BACKWARDS, _UP_TO_N, steps, _DIGITS, _WITH_POSITIONS))
 
 
 def _draw_total(rng: np.random.Generator) -> _Total:
