@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +18,12 @@ from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.order import DataOrder
+from ratchet.rollouts.stored_dataset import StoredDataset
 
 __all__ = ["DataOrder", "NestedArrayDictDataset"]
 
-SCHEMA = 1
-DATA_FILE = "dataset.parquet"
-DESCRIPTION_FILE = "dataset.json"
 
-
-class NestedArrayDictDataset:
+class NestedArrayDictDataset(StoredDataset):
     """Datapoints with a common leading dimension; a value, never changed.
 
     Parameters
@@ -40,6 +37,8 @@ class NestedArrayDictDataset:
         If there is no leading dimension, or no datapoint.
     """
 
+    data_file: ClassVar[str] = "dataset.parquet"
+
     def __init__(self, data: NestedArrayDict) -> None:
         if data.batch_dims != 1 or len(data) == 0:
             raise DataError(
@@ -50,17 +49,6 @@ class NestedArrayDictDataset:
 
     def __len__(self) -> int:
         return len(self.data)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, NestedArrayDictDataset):
-            return NotImplemented
-        return self.hash == other.hash
-
-    def __hash__(self) -> int:
-        return int(self.hash[:16], 16)
-
-    def __repr__(self) -> str:
-        return f"NestedArrayDictDataset({len(self)} datapoints: {', '.join(self.fields)})"
 
     def __getitem__(self, key: str | tuple[str, ...]) -> Array:
         """Give one field, [N, ...]."""
@@ -81,52 +69,15 @@ class NestedArrayDictDataset:
             return self
         return NestedArrayDictDataset(self.data[:size])
 
-    @cached_property
-    def hash(self) -> str:
-        """SHA-256 of names, types, shapes and values: independent of file and process."""
+    def _hash_content(self) -> str:
         return content_hash(self.data)
 
-    def save(self, directory: Path | str) -> None:
-        """Write ``dataset.parquet`` and ``dataset.json`` into a folder, made if need be."""
-        directory = Path(directory)
-        save_nested_array_dict(self.data, directory / DATA_FILE)
-        description = {"schema": SCHEMA, "num_datapoints": len(self), "hash": self.hash}
-        (directory / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+    def _save_data(self, file: Path) -> None:
+        save_nested_array_dict(self.data, file)
 
     @classmethod
-    def load(cls, directory: Path | str, *, check: bool = True) -> NestedArrayDictDataset:
-        """Read a saved dataset.
-
-        Parameters
-        ----------
-        directory
-            What was given to :meth:`save`.
-        check
-            Whether to compare its hash.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or damaged.
-        """
-        directory = Path(directory)
-        try:
-            description = json.loads((directory / DESCRIPTION_FILE).read_text())
-            schema, expected = description["schema"], description["hash"]
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"cannot read the dataset in {directory}: {error}. Expected {DESCRIPTION_FILE} and"
-                f" {DATA_FILE} as written by NestedArrayDictDataset.save; make the dataset again."
-            ) from error
-        if schema != SCHEMA:
-            raise DataError(f"{directory}: got dataset schema {schema!r}, expected {SCHEMA}.")
-        dataset = cls(load_nested_array_dict(directory / DATA_FILE))
-        if check and dataset.hash != expected:
-            raise DataError(
-                f"{directory}: the data's hash is {dataset.hash}, expected {expected}."
-                " The files were changed or damaged; make the dataset again."
-            )
-        return dataset
+    def _load_data(cls, file: Path, size: int) -> Self:
+        return cls(load_nested_array_dict(file))
 
 
 def content_hash(data: NestedArrayDict) -> str:

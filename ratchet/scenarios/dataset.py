@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError
@@ -18,14 +17,11 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import DataError, StateError
+from ratchet.rollouts.stored_dataset import StoredDataset
 from ratchet.seeding import torch_generator
 
-SCHEMA = 1
-DATA_FILE = "data.safetensors"
-DESCRIPTION_FILE = "dataset.json"
 
-
-class TensorDictDataset:
+class TensorDictDataset(StoredDataset):
     """Datapoints on tensors with a common leading dimension; a value, never changed.
 
     Parameters
@@ -39,6 +35,8 @@ class TensorDictDataset:
         If there is no leading dimension, or no datapoint.
     """
 
+    data_file: ClassVar[str] = "data.safetensors"
+
     def __init__(self, td: TensorDictBase) -> None:
         if td.batch_dims != 1 or len(td) == 0:
             raise DataError(
@@ -49,17 +47,6 @@ class TensorDictDataset:
 
     def __len__(self) -> int:
         return len(self.td)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorDictDataset):
-            return NotImplemented
-        return self.hash == other.hash
-
-    def __hash__(self) -> int:
-        return int(self.hash[:16], 16)
-
-    def __repr__(self) -> str:
-        return f"TensorDictDataset({len(self)} datapoints: {', '.join(self.fields)})"
 
     def __getitem__(self, key: str) -> Tensor:
         """Give one field, [N, ...]."""
@@ -94,9 +81,7 @@ class TensorDictDataset:
             return TensorDictDataset(self.td.to(device))
         return TensorDictDataset(self.td.pin_memory().to(device, non_blocking=True))
 
-    @cached_property
-    def hash(self) -> str:
-        """SHA-256 of names, types, shapes and values: independent of device and process."""
+    def _hash_content(self) -> str:
         digest = hashlib.sha256()
         for name, value in self._flat().items():
             value = value.detach().cpu().contiguous()
@@ -105,51 +90,18 @@ class TensorDictDataset:
             digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
 
-    def save(self, directory: Path | str) -> None:
-        """Write ``data.safetensors`` and ``dataset.json`` into a folder, made if need be."""
-        directory = Path(directory)
-        directory.mkdir(parents=True, exist_ok=True)
+    def _save_data(self, file: Path) -> None:
         tensors = {name: value.cpu().contiguous().clone() for name, value in self._flat().items()}
-        save_file(tensors, directory / DATA_FILE)
-        description = {"schema": SCHEMA, "num_datapoints": len(self), "hash": self.hash}
-        (directory / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+        save_file(tensors, file)
 
     @classmethod
-    def load(cls, directory: Path | str, *, check: bool = True) -> TensorDictDataset:
-        """Read a saved dataset; its tensors are memory-mapped.
-
-        Parameters
-        ----------
-        directory
-            What was given to :meth:`save`.
-        check
-            Whether to read all of it and compare its hash.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or damaged.
-        """
-        directory = Path(directory)
+    def _load_data(cls, file: Path, size: int) -> Self:
+        """Read tensors, memory-mapped."""
         try:
-            description = json.loads((directory / DESCRIPTION_FILE).read_text())
-            tensors = load_file(directory / DATA_FILE)
-            schema, size, expected = (description[k] for k in ("schema", "num_datapoints", "hash"))
-        except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise DataError(
-                f"cannot read the dataset in {directory}: {error}. Expected {DESCRIPTION_FILE} and"
-                f" {DATA_FILE} as written by TensorDictDataset.save; make the dataset again."
-            ) from error
-        if schema != SCHEMA:
-            raise DataError(f"{directory}: got dataset schema {schema!r}, expected {SCHEMA}.")
-        td = TensorDict(tensors, batch_size=[size]).unflatten_keys(".")
-        dataset = cls(td)
-        if check and dataset.hash != expected:
-            raise DataError(
-                f"{directory}: the data's hash is {dataset.hash}, expected {expected}."
-                " The files were changed or damaged; make the dataset again."
-            )
-        return dataset
+            tensors = load_file(file)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+        return cls(TensorDict(tensors, batch_size=[size]).unflatten_keys("."))
 
     def _flat(self) -> dict[str, Tensor]:
         """All fields by dotted name, sorted."""

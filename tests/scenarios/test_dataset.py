@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from ratchet.errors import DataError, StateError
-from ratchet.scenarios.dataset import DATA_FILE, DataCursor, TensorDictDataset
+from ratchet.scenarios.dataset import DataCursor, TensorDictDataset
 
 
 def make_dataset(size: int = 5, offset: float = 0.0) -> TensorDictDataset:
@@ -47,7 +47,7 @@ def test_hash_sees_values_names_and_types():
 def test_damaged_or_missing_data_are_refused(tmp_path):
     dataset = make_dataset()
     dataset.save(tmp_path)
-    path = tmp_path / DATA_FILE
+    path = tmp_path / TensorDictDataset.data_file
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
