@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tensordict import TensorDictBase
 from torchrl import logger as torchrl_logger
 from torchrl.collectors import Collector, MultiSyncCollector
+from torchrl.envs import EnvBase, SerialEnv
 from torchrl.trainers import Trainer, UpdateWeights
 
 from ratchet.errors import ParameterError
@@ -114,8 +115,24 @@ def _check(trainer: object) -> None:
             f"trainer.learner_backend: got {trainer.learner_backend!r}, expected 'local': a learner"
             " in another process has no state here. Collectors may run anywhere."
         )
+    _check_simulators(getattr(trainer.collector, "env", None))
     for buffer in replay_buffers(trainer).values():
         check_buffer(buffer)
+
+
+def _check_simulators(environment: EnvBase | None) -> None:
+    """Refuse several environments that are one and the same simulator.
+
+    That is what the library makes of ``batched_env_type: serial`` with a transformed environment.
+    """
+    if not isinstance(environment, SerialEnv):
+        return
+    simulators = [getattr(one, "base_env", one) for one in getattr(environment, "_envs", ())]
+    if len({id(simulator) for simulator in simulators}) < len(simulators):
+        raise ParameterError(
+            f"training_env.num_workers: got {len(simulators)} environments that share one"
+            " simulator and disturb each other; expected one, or `batched_env_type: parallel`."
+        )
 
 
 def _mend(trainer: Trainer) -> None:
