@@ -4,8 +4,8 @@ Run it:    python examples/own_environment.py
 Train it:  scenario: gymnasium
            dataset: examples/own_environment.py:Handover      (in an experiment file)
 
-All episodes are one batch of tensors, so a step costs about as much for 8 of them as for 800. A class
-of gymnasium.Env or pettingzoo.ParallelEnv is named in the same way; it is simulated one by one.
+All episodes are one batch of tensors, so a step of 800 of them costs little more than one of 8. A
+class of gymnasium.Env or pettingzoo.ParallelEnv is named in the same way; it is simulated one by one.
 """
 
 from __future__ import annotations
