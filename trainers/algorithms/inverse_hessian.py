@@ -59,7 +59,7 @@ def conjugate_gradient(
 
 
 def neumann_series(products: HessianProducts, vector: Tensor, *, num_iterations: int) -> Tensor:
-    """Sum α Σ_k (I − αH)^k g, which tends to H⁻¹g (Lorraine et al. 2020).
+    """Sum α Σ_k (I − αH)^k g over k < K, which tends to H⁻¹g (Lorraine et al. 2020).
 
     It does so if H is positive definite and α‖H‖ < 2. ‖H‖ is not known, so each step takes for
     1/α the largest ‖Hr‖/‖r‖ that was seen until then; it never exceeds ‖H‖, and grows as soon as
@@ -68,11 +68,11 @@ def neumann_series(products: HessianProducts, vector: Tensor, *, num_iterations:
     Parameters
     ----------
     products
-        H.
+        H, applied once for each term but the last.
     vector
         g, [P].
     num_iterations
-        The number of products.
+        K, the number of terms.
 
     Returns
     -------
@@ -81,10 +81,12 @@ def neumann_series(products: HessianProducts, vector: Tensor, *, num_iterations:
     """
     x = torch.zeros_like(vector)
     residual, norm = vector, vector.new_zeros(())
-    for _ in range(num_iterations):
+    for left in reversed(range(num_iterations)):
         length = residual.norm()
         if length == 0:
             break
+        if left == 0 and norm > 0:
+            return x + residual / norm
         product = products(residual.unsqueeze(0)).squeeze(0)
         norm = torch.maximum(norm, product.norm() / length)
         if norm == 0:

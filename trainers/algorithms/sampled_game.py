@@ -31,6 +31,8 @@ class Player(NamedTuple):
     """Leaves that ``log_prob`` was computed from."""
     log_prob: Tensor
     """Of the actions taken, ``[E, T]``, with a graph; constant where the agent does not act."""
+    is_shaped: bool = True
+    """Whether second derivatives are asked for; the graph must be of ordinary operations then."""
 
 
 class Loss(NamedTuple):
@@ -113,6 +115,8 @@ class SampledGame:
 
     def gradient(self, loss: str, agent: str) -> Tensor:
         """Give ∇_agent L_loss: [P]."""
+        if loss == agent and self.players[agent].is_shaped:
+            return _flat(self._linearised(agent)[1])  # is needed anyway
         return self._backward(agent, self._first(loss, agent))
 
     def mixed_products(self, leader: str, products: Iterable[Product]) -> Tensor:
@@ -126,18 +130,11 @@ class SampledGame:
 
     def hessian_products(self, agent: str, vectors: Tensor) -> Tensor:
         """Apply ∇²L_agent of the agent's own parameters to the rows of [k, P]."""
-        return torch.stack([self._hessian_product(agent, vector) for vector in vectors])
-
-    def _hessian_product(self, agent: str, vector: Tensor) -> Tensor:
-        cotangent, gradient = self._linearised(agent)
+        _, gradient = self._linearised(agent)
         params = self.players[agent].params
-        found = _derive(gradient, (cotangent, *params), _split(vector, params))
-        slope = self.losses[agent].slopes[agent]
-        pairs = self._pairs[agent]
-        # Of one action alone, m'' = m' whatever the slope is.
-        apart = pairs - torch.diag_embed(pairs.diagonal(dim1=1, dim2=2))
-        second = slope * _apply(apart, slope * found[0]) + self._first(agent, agent) * found[0]
-        return _flat(found[1:]) + self._backward(agent, second)
+        if len(vectors) == 1:
+            return _flat(_derive(gradient, params, _split(vectors[0], params))).unsqueeze(0)
+        return _flat_rows(_derive(gradient, params, _split_rows(vectors, params), batched=True))
 
     def _first(self, loss: str, agent: str) -> Tensor:
         """Give ∂L_loss/∂ log π_agent: ``[E, T]``."""
@@ -155,17 +152,26 @@ class SampledGame:
         return found
 
     def _linearised(self, agent: str) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Give the loss's own cotangent and the gradient as a differentiable function of it.
+        """Give ∂L/∂ log π as a leaf, and L's gradient as a function of it and of the parameters.
 
-        The derivative of the gradient by the cotangent is the Jacobian, so one graph serves
-        Jacobian- and Hessian-vector products alike.
+        The gradient's derivative by the leaf is the Jacobian of the log-probabilities, that by
+        the parameters is the Hessian: one graph serves both.
         """
         if agent not in self._linear:
             player = self.players[agent]
-            cotangent = self._first(agent, agent).detach().requires_grad_()
+            leaf = self._first(agent, agent).detach().requires_grad_()
+            moved = player.log_prob - player.log_prob.detach()
+            cotangent = leaf + self._second(agent, moved)
             gradient = _derive((player.log_prob,), player.params, (cotangent,), create_graph=True)
-            self._linear[agent] = (cotangent, gradient)
+            self._linear[agent] = (leaf, gradient)
         return self._linear[agent]
+
+    def _second(self, agent: str, values: Tensor) -> Tensor:
+        """Apply ∂²L/∂(log π)² of the agent's own loss: ``[E, T]`` → ``[E, T]``."""
+        slope, pairs = self.losses[agent].slopes[agent], self._pairs[agent]
+        # Of one action alone, m'' = m' whatever the slope is.
+        apart = pairs - torch.diag_embed(pairs.diagonal(dim1=1, dim2=2))
+        return slope * _apply(apart, slope * values) + self._first(agent, agent) * values
 
 
 def _apply(pairs: Tensor, values: Tensor) -> Tensor:
@@ -179,11 +185,16 @@ def _derive(
     cotangents: Sequence[Tensor],
     *,
     create_graph: bool = False,
+    batched: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Go back from outputs to inputs, 0 where nothing depends on one; the graph stays."""
+    """Go back from outputs to inputs, 0 where nothing depends on one; the graph stays.
+
+    With ``batched``, cotangents and what is found have one dimension more, the first.
+    """
+    size = cotangents[0].shape[:1] if batched else ()
     pairs = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not pairs:
-        return tuple(torch.zeros_like(tensor) for tensor in inputs)
+        return tuple(tensor.new_zeros((*size, *tensor.shape)) for tensor in inputs)
     found = torch.autograd.grad(
         [output for output, _ in pairs],
         inputs,
@@ -191,9 +202,10 @@ def _derive(
         retain_graph=True,
         create_graph=create_graph,
         allow_unused=True,
+        is_grads_batched=batched,
     )
     return tuple(
-        torch.zeros_like(tensor) if gradient is None else gradient
+        tensor.new_zeros((*size, *tensor.shape)) if gradient is None else gradient
         for tensor, gradient in zip(inputs, found, strict=True)
     )
 
@@ -202,7 +214,19 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([tensor.reshape(-1) for tensor in tensors]).detach()
 
 
+def _flat_rows(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(len(tensor), -1) for tensor in tensors], dim=1).detach()
+
+
 def _split(vector: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Cut a flat vector into tensors of given shapes."""
-    pieces = torch.split(vector, [tensor.numel() for tensor in like])
-    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
+    return [rows.squeeze(0) for rows in _split_rows(vector.unsqueeze(0), like)]
+
+
+def _split_rows(vectors: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Cut the rows of [k, P] into tensors of given shapes, k of each."""
+    pieces = torch.split(vectors, [tensor.numel() for tensor in like], dim=1)
+    return [
+        piece.reshape(len(vectors), *tensor.shape)
+        for piece, tensor in zip(pieces, like, strict=True)
+    ]

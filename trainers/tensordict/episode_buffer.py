@@ -1,4 +1,4 @@
-"""The rollouts of one iteration, given out in minibatches of whole rows: episodes stay together."""
+"""The frames of one iteration, given out in minibatches of whole rows: episodes stay together."""
 
 from __future__ import annotations
 
@@ -8,37 +8,41 @@ from collections.abc import Iterator, Sequence
 import torch
 from tensordict import TensorDictBase
 
+from ratchet.agents.actor_critic import INDEX
 from trainers.tensordict.replay import ReplayBuffer
 from trainers.tensordict.value_estimators import Key
 
 
 class EpisodeBuffer(ReplayBuffer):
-    """Holds rollouts ``[E, T]`` as they are; a minibatch is some environments with all steps."""
+    """Gives out minibatches ``[e, T]``: some environments with all their steps."""
 
-    def __len__(self) -> int:
-        return 0 if self._frames is None else self._frames.numel()
+    num_steps = 1
 
     def store(self, rollouts: TensorDictBase) -> None:
         """Take rollouts ``[E, T]`` in place of what was stored before."""
-        self._frames = rollouts if self.transform is None else self.transform(rollouts)
+        self.num_steps = rollouts.batch_size[1]
+        super().store(rollouts)
 
     def minibatches(
         self, generator: torch.Generator, keys: Sequence[Key] | None = None
     ) -> Iterator[TensorDictBase]:
-        """Give every row once, in minibatches ``[e, T]`` whose sizes differ by at most one row.
+        """Give every row once, in minibatches whose sizes differ by at most one row.
 
         Parameters
         ----------
         generator
             Shuffles.
         keys
-            Which keys to give; all by default.
+            Which keys to give; all by default. :data:`INDEX` is the place among all frames.
         """
-        rows = self.frames
-        if keys is not None:
-            rows = rows.select(*keys, strict=False)
-        num_rows, steps = rows.batch_size
-        per_batch = max(1, self.minibatch_size // steps)
-        order = torch.randperm(num_rows, generator=generator).to(rows.device)
-        for indices in order.tensor_split(math.ceil(num_rows / per_batch)):
-            yield rows[indices]
+        frames = self.frames if keys is None else self.frames.select(*keys, strict=False)
+        num_rows = len(self) // self.num_steps
+        count = math.ceil(num_rows / max(1, self.minibatch_size // self.num_steps))
+        order = torch.randperm(num_rows, generator=generator)
+        sizes = [len(part) for part in order.tensor_split(count)]
+        index = order.unsqueeze(1) * self.num_steps + torch.arange(self.num_steps)
+        index = index.to(self.frames["round"].device)
+        rows = frames[index.flatten()].reshape(num_rows, self.num_steps)
+        if keys is not None and INDEX in keys:
+            rows.set(INDEX, index)
+        yield from rows.split(sizes)

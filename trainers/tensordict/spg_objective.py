@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.agents.fused import only_plain_operations
 from trainers.algorithms.inverse_hessian import conjugate_gradient, neumann_series, nystrom
 from trainers.algorithms.joint_advantages import normalize_joint_advantages
 from trainers.algorithms.masks import masked_whiten
@@ -25,23 +26,20 @@ from trainers.algorithms.opponent_shaping import (
 )
 from trainers.algorithms.ppo_losses import clipped_policy_loss
 from trainers.algorithms.reinforce import reinforce_loss
-from trainers.algorithms.sampled_game import (
-    Loss,
-    Player,
-    SampledGame,
-    clipped_slope,
-    policy_slope,
-)
+from trainers.algorithms.sampled_game import Player, SampledGame
 from trainers.tensordict.joint_estimator import EPISODE, JOINT_ADVANTAGE, JOINT_KNOWN
+from trainers.tensordict.objectives import Evaluation
 from trainers.tensordict.ppo_objectives import PpoObjective
+from trainers.tensordict.shaping_batch import ShapingBatch
 from trainers.tensordict.value_estimators import Key, acting_mask
 
 if TYPE_CHECKING:
     from ratchet.parameters.trainers import SpgParameters
-
 Groups = Sequence[Sequence[str]]
 CLIPPED = ("pspg", "pola", "psos")
 """The variants whose policy loss is that of PPO."""
+CURVATURE_SHARE = 4
+"""Hessians are taken from one in so many of a minibatch's environments."""
 
 
 class SpgObjective(PpoObjective):
@@ -85,6 +83,7 @@ class SpgObjective(PpoObjective):
         self.parameters_of_spg = parameters
         self.groups = groups
         self.actor_params = {name: tuple(params) for name, params in actor_params.items()}
+        self.agent_index = {name: i for i, name in enumerate(self.combined_agents.agent_names)}
         self.rates: dict[int, float] = {}
         self.generator: torch.Generator | None = None
 
@@ -108,22 +107,23 @@ class SpgObjective(PpoObjective):
         """Compute the losses and metrics of a minibatch ``[e, T]``."""
         frames = tensordict.reshape(-1)
         mask = self.learning_mask(frames)
-        now = self.evaluate(frames)
+        groups = self._present(frames)
+        now = self._evaluate_groups(frames, groups)
         log_ratio = now.log_prob - frames.get(self.tensor_keys["sample_log_prob"])
         advantage = frames.get(self.tensor_keys["advantage"])
         if self.normalize_advantage:
             advantage = masked_whiten(advantage, mask)
         policy = self.policy_loss(log_ratio.detach(), advantage, mask)
         losses = self.losses_and_metrics(frames, now, log_ratio, mask, policy)
-        present = self._present(frames)
-        if present:
-            game = self._game(tensordict, now.log_prob, mask, present)
-            update = self._shape(game, present)
-            losses["loss_objective"] = policy.sum() + self._carry(update.direction)
+        if groups:
+            batch = self._batch(tensordict, mask)
+            game = self._game(batch, now.log_prob, groups)
+            update = self._shape(tensordict, batch, game, groups)
+            losses["loss_objective"] = policy.sum() + _carry(game, update.direction)
             losses.update(self._shaping_metrics(update))
         return losses
 
-    def _present(self, frames: TensorDictBase) -> tuple[tuple[str, ...], ...]:
+    def _present(self, frames: TensorDictBase) -> Groups:
         """Give the sequence of those who learn and act in the minibatch."""
         names, acts = self.combined_agents.agent_names, acting_mask(frames).any(0).tolist()
         learning = names if self.learning_agents is None else self.learning_agents
@@ -135,48 +135,29 @@ class SpgObjective(PpoObjective):
         groups = (tuple(name for name in group if name in here) for group in self.groups)
         return tuple(group for group in groups if group)
 
-    def _game(
-        self, rows: TensorDictBase, log_prob: Tensor, mask: Tensor, groups: Groups
-    ) -> SampledGame:
-        """Make the game of those in ``groups``; ``log_prob`` and ``mask`` are ``[B, A]``."""
-        shape = (*rows.batch_size, -1)
-        index = {name: i for i, name in enumerate(self.combined_agents.agent_names)}
-        joint = self._joint_advantage(rows, mask)
-        weight = (-joint / mask.sum(0).clamp(min=1)).view(shape)
-        acting, joint, by_step = acting_mask(rows), joint.view(shape), log_prob.view(shape)
-        log_ratio = by_step.detach() - rows.get(self.tensor_keys["sample_log_prob"])
-        present = {name: index[name] for group in groups for name in group}
+    def _evaluate_groups(self, frames: TensorDictBase, groups: Groups) -> Evaluation:
+        """Evaluate frames ``[B]``; followers by operations that can be differentiated twice."""
+        followers = _followers(groups)
+        learning = self.learning_agents
+        everybody = self.combined_agents.agent_names if learning is None else learning
+        score = self.combined_agents.score_remembered
+        leaders = [name for name in everybody if name not in followers]
+        first = score(frames, agents=leaders)
+        if not followers:
+            return Evaluation(*first)
+        with only_plain_operations():
+            behind = score(frames, agents=followers)
+        return Evaluation(*(one + other for one, other in zip(first, behind, strict=True)))
 
-        def slope(loss: int, agent: int) -> Tensor:
-            if not self.clips:
-                return policy_slope(acting[..., agent], joint)
-            return clipped_slope(
-                log_ratio[..., agent],
-                joint[..., loss],
-                acting[..., agent],
-                clip_epsilon=self.clip_epsilon,
-            )
-
-        players = {n: Player(self.actor_params[n], by_step[..., i]) for n, i in present.items()}
-        losses = {
-            name: Loss(weight[..., i], {other: slope(i, j) for other, j in present.items()})
-            for name, i in present.items()
-        }
-        return SampledGame(players, losses, rows.get(EPISODE))
-
-    def _joint_advantage(self, rows: TensorDictBase, mask: Tensor) -> Tensor:
-        """Give ``[B, A]``: on own frames as PPO has it, 0 where nothing is known."""
-        frames = rows.select(JOINT_ADVANTAGE, JOINT_KNOWN).reshape(-1)
-        joint, known = frames.get(JOINT_ADVANTAGE), frames.get(JOINT_KNOWN)
-        if self.normalize_advantage:
-            return normalize_joint_advantages(joint, mask, known)
-        return torch.where(known, joint, 0.0)
-
-    def _shape(self, game: SampledGame, groups: Groups) -> ShapedUpdate:
+    def _shape(
+        self, rows: TensorDictBase, batch: ShapingBatch, game: SampledGame, groups: Groups
+    ) -> ShapedUpdate:
+        """Compute the update of those in ``groups`` that are in the minibatch."""
         chosen = self.parameters_of_spg
         if chosen.variant in ("spg", "pspg"):
-            return stackelberg_policy_gradient(game, groups, partial(self._solve, game))
-        rates = {name: self._rates_of(name) for group in groups[1:] for name in group}
+            curved = self._curvature(rows, batch, groups) if len(groups) > 1 else game
+            return stackelberg_policy_gradient(game, groups, partial(self._solve, curved))
+        rates = {name: self._rates_of(name) for name in _followers(groups)}
         if chosen.variant in ("lola", "pola"):
             return lola(game, groups, rates, additional_term=chosen.additional_lola_term)
         return stable_opponent_shaping(
@@ -186,6 +167,55 @@ class SpgObjective(PpoObjective):
             scaling_factor=chosen.sos_scaling_factor,
             threshold_factor=chosen.sos_threshold_factor,
         )
+
+    def _batch(self, rows: TensorDictBase, mask: Tensor) -> ShapingBatch:
+        shape = (*rows.batch_size, -1)
+        joint, known = rows.get(JOINT_ADVANTAGE), rows.get(JOINT_KNOWN)
+        if self.normalize_advantage:
+            flat = (tensor.flatten(0, 1) for tensor in (joint, known))
+            joint = normalize_joint_advantages(next(flat), mask, next(flat)).view(shape)
+        else:
+            joint = torch.where(known, joint, 0.0)
+        return ShapingBatch(
+            advantage=joint,
+            learned=mask.view(shape),
+            acting=acting_mask(rows),
+            old_log_prob=rows.get(self.tensor_keys["sample_log_prob"]),
+            episode=rows.get(EPISODE),
+        )
+
+    def _game(self, batch: ShapingBatch, log_prob: Tensor, groups: Groups) -> SampledGame:
+        """Make the game of those in ``groups``; ``log_prob`` is ``[B, A]``.
+
+        Who follows nobody is a player whose parameters are its log-probabilities: its update is
+        linear in what it is made of, and goes through its network in one backward pass, that of
+        critic and entropy. Only stable opponent shaping compares lengths of updates, which have
+        to be those of the parameters.
+        """
+        by_step = log_prob.view(batch.advantage.shape)
+        shaped = _followers(self.groups)
+        compared = self.parameters_of_spg.variant in ("sos", "psos")
+        players = {}
+        for name in (name for group in groups for name in group):
+            own = by_step[..., self.agent_index[name]]
+            in_parameters = compared or name in shaped
+            params = self.actor_params[name] if in_parameters else (own,)
+            players[name] = Player(params, own, name in shaped)
+        return batch.game(players, self.agent_index, self.clip_epsilon if self.clips else None)
+
+    def _curvature(self, rows: TensorDictBase, batch: ShapingBatch, groups: Groups) -> SampledGame:
+        """Make the game of the followers alone in some of the episodes, for their Hessians.
+
+        A Hessian is applied several times where a gradient is needed once; fewer samples for it
+        cost less and leave it unbiased (Byrd et al. 2011).
+        """
+        followers = _followers(groups)
+        places = [self.agent_index[name] for name in followers]
+        taken = batch.rows_with(places, CURVATURE_SHARE)
+        with only_plain_operations():
+            score = self.combined_agents.score_remembered
+            log_prob = score(rows[taken].reshape(-1), agents=followers)[0]
+        return self._game(batch.take(taken), log_prob, [followers])
 
     def _solve(self, game: SampledGame, agent: str, vector: Tensor) -> Tensor:
         """Apply the inverse of an agent's Hessian, roughly."""
@@ -209,28 +239,32 @@ class SpgObjective(PpoObjective):
         sizes = torch.tensor([param.numel() for param in params], device=rates.device)
         return rates.repeat_interleave(sizes)
 
-    def _carry(self, direction: Mapping[str, Tensor]) -> Tensor:
-        """Give a scalar of value 0 whose gradient is the direction."""
-        pieces = [
-            torch.cat([param.flatten() for param in self.actor_params[name]]).dot(vector)
-            for name, vector in direction.items()
-        ]
-        total = torch.stack(pieces).sum()
-        return total - total.detach()
-
     def _shaping_metrics(self, update: ShapedUpdate) -> dict[str, Tensor]:
-        """Give the lengths of what updates are made of, ``[A]`` each, and p."""
-        like = next(iter(update.direction.values()))
+        """Say how long χ and h are beside ξ, ``[A]`` each, and p."""
+        xi = {name: vector.norm() for name, vector in update.simultaneous.items()}
+        none = next(iter(xi.values())).new_zeros(())
 
-        def lengths(vectors: Mapping[str, Tensor]) -> Tensor:
-            names = self.combined_agents.agent_names
-            found = [vectors[n].norm() if n in vectors else like.new_zeros(()) for n in names]
-            return torch.stack(found)
+        def share(vectors: Mapping[str, Tensor]) -> Tensor:
+            found = {name: vectors[name].norm() / (xi[name] + 1e-12) for name in vectors}
+            return torch.stack([found.get(name, none) for name in self.agent_index])
 
         return {
-            "own_gradient_norm": lengths(update.simultaneous),
-            "shaping_norm": lengths(update.shaping),
-            "hessian_term_norm": lengths(update.hessian_term),
-            "shaped_norm": lengths(update.direction),
-            "shaping_weight": like.new_tensor(update.shaping_weight),
+            "shaping_share": share(update.shaping),
+            "hessian_term_share": share(update.hessian_term),
+            "shaping_weight": none.new_tensor(update.shaping_weight),
         }
+
+
+def _carry(game: SampledGame, direction: Mapping[str, Tensor]) -> Tensor:
+    """Give a scalar of value 0 whose gradient is the direction."""
+    pieces = [
+        torch.cat([param.flatten() for param in game.players[name].params]).dot(vector)
+        for name, vector in direction.items()
+    ]
+    total = torch.stack(pieces).sum()
+    return total - total.detach()
+
+
+def _followers(groups: Groups) -> list[str]:
+    """List those who are shaped: everybody but the first group."""
+    return [name for group in groups[1:] for name in group]
