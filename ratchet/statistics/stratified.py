@@ -102,13 +102,14 @@ def probability_of_improvement(
     first, second
         A list of scores for each task, the same tasks in the same order.
     level, method, num_resamples, seed
-        As in :func:`stratified_interval`; runs of both are drawn.
+        As in :func:`stratified_interval`; runs of both are drawn. If every run of one is better
+        than every run of the other, all resamples agree, however few the runs: "percentile" then
+        gives a single point, and "expanded" ends no nearer to 0 or 1 than so few runs can show.
 
     Returns
     -------
     Estimate
-        With ``n`` the number of runs of both. If every run of one is better than every run of the
-        other, all resamples agree and the interval is a single point, however few the runs.
+        With ``n`` the number of runs of both.
 
     Raises
     ------
@@ -132,8 +133,46 @@ def probability_of_improvement(
         return Estimate(value, math.nan, math.nan, sum(sizes), level, NO_INTERVAL)
     rng = np.random.default_rng(seed)
     shares = [_resampled_mean(matrix, num_resamples, rng) for matrix in wins]
-    low, high = np.quantile(np.mean(shares, axis=0), [lower, upper])
-    return Estimate(value, float(low), float(high), sum(sizes), level, _label(method))
+    low, high = (float(end) for end in np.quantile(np.mean(shares, axis=0), [lower, upper]))
+    if method == "expanded":
+        bound = separation_bound([matrix.shape for matrix in wins], level)
+        low, high = min(low, bound), max(high, 1 - bound)
+    return Estimate(value, low, high, sum(sizes), level, _label(method))
+
+
+def separation_bound(sizes: Sequence[tuple[int, ...]], level: float = 0.95) -> float:
+    """Say what the best possible result shows: each run of one above each of the other.
+
+    The probability of improvement at which that would happen by chance in (1 - level) / 2 of all
+    repetitions, if one group's scores are distributed as the largest of k scores of the other's
+    (Lehmann's alternatives: F and F^k, with the probability k / (k + 1)).
+
+    Parameters
+    ----------
+    sizes
+        The numbers of runs (N, K) of the two, for each task.
+    level
+        Confidence level.
+
+    Notes
+    -----
+    N runs from F^k all exceed K runs from F with probability K/k · B(K/k, N + 1), by integrating
+    over the largest of the K. Lehmann, "The power of rank tests" (1953).
+    """
+    from scipy.optimize import brentq
+    from scipy.special import betaln
+
+    def log_chance(log_k: float, pairs: Sequence[tuple[int, ...]]) -> float:
+        k = math.exp(log_k)
+        return float(
+            sum(math.log(few / k) + betaln(few / k, many + 1) for many, few in pairs)
+        ) - math.log((1 - level) / 2)
+
+    bounds = []
+    for pairs in (sizes, [(few, many) for many, few in sizes]):  # either may be the one with k
+        log_k = brentq(log_chance, -40.0, 40.0, args=(pairs,))
+        bounds.append(1 / (1 + math.exp(-log_k)))
+    return float(min(bounds))
 
 
 def _checked(strata: Strata) -> list[FloatArray]:

@@ -17,6 +17,7 @@ from ratchet.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
+from ratchet.statistics.stratified import separation_bound
 
 scores = st.lists(st.floats(-10, 10), min_size=1, max_size=30)
 few_scores = st.lists(st.floats(0, 1), min_size=2, max_size=6)
@@ -87,9 +88,33 @@ def test_improvement_against_itself_is_even_and_monotone_changes_do_not_matter()
     assert (plain.value, plain.low, plain.high) == (cubed.value, cubed.low, cubed.high)
 
 
-def test_complete_separation_has_no_width():
-    estimate = probability_of_improvement([[3.0, 4.0, 5.0]], [[0.0, 1.0, 2.0]])
-    assert (estimate.value, estimate.low, estimate.high) == (1, 1, 1)
+def test_complete_separation_of_few_runs_proves_little():
+    better, worse = [[3.0, 4.0, 5.0]], [[0.0, 1.0, 2.0]]
+    plain = probability_of_improvement(better, worse, method="percentile")
+    assert (plain.value, plain.low, plain.high) == (1, 1, 1)
+    honest = probability_of_improvement(better, worse)
+    assert (honest.value, honest.high) == (1, 1)
+    assert honest.low < 0.5  # chance alone does it in one of ten
+    five = probability_of_improvement([[5.0, 6, 7, 8, 9]], [[0.0, 1, 2, 3, 4]])
+    assert 0.6 < five.low < 0.7
+    back = probability_of_improvement([[0.0, 1, 2, 3, 4]], [[5.0, 6, 7, 8, 9]])
+    assert (back.value, back.low) == (0, 0)
+    assert back.high == pytest.approx(1 - five.low)
+
+
+def test_the_bound_of_separation_is_where_separation_is_rare():
+    """By simulation: the larger of k = θ / (1 - θ) scores, here with a whole k."""
+    rng = np.random.default_rng(0)
+    k, runs, others = 2, 4, 5
+    ones = rng.random((200_000, runs, k)).max(axis=-1)
+    twos = rng.random((200_000, others))
+    chance = float((ones.min(axis=1) > twos.max(axis=1)).mean())
+    bound = separation_bound([(runs, others)], level=1 - 2 * chance)
+    assert bound <= k / (k + 1) + 5e-3
+    assert separation_bound([(5, 5)], level=1 - 2 * chance) > bound
+    same = separation_bound([(3, 3)], level=1 - 2 / 20)  # 1 of C(6, 3) orders
+    assert same == pytest.approx(0.5, abs=1e-9)
+    assert separation_bound([(3, 3), (3, 3)]) > separation_bound([(3, 3)])
 
 
 def test_percentile_interval_of_one_task_is_scipys():
