@@ -1,4 +1,4 @@
-"""Load a class from a user's file: protocols, trainers and scenarios given by path.
+"""Classes by name, or from a user's file: protocols, trainers and scenarios given by path.
 
 Below everything that has a registry. A file is imported under a name made of its path, so that
 it is the same module however it is reached; its content is not part of the name.
@@ -24,6 +24,34 @@ def is_class_spec(text: str) -> bool:
     """Say whether a text is ``path/to/file.py:ClassName`` rather than a registered name."""
     path, separator, _ = text.rpartition(":")
     return bool(separator) and path.endswith(".py")
+
+
+def take_name(registry: dict[str, type[_Class]], kind: str, name: str, found: type[_Class]) -> None:
+    """Put a class into a registry.
+
+    The same class may come again, as when its file is run as a script and imported too.
+
+    Parameters
+    ----------
+    registry
+        Name → class.
+    kind
+        What is registered, e.g. "scenario".
+    name, found
+        The new entry.
+
+    Raises
+    ------
+    ParameterError
+        If another class has taken the name.
+    """
+    known = registry.get(name)
+    if known is not None and known.__qualname__ != found.__qualname__:
+        raise ParameterError(
+            f"{kind} {name!r} is taken by {known.__module__}.{known.__qualname__}; got"
+            f" {found.__module__}.{found.__qualname__}. Choose another name."
+        )
+    registry[name] = found
 
 
 @overload

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ratchet.analysis.base import Analyser
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_class
+from ratchet.plugins import is_class_spec, load_class, take_name
 
 _BUILT_IN = {
     "code_quoting": "ratchet.analysis.code_quoting",
@@ -30,13 +30,7 @@ def register_analyser(name: str) -> Callable[[_AnalyserClass], _AnalyserClass]:
         raise ParameterError(f"analyser: got the name {name!r}, expected letters, digits and _.")
 
     def decorate(analyser: _AnalyserClass) -> _AnalyserClass:
-        known = _ANALYSERS.get(name)
-        if known is not None and known.__qualname__ != analyser.__qualname__:
-            raise ParameterError(
-                f"analyser {name!r} is taken by {known.__module__}.{known.__qualname__}; got"
-                f" {analyser.__module__}.{analyser.__qualname__}. Choose another name."
-            )
-        _ANALYSERS[name] = analyser
+        take_name(_ANALYSERS, "analyser", name, analyser)
         return analyser
 
     return decorate

@@ -29,8 +29,8 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     """What a trainer works with. Made by :func:`ratchet.scenarios.build_scenario_instance`.
 
     Its datasets, environments and agents are those of its scenario's family: without type
-    arguments those of tensors, see :data:`TextScenarioInstance` for those of text.
-    ``extra_test_datasets`` and ``extra_test_environments`` have the same names.
+    arguments those of tensors, see :data:`TextScenarioInstance` for those of text. ``datasets``
+    and ``environments`` have the same names: ``train``, ``test`` and those of extra test sets.
     ``combined_agents`` is bound to the training environment and has the agents' modules, not
     copies of them; agents of text aren't combined. ``shared_model_groups`` maps names to the
     models that agents of text use.
@@ -39,14 +39,10 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     hyper_params: HyperParameters
     settings: ExperimentSettings
     protocol_handler: ProtocolHandler
-    train_dataset: DatasetT
-    test_dataset: DatasetT
-    train_environment: EnvironmentT
-    test_environment: EnvironmentT
+    datasets: dict[str, DatasetT]
+    environments: dict[str, EnvironmentT]
     agents: dict[str, AgentT]
     combined_agents: ActorCritic | None = None
-    extra_test_datasets: dict[str, DatasetT] = field(default_factory=dict)
-    extra_test_environments: dict[str, EnvironmentT] = field(default_factory=dict)
     shared_model_groups: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -55,18 +51,30 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
         return tuple(self.protocol_handler.agent_names)
 
     @property
-    def datasets(self) -> dict[str, DatasetT]:
-        """All datasets by name."""
-        return {
-            "train": self.train_dataset,
-            "test": self.test_dataset,
-            **self.extra_test_datasets,
-        }
+    def train_dataset(self) -> DatasetT:
+        """What is learned from."""
+        return self.datasets["train"]
+
+    @property
+    def test_dataset(self) -> DatasetT:
+        """What is tested on."""
+        return self.datasets["test"]
+
+    @property
+    def train_environment(self) -> EnvironmentT:
+        """The environment of the training data."""
+        return self.environments["train"]
+
+    @property
+    def test_environment(self) -> EnvironmentT:
+        """The environment of the test data."""
+        return self.environments["test"]
 
     @property
     def test_environments(self) -> dict[str, EnvironmentT]:
         """Test environments by the name of their dataset, ``test`` first."""
-        return {"test": self.test_environment, **self.extra_test_environments}
+        extra = sorted(self.environments.keys() - {"train", "test"})
+        return {name: self.environments[name] for name in ("test", *extra)}
 
 
 TextScenarioInstance: TypeAlias = (

@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ratchet.scenarios
-from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.errors import UnknownNameError, nearest
+from ratchet.plugins import take_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,13 +129,7 @@ def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
     """
 
     def decorate(scenario: _ScenarioClass) -> _ScenarioClass:
-        known = _SCENARIOS.get(name)
-        if known is not None and known.__qualname__ != scenario.__qualname__:
-            raise ParameterError(
-                f"scenario {name!r} is taken by {known.__module__}.{known.__qualname__}; got"
-                f" {scenario.__module__}.{scenario.__qualname__}. Choose another name."
-            )
-        _SCENARIOS[name] = scenario
+        take_name(_SCENARIOS, "scenario", name, scenario)
         return scenario
 
     return decorate

@@ -98,17 +98,12 @@ class TensorScenario(Scenario, Generic[AgentT]):
         agents = self.build_agents(hyper_params, protocol_handler, trainer_type, device)
         combined = self.combine_agents(hyper_params, protocol_handler, agents).to(device)
         combined.bind(environments["train"])
-        extra = sorted(datasets.keys() - {"train", "test"})
         return ScenarioInstance(
             hyper_params=hyper_params,
             settings=settings,
             protocol_handler=protocol_handler,
-            train_dataset=datasets["train"],
-            test_dataset=datasets["test"],
-            extra_test_datasets={name: datasets[name] for name in extra},
-            train_environment=environments["train"],
-            test_environment=environments["test"],
-            extra_test_environments={name: environments[name] for name in extra},
+            datasets=dict(datasets),
+            environments=environments,
             agents=agents,
             combined_agents=combined,
         )

@@ -103,17 +103,12 @@ class TextScenario(Scenario):
             for name, dataset in datasets.items()
         }
         agents = self.build_agents(hyper_params, settings, protocol_handler)
-        extra = sorted(datasets.keys() - {"train", "test"})
         return ScenarioInstance(
             hyper_params=hyper_params,
             settings=settings,
             protocol_handler=protocol_handler,
-            train_dataset=datasets["train"],
-            test_dataset=datasets["test"],
-            extra_test_datasets={name: datasets[name] for name in extra},
-            train_environment=environments["train"],
-            test_environment=environments["test"],
-            extra_test_environments={name: environments[name] for name in extra},
+            datasets=dict(datasets),
+            environments=environments,
             agents=agents,
             shared_model_groups=self.build_shared_model_groups(hyper_params, settings, agents),
         )
