@@ -7,15 +7,16 @@ A scenario subclasses :class:`AgentBuilder` and says what a body is. Weights are
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from ratchet.agents.combined import CombinedAgents
 from ratchet.agents.heads import PolicyHead, SoloHead, ValueHead
 from ratchet.agents.layers import Initializer
 from ratchet.agents.lr_groups import check_shared_factors
-from ratchet.agents.parts import Agent, AgentBody
+from ratchet.agents.parts import Agent, AgentBody, Perception
 from ratchet.agents.random import ConstantValueHead, RandomPolicyHead
 from ratchet.agents.roles import ever_decides
 from ratchet.errors import ParameterError
@@ -128,6 +129,10 @@ class AgentBuilder(ABC, Generic[Section]):
             rest may be None.
         """
 
+    @abstractmethod
+    def build_perception(self, hyper_params: HyperParameters) -> Perception:
+        """Say how the scenario's data are made ready and which symbols may be said."""
+
     def build_manual_agent(self, plan: AgentPlan[Section]) -> Agent:
         """Make the hand-made agent for ``use_manual_architecture``; there is none by default."""
         raise ParameterError(
@@ -173,6 +178,12 @@ class AgentBuilder(ABC, Generic[Section]):
             )
             for name, section in sections.items()
         }
+
+    def combine_agents(
+        self, hyper_params: HyperParameters, handler: ProtocolHandler, agents: Mapping[str, Agent]
+    ) -> CombinedAgents:
+        """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
+        return CombinedAgents(agents, handler, hyper_params, self.build_perception(hyper_params))
 
     def _section(self, hyper_params: HyperParameters, name: str) -> Section:
         parameters = hyper_params.agents[name]

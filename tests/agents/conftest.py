@@ -14,7 +14,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.base import ProtocolHandler
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import TensorDictDataset
-from ratchet.scenarios.graph_isomorphism.agents import build_agents, combine_agents
+from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
 from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
 
 SMALL = {"num_gnn_layers": 2, "num_transformer_layers": 1, "d_gin_mlp": 8, "d_transformer_mlp": 8}
@@ -79,8 +79,9 @@ def make_game(trainer_type: str = "rl", **changes: Any) -> Game:
     environment = GraphIsomorphismEnvironment(
         hyper_params, TensorDictDataset(random_pairs(40)), handler, train=True
     )
-    combined = combine_agents(
-        hyper_params, handler, build_agents(hyper_params, handler, trainer_type)
+    builder = GraphAgentBuilder()
+    combined = builder.combine_agents(
+        hyper_params, handler, builder.build_agents(hyper_params, handler, trainer_type)
     )
     combined.bind(environment)
     return Game(hyper_params, handler, environment, combined)

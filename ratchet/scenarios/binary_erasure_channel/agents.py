@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDictBase
@@ -18,6 +19,9 @@ from ratchet.scenarios.binary_erasure_channel.environment import NUM_SYMBOLS
 from ratchet.scenarios.binary_erasure_channel.parameters import (
     BinaryErasureChannelAgentParameters,
 )
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
 
 NUM_SIGHTS = ERASED + 1
 
@@ -98,6 +102,10 @@ class ErasureAgentBuilder(AgentBuilder[BinaryErasureChannelAgentParameters]):
     """Puts the common heads on these bodies. Provers see the bit, others what is not erased."""
 
     section_class = BinaryErasureChannelAgentParameters
+
+    def build_perception(self, hyper_params: HyperParameters) -> ErasurePerception:
+        """Say how deals are made ready."""
+        return ErasurePerception()
 
     def build_body(
         self,

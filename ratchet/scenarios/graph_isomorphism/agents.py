@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ratchet.agents.building import AgentBuilder, AgentPlan
-from ratchet.agents.combined import CombinedAgents
 from ratchet.agents.layers import Initializer
 from ratchet.agents.parts import Agent
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
@@ -14,10 +13,7 @@ from ratchet.scenarios.graph_isomorphism.manual import build_manual_agent
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
 if TYPE_CHECKING:
-    import torch
-
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.protocols.base import ProtocolHandler
 
 
 class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
@@ -41,25 +37,10 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
             read,
         )
 
+    def build_perception(self, hyper_params: HyperParameters) -> GraphPerception:
+        """Say how graph pairs are made ready."""
+        return GraphPerception()
+
     def build_manual_agent(self, plan: AgentPlan[GraphIsomorphismAgentParameters]) -> Agent:
         """Make the hand-made prover or verifier."""
         return build_manual_agent(plan.hyper_params, plan.handler, plan.section, plan.name)
-
-
-def build_agents(
-    hyper_params: HyperParameters,
-    protocol_handler: ProtocolHandler,
-    trainer_type: str = "rl",
-    device: str | torch.device = "cpu",
-) -> dict[str, Agent]:
-    """Build the protocol's agents; see :meth:`AgentBuilder.build_agents`."""
-    return GraphAgentBuilder().build_agents(hyper_params, protocol_handler, trainer_type, device)
-
-
-def combine_agents(
-    hyper_params: HyperParameters,
-    protocol_handler: ProtocolHandler,
-    agents: Mapping[str, Agent],
-) -> CombinedAgents:
-    """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
-    return CombinedAgents(agents, protocol_handler, hyper_params, GraphPerception())

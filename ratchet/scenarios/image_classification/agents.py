@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from ratchet.agents.building import AgentBuilder, AgentPlan
-from ratchet.agents.combined import CombinedAgents
 from ratchet.agents.layers import Initializer
-from ratchet.agents.parts import Agent
 from ratchet.scenarios.image_classification.body import BodyShape, ImageBody, ImagePerception
 from ratchet.scenarios.image_classification.embeddings import embedding_field
 from ratchet.scenarios.image_classification.parameters import (
@@ -18,7 +16,6 @@ from ratchet.scenarios.image_classification.sources import latent_grid, read_dat
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.protocols.base import ProtocolHandler
 
 
 class ImageAgentBuilder(AgentBuilder[ImageClassificationAgentParameters]):
@@ -46,15 +43,10 @@ class ImageAgentBuilder(AgentBuilder[ImageClassificationAgentParameters]):
         section = plan.hyper_params.image_classification
         return ImageBody(plan.section, section, shape, init, read)
 
-
-def combine_agents(
-    hyper_params: HyperParameters,
-    protocol_handler: ProtocolHandler,
-    agents: Mapping[str, Agent],
-) -> CombinedAgents:
-    """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
-    height, width = latent_grid(hyper_params)
-    return CombinedAgents(agents, protocol_handler, hyper_params, ImagePerception(height * width))
+    def build_perception(self, hyper_params: HyperParameters) -> ImagePerception:
+        """Say how images are made ready."""
+        height, width = latent_grid(hyper_params)
+        return ImagePerception(height * width)
 
 
 def backbones(hyper_params: HyperParameters, names: Iterable[str]) -> list[str]:

@@ -6,12 +6,13 @@ images, c channels, h and w pixels.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Activation, Initializer, activation
+from ratchet.agents.layers import Initializer, activation
 
 if TYPE_CHECKING:
     from ratchet.scenarios.image_classification.parameters import (
@@ -33,21 +34,24 @@ def make_conv2d(
     return conv
 
 
+@dataclass(frozen=True)
+class BlockSpec:
+    """Channels in and out of a block, its kernels, and its activation function's name."""
+
+    c_in: int
+    c_out: int
+    kernel_size: int
+    stride: int
+    activation_name: str
+
+
 class ConvBlock(nn.Module):
     """A convolution and an activation function."""
 
-    def __init__(
-        self,
-        init: Initializer,
-        c_in: int,
-        c_out: int,
-        kernel_size: int,
-        stride: int,
-        act: Activation,
-    ) -> None:
+    def __init__(self, init: Initializer, spec: BlockSpec) -> None:
         super().__init__()
-        self.conv = make_conv2d(init, c_in, c_out, kernel_size, stride)
-        self._activation = act
+        self.conv = make_conv2d(init, spec.c_in, spec.c_out, spec.kernel_size, spec.stride)
+        self._activation = activation(spec.activation_name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map f32 [b, c_in, h, w] to [b, c_out, h / stride, w / stride]."""
@@ -60,21 +64,14 @@ class ResidualBlock(nn.Module):
     The shortcut is a convolution of single pixels where channels or size change.
     """
 
-    def __init__(
-        self,
-        init: Initializer,
-        c_in: int,
-        c_out: int,
-        kernel_size: int,
-        stride: int,
-        act: Activation,
-    ) -> None:
+    def __init__(self, init: Initializer, spec: BlockSpec) -> None:
         super().__init__()
+        c_in, c_out, kernel_size, stride = spec.c_in, spec.c_out, spec.kernel_size, spec.stride
         self.first = make_conv2d(init, c_in, c_out, kernel_size, stride)
         self.second = make_conv2d(init, c_out, c_out, kernel_size)
         same = c_in == c_out and stride == 1
         self.shortcut = None if same else make_conv2d(init, c_in, c_out, 1, stride)
-        self._activation = act
+        self._activation = activation(spec.activation_name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map f32 [b, c_in, h, w] to [b, c_out, h / stride, w / stride]."""
@@ -113,14 +110,10 @@ class BlockGroup(nn.Module):
         super().__init__()
         p = parameters
         self.grid = grid
-        block, act = BLOCKS[p.building_block_type], activation(p.activation_function)
-        self.blocks = nn.Sequential(
-            block(init, c_in, 2 * c_in, p.kernel_size, p.stride, act),
-            *(
-                block(init, 2 * c_in, 2 * c_in, p.kernel_size, 1, act)
-                for _ in range(p.num_blocks_per_group - 1)
-            ),
-        )
+        first = BlockSpec(c_in, 2 * c_in, p.kernel_size, p.stride, p.activation_function)
+        further = replace(first, c_in=2 * c_in, stride=1)
+        specs = [first, *[further] * (p.num_blocks_per_group - 1)]
+        self.blocks = nn.Sequential(*(BLOCKS[p.building_block_type](init, spec) for spec in specs))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map f32 [b, c, h, w] to [b, 2c, *grid]."""

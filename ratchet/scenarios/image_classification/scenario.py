@@ -7,23 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.scenarios.hub import hash_files
-from ratchet.scenarios.image_classification.agents import (
-    ImageAgentBuilder,
-    backbones,
-    combine_agents,
-)
+from ratchet.scenarios.image_classification.agents import ImageAgentBuilder, backbones
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
 from ratchet.scenarios.image_classification.embeddings import add_embeddings
 from ratchet.scenarios.image_classification.environment import ImageClassificationEnvironment
 from ratchet.scenarios.image_classification.sources import read_dataset_name
+from ratchet.scenarios.message_scenario import MessageScenario
 from ratchet.scenarios.registry import register_scenario
-from ratchet.scenarios.tensor_scenario import TensorScenario
 
 if TYPE_CHECKING:
-    import torch
-
-    from ratchet.agents.combined import CombinedAgents
-    from ratchet.agents.parts import Agent
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
@@ -32,8 +24,11 @@ if TYPE_CHECKING:
 
 
 @register_scenario("image_classification")
-class ImageClassificationScenario(TensorScenario):
+class ImageClassificationScenario(MessageScenario):
     """Agents answer a binary question on an image and name latent pixels to each other."""
+
+    environment_class = ImageClassificationEnvironment
+    agent_builder = ImageAgentBuilder
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
         """Make ``train`` and ``test``."""
@@ -62,41 +57,6 @@ class ImageClassificationScenario(TensorScenario):
             named = {} if model is None else {"pretrained_embeddings_model": content_name(model)}
             agents[name] = {**agent, **named}
         return {**parameters, "agents": agents}
-
-    def build_environment(
-        self,
-        hyper_params: HyperParameters,
-        dataset: TensorDictDataset,
-        protocol_handler: ProtocolHandler,
-        *,
-        train: bool,
-        device: str | torch.device = "cpu",
-    ) -> ImageClassificationEnvironment:
-        """Make the environment of a dataset."""
-        return ImageClassificationEnvironment(
-            hyper_params, dataset, protocol_handler, train=train, device=device
-        )
-
-    def build_agents(
-        self,
-        hyper_params: HyperParameters,
-        protocol_handler: ProtocolHandler,
-        trainer_type: str,
-        device: str | torch.device = "cpu",
-    ) -> dict[str, Agent]:
-        """Make the agents with their initial weights."""
-        return ImageAgentBuilder().build_agents(
-            hyper_params, protocol_handler, trainer_type, device
-        )
-
-    def combine_agents(
-        self,
-        hyper_params: HyperParameters,
-        protocol_handler: ProtocolHandler,
-        agents: Mapping[str, Agent],
-    ) -> CombinedAgents:
-        """Make the module that runs all agents as one actor."""
-        return combine_agents(hyper_params, protocol_handler, agents)
 
     def build_instance(
         self,

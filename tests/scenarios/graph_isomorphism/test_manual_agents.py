@@ -8,11 +8,12 @@ import torch
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
-from ratchet.scenarios.graph_isomorphism.agents import build_agents, combine_agents
+from ratchet.scenarios.graph_isomorphism.agents import GraphAgentBuilder
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets
 from ratchet.scenarios.graph_isomorphism.environment import GraphIsomorphismEnvironment
 
 MANUAL = {"use_manual_architecture": True}
+BUILDER = GraphAgentBuilder()
 
 
 def parameters(**changes):
@@ -26,7 +27,9 @@ def play(hyper_params, dataset):
     """Play one episode with each datapoint; give y and the decision (2 for none)."""
     handler = build_protocol_handler(hyper_params)
     environment = GraphIsomorphismEnvironment(hyper_params, dataset, handler, train=True)
-    agents = combine_agents(hyper_params, handler, build_agents(hyper_params, handler))
+    agents = BUILDER.combine_agents(
+        hyper_params, handler, BUILDER.build_agents(hyper_params, handler)
+    )
     agents.bind(environment)
     ids = torch.arange(len(dataset))
     td, final = environment.reset(ids, ids), torch.full((len(ids),), 2)
@@ -69,7 +72,9 @@ def test_a_random_prover_does_not_persuade_the_hand_made_verifier(dataset):
 def test_hand_made_agents_have_no_parameters():
     hyper_params = parameters()
     handler = build_protocol_handler(hyper_params)
-    agents = combine_agents(hyper_params, handler, build_agents(hyper_params, handler))
+    agents = BUILDER.combine_agents(
+        hyper_params, handler, BUILDER.build_agents(hyper_params, handler)
+    )
     assert list(agents.parameters()) == []
     assert agents.parameter_groups(hyper_params.rl) == []
 
@@ -80,4 +85,4 @@ def test_hand_made_agents_have_no_parameters():
 def test_other_games_are_refused(changes):
     hyper_params = parameters(**changes)
     with pytest.raises(ParameterError, match="use_manual_architecture"):
-        build_agents(hyper_params, build_protocol_handler(hyper_params))
+        BUILDER.build_agents(hyper_params, build_protocol_handler(hyper_params))
