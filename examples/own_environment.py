@@ -5,7 +5,7 @@ Train it:  scenario: gymnasium
            dataset: examples/own_environment.py:Handover      (in an experiment file)
 
 All episodes are one batch of tensors, so a step of 800 of them costs little more than one of 8. A
-class of gymnasium.Env or pettingzoo.ParallelEnv is named in the same way; it is simulated one by one.
+class of gymnasium.Env or pettingzoo.ParallelEnv is named in the same way, and simulated one by one.
 """
 
 from __future__ import annotations
