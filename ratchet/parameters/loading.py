@@ -20,6 +20,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.loaded_agents import with_loaded_agents
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.parameters.torchrl_files import name_choices
 from ratchet.protocols.registry import check_protocol_parameters
 
 MAIN_ARM = "main"
@@ -76,7 +77,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         raise ParameterError(_missing_file(file))
     content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
     data = HyperParameters.gather(content, _OWN_KEYS)
-    changes = expand_paths(parse_overrides(overrides), "overrides")
+    changes = expand_paths(name_choices(data, parse_overrides(overrides)), "overrides")
     data = merge_changes(data, _upgraded(changes, file))
     data = HyperParameters.gather(data, _OWN_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)

@@ -58,7 +58,7 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
     for name, value in data.items():
         if name in known or not (name in config or _GROUP.fullmatch(name)):
             result[name] = value
-        elif isinstance(value, str) and not value.startswith("${"):
+        elif _is_choice(name, value):
             choices[name] = value
         else:
             config[name] = _merged(config.get(name), value)
@@ -74,6 +74,28 @@ def path_in_section(data: Mapping[str, Any], path: str) -> str:
     if path.startswith("trainer.") and data.get(_TRAINER) in TORCHRL_TRAINERS:
         return f"{SECTION}.config.{path}"
     return path
+
+
+def name_choices(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell choices of options (``optimizer=adamw``) from values (``optimizer.lr=0.1``).
+
+    Parameters
+    ----------
+    data
+        The experiment.
+    changes
+        Dotted paths and their values.
+    """
+    if data.get(_TRAINER) not in TORCHRL_TRAINERS:
+        return dict(changes)
+    return {
+        f"{SECTION}.choices.{path}" if _is_choice(path, value) else path: value
+        for path, value in changes.items()
+    }
+
+
+def _is_choice(name: str, value: object) -> bool:
+    return bool(_GROUP.fullmatch(name)) and isinstance(value, str) and not value.startswith("${")
 
 
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:

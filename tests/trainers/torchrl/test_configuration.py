@@ -1,0 +1,192 @@
+"""Configurations written for the library work as they are, and mistakes in them are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ratchet import HyperParameters
+from ratchet.errors import ParameterError
+from ratchet.parameters.loading import load_experiment
+from trainers.torchrl.configuration import trainer_parameters
+from trainers.torchrl.evaluation_environment import single_environment
+from trainers.torchrl.placing import place_on
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+OWN = {"scenario": "gymnasium", "trainer": "torchrl_sac", "dataset": "Pendulum-v1"}
+
+
+def write(tmp_path, content):
+    path = tmp_path / "experiment.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_the_librarys_own_file_is_recognised():
+    experiment = load_experiment(EXPERIMENTS / "library_ppo.yaml")
+    params = experiment.hyper_params
+    assert (params.scenario, params.trainer, params.dataset, params.seed) == (
+        "gymnasium",
+        "torchrl_ppo",
+        "CartPole-v1",
+        1,
+    )
+    trainer = trainer_parameters(params)
+    assert trainer["_target_"].endswith("_make_ppo_trainer")
+    assert trainer["collector"]["frames_per_batch"] == 1024
+    assert trainer["replay_buffer"]["storage"]["max_size"] == 1024
+    assert "seed" not in params.torchrl.config["trainer"]
+
+
+def test_its_overrides_are_the_librarys_as_well():
+    overrides = [
+        "trainer.total_frames=2048",
+        "training_env.create_env_fn.base_env.env_name=Acrobot-v1",
+        "networks.policy_network.num_cells=[8,8]",
+        "optimizer=adamw",
+        "optimizer.weight_decay=0.1",
+        "logger=tensorboard",
+        "seed=5",
+        "torchrl.keep_best=true",
+        "settings.num_threads=1",
+    ]
+    params = load_experiment(EXPERIMENTS / "library_ppo.yaml", overrides).hyper_params
+    trainer = trainer_parameters(params)
+    assert trainer["total_frames"] == 2048
+    assert trainer["optimizer"]["_target_"] == "torch.optim.AdamW"
+    assert trainer["optimizer"]["weight_decay"] == 0.1
+    assert trainer["collector"]["policy"]["module"]["module"]["num_cells"] == [8, 8]
+    assert trainer["logger"]["_target_"].endswith("TensorboardLogger")
+    assert params.seed == 5
+    assert params.torchrl.keep_best
+
+
+def test_groups_may_stand_as_sections_or_in_one_section(tmp_path):
+    sections = {
+        **OWN,
+        "optimizer": {"lr": 0.01},
+        "collector": {"frames_per_batch": 50},
+        "replay_buffer": {"storage": {"max_size": "${collector.total_frames}"}},
+        "torchrl": {"config": {"trainer": {"total_frames": 500, "seed": 9}}},
+    }
+    nested = {
+        **OWN,
+        "seed": 9,
+        "torchrl": {
+            "config": {
+                "optimizer": {"lr": 0.01},
+                "collector": {"frames_per_batch": 50},
+                "replay_buffer": {"storage": {"max_size": "${collector.total_frames}"}},
+                "trainer": {"total_frames": 500},
+            }
+        },
+    }
+    one = load_experiment(write(tmp_path, sections)).hyper_params
+    assert one == load_experiment(write(tmp_path, nested)).hyper_params
+    trainer = trainer_parameters(one)
+    assert trainer["optimizer"]["lr"] == 0.01
+    assert trainer["optim_steps_per_batch"] == 50  # refers to the collector's
+    assert trainer["total_frames"] == 500
+
+
+def test_changes_of_sweeps_and_forks_take_the_librarys_names_too():
+    params = HyperParameters(**OWN).replace(
+        {"trainer.total_frames": 500, "optimizer.lr": 0.5, "loss.num_qvalue_nets": 3}
+    )
+    assert params.trainer == "torchrl_sac"
+    trainer = trainer_parameters(params)
+    assert (trainer["total_frames"], trainer["optimizer"]["lr"]) == (500, 0.5)
+    assert trainer["loss_module"]["num_qvalue_nets"] == 3
+    assert HyperParameters.from_dict(params.to_dict()) == params
+    other = params.replace({"trainer": "torchrl_cql"})
+    assert other.trainer == "torchrl_cql"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizer.learning_rate": 1}, "optimizer.learning_rate"),
+        ({"optimizer": "adamm"}, "adamm"),
+        ({"logger": "csv"}, "got the option 'csv', but `defaults` chooses none"),
+        ({"replay_buffer.batch_size": "${nowhere.size}"}, "nowhere"),
+        ({"dataset": "CartPole-v1"}, "torchrl_sac for 'CartPole-v1', whose actions are discrete"),
+        ({"dataset": "CarPole-v1"}, "cannot make the environment 'CarPole-v1'"),
+    ],
+)
+def test_mistakes_are_named(change, message):
+    with pytest.raises(ParameterError, match=message.replace("(", r"\(")):
+        trainer_parameters(HyperParameters(**OWN).replace(change))
+
+
+def test_a_file_without_an_algorithm_or_with_two_environments_is_refused(tmp_path):
+    content = yaml.safe_load((EXPERIMENTS / "library_ppo.yaml").read_text())
+    without = {
+        **content,
+        "defaults": [e for e in content["defaults"] if "trainer@trainer" not in e],
+    }
+    with pytest.raises(ParameterError, match="the trainer is None, expected an entry such as"):
+        load_experiment(write(tmp_path, without))
+    two = {**content, "other_env": {"env_name": "Pendulum-v1"}}
+    with pytest.raises(ParameterError, match="expected one environment"):
+        load_experiment(write(tmp_path, two))
+
+
+def test_a_misspelt_section_of_ours_is_no_group(tmp_path):
+    with pytest.raises(ParameterError, match="sede: unknown parameter"):
+        load_experiment(write(tmp_path, {**OWN, "sede": 3}))
+
+
+def test_raising_the_number_of_frames_leaves_the_keys_as_they_are(small):
+    """Unless a schedule reads it, as the annealing of exploration may."""
+    from trainers.torchrl.algorithms import DqnTrainer
+
+    def key(**changes):
+        params = small.parameters("dqn", **changes)
+        return DqnTrainer.stage_key_parameters(params, "train")
+
+    assert key() == key(trainer__total_frames=10_000)
+    assert key() == key(collector__total_frames=10_000)
+    assert key() != key(optimizer__lr=0.1)
+    annealed = {"trainer__annealing_num_steps": "${trainer.total_frames}"}
+    assert key(**annealed) != key(trainer__total_frames=10_000, **annealed)
+    test = DqnTrainer.stage_key_parameters(small.parameters("dqn"), "test")
+    assert test == DqnTrainer.stage_key_parameters(
+        small.parameters("dqn", optimizer__lr=0.1), "test"
+    )
+
+
+def test_iterations_are_counted_in_frames(small):
+    from trainers.torchrl.algorithms import PpoTrainer
+
+    params = small.parameters("ppo")  # 192 frames, 24 a batch, 2 batches an iteration
+    assert PpoTrainer.count_train_iterations(params) == 4
+    plain = params.replace({"torchrl.batches_per_iteration": None, "trainer.total_frames": 5000})
+    assert PpoTrainer.count_train_iterations(plain) == 5  # 42 batches make 1,008 frames
+
+
+def test_one_environment_is_made_of_what_is_collected_from_many():
+    inner = {"_target_": "TransformedEnv", "_partial_": True, "base_env": {"num_envs": 4}}
+    batched = {"_target_": "x.make_batched_env", "num_workers": 3, "create_env_fn": inner}
+    expected = {
+        "_target_": "TransformedEnv",
+        "_partial_": False,
+        "base_env": {"num_envs": 0, "_partial_": False},
+    }
+    assert single_environment(batched) == expected
+    assert single_environment([batched, batched]) == expected
+    outer = {"_target_": "TransformedEnv", "base_env": batched}
+    assert single_environment(outer)["base_env"] == expected
+
+
+def test_a_device_is_put_where_networks_and_samples_lie(small):
+    parameters = trainer_parameters(small.parameters("ppo"))
+    assert place_on(parameters, "cpu") == parameters
+    placed = place_on(parameters, "cuda")
+    assert placed["collector"]["policy_device"] == "cuda"
+    assert placed["collector"]["env_device"] == "cpu"
+    assert placed["loss_module"]["critic_network"]["network"]["device"] == "cuda"
+    assert placed["replay_buffer"]["storage"]["device"] == "cuda"
+    environment = placed["collector"]["create_env_fn"]
+    assert environment == parameters["collector"]["create_env_fn"]
