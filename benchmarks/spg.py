@@ -1,10 +1,10 @@
 """What opponent shaping costs beside PPO at equal frames, and where the time goes.
 
 Run with ``python benchmarks/spg.py [--iterations N]``. The networks, the protocol and the sizes of
-``experiments/demo.yaml``, and agents that have learned nothing yet: every measurement is of the same
-first iteration, since what agents learn changes who acts how often. CPU time of this process on one
-thread. Trainers take turns, so that the machine's drift falls on all of them alike; ratios are to
-PPO's median.
+``experiments/demo.yaml``, and agents that have learned nothing yet: every measurement is of the
+same first iteration, since what agents learn changes who acts how often. CPU time of this process
+on one thread. Trainers take turns, so that the machine's drift falls on all of them alike; ratios
+are to PPO's median.
 """
 
 from __future__ import annotations
