@@ -49,6 +49,18 @@ SECTIONS = {
         "entropy_eps": 0.001,
         "normalize_advantage": True,
     },
+    "reinforce": {"use_advantage_and_critic": False},
+    "spg": {
+        "variant": "psos",
+        "stackelberg_sequence": None,
+        "additional_lola_term": True,
+        "sos_scaling_factor": 0.5,
+        "sos_threshold_factor": 0.1,
+        "ihvp_variant": "nystrom",
+        "ihvp_num_iterations": 5,
+        "ihvp_rank": 5,
+        "ihvp_rho": 0.1,
+    },
     "solo_agent": {
         "num_epochs": 100,
         "batch_size": 256,
