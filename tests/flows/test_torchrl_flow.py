@@ -1,0 +1,106 @@
+"""TorchRL's trainers in the pipeline: killed and resumed as if never killed; experiments learn."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from ratchet import HyperParameters
+from ratchet.parameters.loading import load_experiment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def small():
+    """The small experiments of the trainers' tests."""
+    path = ROOT / "tests" / "trainers" / "torchrl" / "small_trainers.py"
+    spec = importlib.util.spec_from_file_location("small_trainers", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def stages(lab):
+    return lab.folder / "home" / "store" / "stages"
+
+
+def final_state(lab, result):
+    from trainers.torchrl.state import TorchRlState
+
+    def folder_of(key):
+        return stages(lab) / key / "state"
+
+    return TorchRlState.load(folder_of(result["states"]["main"]), folder_of)
+
+
+def stored_frames(lab):
+    """Count the frames that lie in all stages together."""
+    from safetensors.torch import load_file
+
+    files = [load_file(path) for path in stages(lab).glob("*/state/*.frames.safetensors")]
+    return sum(len(next(iter(frames.values()))) for frames in files)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "sac", "dqn"])
+def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, small, algorithm):
+    room = {} if algorithm == "ppo" else {"replay_buffer__storage__max_size": 1000}
+    chosen = small.parameters(algorithm, **room)
+    settings = lab.settings(iterations_per_task=1)
+    lab.kill("stage=train;iteration=3;within=0.1", chosen.to_dict(), settings)
+    before = {path.name for path in stages(lab).iterdir()}
+    result = lab.run(chosen.to_dict(), settings)
+    assert result["found"] == len(before) == 4  # data, initial state, two iterations
+    whole = small.build(chosen)
+    whole.initial_state()
+    metrics = whole.run_iterations(0, 4)
+    assert final_state(lab, result) == whole.state
+    recorded = [dict(entry[3]) for entry in lab.metrics(result) if entry[1] == "train"]
+    assert recorded == metrics
+    if algorithm != "ppo":
+        assert stored_frames(lab) == 4 * 48  # each frame once
+    longer = chosen.replace({"trainer.total_frames": 240}).to_dict()
+    more = lab.run(longer, settings)
+    assert more["made"] == 2  # one more iteration, and its test
+
+
+def returns_in_mlflow(lab, result):
+    """Give the curves of returns that were tracked."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")
+    experiments = [e.experiment_id for e in client.search_experiments()]
+    (run,) = client.search_runs(experiments)
+    names = [name for name in run.data.metrics if name.endswith("episode_return")]
+    assert names, sorted(run.data.metrics)
+    return [point.value for point in client.get_metric_history(run.info.run_id, names[0])]
+
+
+EXPERIMENTS = {
+    "cartpole_ppo": 475.0,
+    "cartpole_dqn": 475.0,
+    "pendulum_sac": -250.0,
+    "library_ppo": 475.0,
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_shipped_experiment_reaches_its_usual_return_with_curves_in_mlflow(lab, name):
+    chosen = load_experiment(
+        ROOT / "experiments" / f"{name}.yaml", ["gymnasium.num_test_episodes=20"]
+    )
+    per_task = chosen.settings.iterations_per_task
+    result = lab.run(
+        HyperParameters.to_dict(chosen.hyper_params),
+        lab.settings(tracking=True, iterations_per_task=per_task),
+    )
+    (test,) = [dict(entry[3]) for entry in lab.metrics(result) if entry[1] == "test"]
+    (found,) = [value for key, value in test.items() if key.endswith("mean_episode_reward")]
+    assert found >= EXPERIMENTS[name]
+    curve = returns_in_mlflow(lab, result)
+    assert len(curve) >= 3
+    assert max(curve) > curve[0]
