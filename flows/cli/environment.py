@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from flows.cli.stack_file import read_stack
+from flows.lean_imports import leave_compiler_out
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -45,6 +46,7 @@ def prepare_environment(
     make_folders
         Whether to make Prefect's folder; Prefect itself makes no parents.
     """
+    leave_compiler_out()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     for name in _OUR_LOGGERS:
