@@ -61,6 +61,9 @@ class Trainer(ABC):
     plays_text: ClassVar[bool | None] = None
     """Whether its agents must be chat models (True), or must not (False); None: either."""
 
+    acts_alone: ClassVar[bool] = False
+    """Whether it makes an agent of its own, which acts alone in an environment."""
+
     State: ClassVar[type[Any]]
     """The class of :attr:`state`, for trainers that have one."""
 
@@ -79,7 +82,9 @@ class Trainer(ABC):
         runs it knows run folders and the store too."""
 
     @classmethod
-    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+    def check_parameters(  # noqa: B027 -- most trainers have nothing to refuse
+        cls, hyper_params: HyperParameters, base_dir: Path | None = None
+    ) -> None:
         """Refuse parameters with which this trainer could not train; none by default.
 
         Asked before anything is built.

@@ -42,7 +42,7 @@ def test_two_classes_are_told_apart_too():
                 "dataset_options.binarification_method": "select_two",
                 "dataset_options.selected_classes": (3, 8),
                 "solo_agent.num_epochs": 12,
-            "solo_agent.batch_size": 16,
+                "solo_agent.batch_size": 16,
             }
         )
     )
