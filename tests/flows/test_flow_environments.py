@@ -1,0 +1,82 @@
+"""Experiments in environments through the whole pipeline: they learn, and survive being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from ratchet.parameters.loading import load_experiment
+
+pytestmark = pytest.mark.slow
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+GAMES = {
+    "batched": {"dataset": "CartPole-v1"},
+    "simulated": {"dataset": "CartPole-v1", "implementation": "simulated"},
+}
+
+
+def hyper_params(lab, dataset, **section):
+    return lab.hyper_params(
+        scenario="gymnasium",
+        dataset=dataset,
+        trainer="vanilla_ppo",
+        pretrain_agents=False,
+        gymnasium={"num_envs": 4, "num_test_episodes": 5, **section},
+        graph_isomorphism={},
+        rl={
+            "num_iterations": 8,
+            "frames_per_batch": 256,
+            "minibatch_size": 64,
+            "num_epochs": 4,
+            "normalize_observations": True,
+        },
+    )
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_killed_while_episodes_are_unfinished_it_ends_as_if_never_killed(lab, game):
+    """Same SHA-256 of weights, optimizer and unfinished episodes, same metrics."""
+    chosen = hyper_params(lab, **GAMES[game])
+    whole = lab.settings(iterations_per_task=8, store=str(lab.folder / "whole"), run_id="whole")
+    expected = lab.run(chosen, whole)
+    pieces = lab.settings(iterations_per_task=2)
+    lab.kill("stage=train;iteration=4;within=0.2;seed=5", chosen, pieces)
+    result = lab.run(chosen, pieces)
+    assert result["states"] == expected["states"]
+    stage = lab.folder / "whole" / "stages" / expected["states"]["main"]
+    assert lab.weights(result) == lab.hashes(stage)
+    assert lab.metrics(result) == lab.metrics(expected)
+    assert result["found"] >= 3
+    lengths = [dict(values)["mean_episode_length"] for *_, values in lab.metrics(result)[-2:-1]]
+    assert max(lengths) > 0
+
+
+def children_cpu_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+@pytest.mark.parametrize(
+    ("name", "agent", "enough", "seconds"),
+    [("cartpole", "agent", 475, 60), ("simple_spread", "agent_0", -13, 120)],
+)
+def test_the_shipped_experiments_learn(lab, name, agent, enough, seconds):
+    loaded = load_experiment(str(EXPERIMENTS / f"{name}.yaml"), [])
+    before = children_cpu_seconds()
+    result = lab.run(
+        loaded.hyper_params.to_dict(),
+        lab.settings(iterations_per_task=20, tracking=True),
+        environment={"OMP_NUM_THREADS": "1", **os.environ},
+    )
+    spent = children_cpu_seconds() - before
+    assert result["metrics"]["main"]["test"][f"test_{agent}.mean_episode_reward"] >= enough
+    table = json.loads((Path(result["folder"]) / "tables" / "main-test.json").read_text())
+    assert len(table["columns"][f"reward.{agent}"]) == 100
+    report = (Path(result["folder"]) / "report.html").read_text()
+    assert "mean return" in report
+    assert spent < seconds
