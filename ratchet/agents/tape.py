@@ -8,7 +8,8 @@ ordinary operations; :mod:`ratchet.agents.fused` says when which is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -105,7 +106,7 @@ def run_recorded(
         again.
     """
     keeps = torch.is_grad_enabled()
-    with torch.no_grad():
+    with _unobserved():
         tape = Tape(keeps=keeps)
         outputs = record(tape)
     if not keeps:
@@ -138,7 +139,18 @@ class _Recorded(torch.autograd.Function):
             return None, None, None, *_differentiable_gradients(ctx.plain, leaves, grads)
         for output, grad in zip(ctx.outputs, grads, strict=True):
             output.grad = grad
-        return None, None, None, *ctx.tape.go_back()
+        with _unobserved():
+            return None, None, None, *ctx.tape.go_back()
+
+
+@contextmanager
+def _unobserved() -> Iterator[None]:
+    """Keep autograd's bookkeeping (graphs, views, versions) off operations on a tape.
+
+    As ``torch.inference_mode`` does, but what is made are ordinary tensors.
+    """
+    with torch.no_grad(), torch._C._AutoDispatchBelowADInplaceOrView():
+        yield
 
 
 def _differentiable_gradients(
