@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.identity import ArmChanges, Arms, read_arms, stable_run_id
+from flows.identity import (
+    ArmChanges,
+    Arms,
+    read_arms,
+    stable_run_id,
+    with_earlier_agents,
+)
 from flows.sweep_grid import describe_point, grid_points
 from ratchet.errors import RatchetError
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -51,7 +57,7 @@ def sweep_members(
     name
         The experiment's name, from which run ids are made.
     settings
-        Of these ``base_dir`` is read.
+        Of these ``base_dir`` and where earlier runs lie are read.
 
     Raises
     ------
@@ -61,7 +67,7 @@ def sweep_members(
     members = []
     for changes in grid_points(grid):
         try:
-            complete = read_arms(base.replace(changes), arms)
+            complete = with_earlier_agents(read_arms(base.replace(changes), arms), settings)
             for params in complete.values():
                 check_combination(params, settings.base_dir)
         except RatchetError as error:

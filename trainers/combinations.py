@@ -1,6 +1,7 @@
 """The one place that says whether trainer, scenario, protocol and options go together.
 
-Asked before anything is built: by runs, plans and sweeps.
+Asked before anything is built: by runs, plans and sweeps. What one side knows by itself is asked of
+it: protocols of their common parameters, trainers of theirs (:meth:`Trainer.check_parameters`).
 """
 
 from __future__ import annotations
@@ -8,13 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError
-from ratchet.protocols.registry import build_protocol_handler, check_protocol_parameters
+from ratchet.errors import ParameterError, ProtocolSpecificationError
+from ratchet.parameters.base import AGENT_MODELS
+from ratchet.parameters.reserved import plays_text
+from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from trainers.registry import trainer_class
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.handler import ProtocolHandler
     from trainers.base import Trainer
+
+ENVIRONMENT = "environment"
+"""The protocol of scenarios whose environments have rules of their own."""
 
 
 def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
@@ -37,11 +44,71 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
         If a protocol of the user's contradicts itself.
     """
     folder = None if base_dir is None else Path(base_dir)
-    check_protocol_parameters(hyper_params, base_dir=folder)
+    check_protocol_name(hyper_params.interaction_protocol)
+    _check_environment(hyper_params)
+    handler = build_protocol_handler(hyper_params, base_dir=folder)
+    if plays_text(hyper_params):
+        _check_text(hyper_params, handler)
     trainer = trainer_class(hyper_params, folder)
+    _check_trainer(hyper_params, trainer)
     _check_loaded_agents(hyper_params, trainer)
     if hyper_params.message_regression.enabled:
-        _check_message_regression(hyper_params, trainer, folder)
+        _check_message_regression(hyper_params, trainer, handler)
+
+
+def plays_environment(hyper_params: HyperParameters) -> bool:
+    """Say whether the scenario is one of environments with rules of their own."""
+    return getattr(AGENT_MODELS[hyper_params.scenario], "default_protocol", None) == ENVIRONMENT
+
+
+def _check_environment(hyper_params: HyperParameters) -> None:
+    """Refuse a protocol for an environment, and the other way round."""
+    is_environment = hyper_params.interaction_protocol == ENVIRONMENT
+    if is_environment == plays_environment(hyper_params):
+        return
+    expected = (
+        "a scenario of environments, e.g. gymnasium, or a protocol that agents speak by, e.g. nip"
+        if is_environment
+        else f"{ENVIRONMENT!r}, since an environment has rules of its own: leave it out"
+    )
+    raise ParameterError(
+        f"interaction_protocol: got {hyper_params.interaction_protocol!r} with the scenario"
+        f" {hyper_params.scenario!r}, expected {expected}."
+    )
+
+
+def _check_text(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
+    """Refuse a protocol that does not say what its agents write."""
+    for name in handler.agent_names:
+        try:
+            handler.text_agent_spec(name)
+        except ProtocolSpecificationError as error:
+            raise ParameterError(
+                f"interaction_protocol: got {hyper_params.interaction_protocol!r} with the scenario"
+                f" {hyper_params.scenario!r}, whose agents are chat models: {error}"
+            ) from error
+
+
+def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
+    """Refuse a trainer that could not train the scenario's agents."""
+    if trainer.acts_alone and not plays_environment(hyper_params):
+        raise ParameterError(
+            f"trainer: got {hyper_params.trainer_name!r} for the scenario"
+            f" {hyper_params.scenario!r}: it makes an agent of its own that acts alone in an"
+            " environment. Take another trainer, e.g. vanilla_ppo, or the scenario gymnasium."
+        )
+    if not plays_environment(hyper_params):
+        return
+    if trainer.trainer_type == "solo_agent" or hyper_params.pretrain_agents:
+        what = (
+            "pretrain_agents: got True"
+            if hyper_params.pretrain_agents
+            else f"trainer: got {hyper_params.trainer_name!r}"
+        )
+        raise ParameterError(
+            f"{what} for the scenario {hyper_params.scenario!r}, which has no labels that an agent"
+            " could learn alone. Train by reinforcement learning only."
+        )
 
 
 def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
@@ -55,7 +122,7 @@ def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) 
 
 
 def _check_message_regression(
-    hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
+    hyper_params: HyperParameters, trainer: type[Trainer], handler: ProtocolHandler
 ) -> None:
     if not trainer.regresses_messages():
         raise ParameterError(
@@ -63,5 +130,4 @@ def _check_message_regression(
             f" {hyper_params.trainer_name!r} plays no rollouts of networks that exchange messages."
             " Set it to false, or choose a trainer such as vanilla_ppo."
         )
-    handler = build_protocol_handler(hyper_params, base_dir=folder)
     hyper_params.message_regression.choose_agents(handler.agent_names)
