@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ratchet import HyperParameters
 from ratchet.parameters.loading import load_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -94,10 +93,12 @@ def test_a_shipped_experiment_reaches_its_usual_return_with_curves_in_mlflow(lab
         ROOT / "experiments" / f"{name}.yaml", ["gymnasium.num_test_episodes=20"]
     )
     per_task = chosen.settings.iterations_per_task
-    result = lab.run(
-        HyperParameters.to_dict(chosen.hyper_params),
+    process, path = lab.start(
+        chosen.hyper_params.to_dict(),
         lab.settings(tracking=True, iterations_per_task=per_task),
     )
+    assert process.wait(850) == 0
+    result = lab.read(path)
     (test,) = [dict(entry[3]) for entry in lab.metrics(result) if entry[1] == "test"]
     (found,) = [value for key, value in test.items() if key.endswith("mean_episode_reward")]
     assert found >= EXPERIMENTS[name]

@@ -96,9 +96,10 @@ def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
 @lru_cache(maxsize=16)
 def _composed(content: str) -> DictConfig:
     wanted = json.loads(content)
-    primary, facts = _primary(wanted["algorithm"], wanted["dataset"], wanted["config"])
+    choices = wanted["choices"]
+    primary, facts = _primary(wanted["algorithm"], wanted["dataset"], wanted["config"], choices)
     primary.pop("hydra", None)
-    primary["defaults"] = _with_choices(primary["defaults"], wanted["choices"])
+    primary["defaults"] = _with_choices(primary["defaults"], choices)
     if facts:
         primary["environment"] = facts
     config = _compose(primary, f"experiment_{hashlib.sha256(content.encode()).hexdigest()[:16]}")
@@ -111,7 +112,7 @@ def _composed(content: str) -> DictConfig:
 
 
 def _primary(
-    algorithm: str, dataset: str, config: Mapping[str, Any]
+    algorithm: str, dataset: str, config: Mapping[str, Any], choices: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Give the configuration that names the defaults, and the facts that it may refer to."""
     if "defaults" in config:
@@ -129,6 +130,8 @@ def _primary(
     for name in (*_FRAGMENTS[algorithm], algorithm):
         text = (DEFAULTS / f"{name.format(kind=kind)}.yaml").read_text(encoding="utf-8")
         _add_fragment(primary, yaml.safe_load(text))
+    for package, option in choices.items():
+        _drop_unfit(primary, package, option)
     _add_fragment(primary, config)
     primary["defaults"].append("_self_")
     return primary, facts
@@ -144,6 +147,25 @@ def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
     merged = merge_changes({**primary, "defaults": list(packages.values())}, rest)
     primary.clear()
     primary.update(merged)
+
+
+def _drop_unfit(primary: dict[str, Any], package: str, option: str) -> None:
+    """Leave out those of our values for a package that another option of it does not have."""
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+
+    _register_groups()
+    groups = [next(iter(e)) for e in primary["defaults"] if _package(e) == package]
+    values = primary.get(package)
+    if not groups or not isinstance(values, dict):
+        return
+    group = groups[0].partition("@")[0]
+    try:
+        node = ConfigStore.instance().load(f"{group}/{option}.yaml").node
+    except HydraException:  # there is no such option, which composing says
+        return
+    names = set(node.keys())  # those without a value too, which `in` does not find
+    primary[package] = {name: value for name, value in values.items() if name in names}
 
 
 def _package(entry: object) -> str:
@@ -174,16 +196,22 @@ def _compose(primary: dict[str, Any], name: str) -> DictConfig:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    _register_groups()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Hydra's, about OmegaConf's newer names
-        import torchrl.trainers.algorithms.configs  # noqa: F401 -- registers the groups
-
         try:
             ConfigStore.instance().store(name=name, node=OmegaConf.create(primary))
             with initialize(version_base=None, config_path=None):
                 return compose(config_name=name)
         except (HydraException, OmegaConfBaseException) as error:
             raise _parameter_error(error) from error
+
+
+def _register_groups() -> None:
+    """Import the library's configs, which tells Hydra of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torchrl.trainers.algorithms.configs  # noqa: F401
 
 
 def _parameter_error(error: Exception) -> ParameterError:

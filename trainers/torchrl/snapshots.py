@@ -149,7 +149,7 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
 
 
 def _last_values(trainer: Trainer) -> dict[str, Any]:
-    """Give the last value of each metric, which hooks may ask for; leave out how long things took."""
+    """Give the last value of each metric, which hooks may ask for; no timings."""
     timers = [hook for _, hook in hooks(trainer) if isinstance(hook, LogTiming)]
     prefixes = tuple(f"{timer.prefix}/" for timer in timers)
     return {

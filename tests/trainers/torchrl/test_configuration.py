@@ -91,6 +91,7 @@ def test_groups_may_stand_as_sections_or_in_one_section(tmp_path):
     assert trainer["total_frames"] == 500
 
 
+@pytest.mark.slow
 def test_changes_of_sweeps_and_forks_take_the_librarys_names_too():
     params = HyperParameters(**OWN).replace(
         {"trainer.total_frames": 500, "optimizer.lr": 0.5, "loss.num_qvalue_nets": 3}
@@ -104,6 +105,7 @@ def test_changes_of_sweeps_and_forks_take_the_librarys_names_too():
     assert other.trainer == "torchrl_cql"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -138,6 +140,7 @@ def test_a_misspelt_section_of_ours_is_no_group(tmp_path):
         load_experiment(write(tmp_path, {**OWN, "sede": 3}))
 
 
+@pytest.mark.slow
 def test_raising_the_number_of_frames_leaves_the_keys_as_they_are(small):
     """Unless a schedule reads it, as the annealing of exploration may."""
     from trainers.torchrl.algorithms import DqnTrainer
@@ -157,6 +160,7 @@ def test_raising_the_number_of_frames_leaves_the_keys_as_they_are(small):
     )
 
 
+@pytest.mark.slow
 def test_iterations_are_counted_in_frames(small):
     from trainers.torchrl.algorithms import PpoTrainer
 

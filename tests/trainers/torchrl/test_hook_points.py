@@ -93,6 +93,7 @@ def test_every_point_is_called_in_the_order_of_the_loop(recorded):
     assert {*TEN} < {*HOOK_POINTS}
 
 
+@pytest.mark.slow
 def test_the_library_calls_them_in_the_same_order(recorded):
     trainer, calls = recorded
     library = trainer.build_trainer()
@@ -101,6 +102,7 @@ def test_the_library_calls_them_in_the_same_order(recorded):
     assert calls == ["setup", *BATCH, *BATCH, "shutdown"]
 
 
+@pytest.mark.slow
 def test_a_cut_calls_setup_again_and_shutdown_once(recorded, small):
     trainer, calls = recorded
     trainer.initial_state()
@@ -185,6 +187,7 @@ def with_hooks(small, names, iterations=3):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MADE))
 def test_a_hook_of_the_library_registers_works_and_resumes(small, name):
     whole = with_hooks(small, [name])
@@ -211,6 +214,7 @@ def test_a_hook_of_the_library_registers_works_and_resumes(small, name):
         assert expected[1] in (None, metrics[1][expected[0]])
 
 
+@pytest.mark.slow
 def test_states_of_hooks_that_are_registered_as_operations_only_resume_too(small):
     """The algorithm trainers register so: schedules, target networks, weights for the collector."""
     trainer = small.make("dqn")
@@ -230,6 +234,7 @@ def test_states_of_hooks_that_are_registered_as_operations_only_resume_too(small
     assert counters == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_target_updater_steps_where_the_library_registers_it(small):
     trainer = small.make("sac").build_trainer()
     updater = trainer.target_net_updater
@@ -260,6 +265,7 @@ class LoggingHook(TrainerHookBase):
         return {"some_value": batch["next", "reward"].sum(), "log_pbar": False}
 
 
+@pytest.mark.slow
 def test_a_hook_written_as_the_guide_has_it_resumes(small, monkeypatch):
     def make():
         made = small.build(small.own_parameters())

@@ -38,6 +38,7 @@ def weights(trainer):
     return torch.cat([p.detach().flatten() for p in trainer.loss_module.parameters()])
 
 
+@pytest.mark.slow
 def test_seeding_reproduces(own, small):
     """``Trainer(seed=)`` seeds after networks and environments are made."""
 
@@ -86,6 +87,7 @@ def test_mean_losses_are_over_all_epochs(own, monkeypatch):
     assert metrics["optim_steps"] == 6
 
 
+@pytest.mark.slow
 def test_two_trainers_do_not_share_when_they_logged_last(own):
     """``_last_log`` lies on the class: what one trainer logs, another leaves out."""
     one, other = library(own()), library(own())
@@ -131,6 +133,7 @@ def with_metrics(trainer):
     return trainer
 
 
+@pytest.mark.slow
 def test_no_metric_is_dropped_for_having_a_dimension(own, caplog):
     """The library leaves out tensors with a dimension, without a word."""
     trainer = own()
@@ -173,6 +176,7 @@ def counted(method, counts):
     return counting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("refresh", "expected"), [(False, 1), (True, 2)])
 def test_advantages_and_buffer_are_made_once_a_batch(small, monkeypatch, refresh, expected):
     """The library makes them in each epoch again, here twice."""
@@ -190,6 +194,7 @@ def test_advantages_and_buffer_are_made_once_a_batch(small, monkeypatch, refresh
     assert counts == {"ValueEstimatorHook": number, "ReplayBufferTrainer": number}
 
 
+@pytest.mark.slow
 def test_frames_played_at_random_are_learned_from(small):
     """The library leaves them out of the buffer, which it extends in epochs: there are none yet."""
     alone = library(small.make("dqn"), total_frames=24)
@@ -203,6 +208,7 @@ def test_frames_played_at_random_are_learned_from(small):
     assert trainer.torchrl_trainer._optim_count == 0
 
 
+@pytest.mark.slow
 def test_loggers_and_checkpoints_of_the_library_give_way_and_that_is_said(small, caplog, tmp_path):
     """Its MLflow logger logs key by key and opens runs of its own; ours gets all of it at once."""
     trainer = small.build(small.own_parameters())
@@ -224,6 +230,7 @@ def test_loggers_and_checkpoints_of_the_library_give_way_and_that_is_said(small,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_group_for_a_logger_is_accepted_and_spoken_of(small, caplog):
     trainer = small.make("ppo", torchrl__config__trainer__save_trainer_file="x.pt")
     with caplog.at_level(logging.WARNING):
@@ -231,6 +238,7 @@ def test_a_group_for_a_logger_is_accepted_and_spoken_of(small, caplog):
     assert "torchrl.config.save_trainer_file is not used" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_cannot_be_kept_from_stage_to_stage_is_refused(small):
     from ratchet.errors import ParameterError
 

@@ -8,8 +8,8 @@ import torch
 from ratchet.errors import CheckPointNotFoundError, StateError
 from trainers.torchrl.state import TorchRlState
 
-FAST = ["ppo", "dqn"]
-SLOW = ["sac", "a2c", "reinforce", "td3", "ddpg", "iql", "cql"]
+FAST = ["dqn"]
+SLOW = ["ppo", "sac", "a2c", "reinforce", "td3", "ddpg", "iql", "cql"]
 ALGORITHMS = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
@@ -39,6 +39,7 @@ def test_training_in_stages_is_training_in_one_go(small, algorithm, tmp_path):
     assert {b.size for b in state.buffers.values()} == {24 if algorithm in small.ON_POLICY else 100}
 
 
+@pytest.mark.slow
 def test_a_trainer_that_has_done_other_things_goes_on_all_the_same(small):
     """Nothing may depend on what ran before in the process."""
     whole = small.trained("dqn", 3)
@@ -53,6 +54,7 @@ def test_a_trainer_that_has_done_other_things_goes_on_all_the_same(small):
     assert other.state == whole.state
 
 
+@pytest.mark.slow
 def test_another_seed_and_another_process_seed_differ_as_they_should(small):
     one, same = small.trained("ppo", 1), small.trained("ppo", 1)
     other = small.trained("ppo", 1, seed=7)
@@ -60,6 +62,7 @@ def test_another_seed_and_another_process_seed_differ_as_they_should(small):
     assert one.metrics == same.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["VecNormV2", "ObservationNorm"])
 def test_running_means_of_observations_resume_and_serve_in_tests(small, transform):
     from torchrl.envs import transforms
@@ -91,6 +94,7 @@ def test_running_means_of_observations_resume_and_serve_in_tests(small, transfor
     assert any("transform" in name for name in whole.state.tensors)
 
 
+@pytest.mark.slow
 def test_a_stopped_trainer_stays_stopped(small):
     settings = {"torchrl.evaluation_period": 1, "torchrl.evaluation_episodes": 1}
     changes = {name.replace(".", "__"): value for name, value in settings.items()}
@@ -102,6 +106,7 @@ def test_a_stopped_trainer_stays_stopped(small):
     assert resumed.run_iterations(3, 4) == [{}]
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_kept_resumed_and_tested(small):
     changes = {"torchrl__evaluation_period": 1, "torchrl__evaluation_episodes": 1}
     changes |= {"torchrl__keep_best": True, "optimizer__lr": 0.005}
@@ -127,6 +132,7 @@ def test_the_best_weights_are_kept_resumed_and_tested(small):
     assert resumed.run_test() == result
 
 
+@pytest.mark.slow
 def test_a_state_of_other_networks_is_refused(small):
     state = small.trained("ppo", 1).state
     other = small.make("ppo", networks__policy_network__num_cells=[8])
@@ -139,6 +145,7 @@ def test_a_folder_without_a_state_says_what_is_missing(tmp_path):
         TorchRlState.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_whole_of_training_by_one_call_does_the_same(small, tmp_path):
     staged = small.trained("ppo", 4)
     whole = small.make("ppo")
@@ -146,3 +153,17 @@ def test_the_whole_of_training_by_one_call_does_the_same(small, tmp_path):
     assert whole.state == staged.state
     assert whole.test_results["test"] == staged.run_test()
     assert whole.supports_stages()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_the_same_code_trains_on_a_gpu(small, algorithm):
+    trainer = small.build(small.parameters(algorithm), device="cuda")
+    trainer.initial_state()
+    trainer.run_iterations(0, 2)
+    devices = {p.device.type for p in trainer.torchrl_trainer.loss_module.parameters()}
+    assert devices == {"cuda"}
+    resumed = small.build(small.parameters(algorithm), device="cuda")
+    resumed.state = trainer.state
+    assert resumed.run_test() == trainer.run_test()
