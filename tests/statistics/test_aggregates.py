@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -35,11 +35,13 @@ def test_golden_values():
     assert optimality_gap([0.5, 1.5], target=2.0) == pytest.approx(1.0)
 
 
+@settings(deadline=None)
 @given(scores)
 def test_interquartile_mean_is_scipys_trimmed_mean(values):
     assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(scores, st.floats(-5, 5), st.floats(0.1, 5))
 def test_interquartile_mean_moves_and_scales_with_its_scores(values, shift, scale):
     moved = [scale * value + shift for value in values]
@@ -47,6 +49,7 @@ def test_interquartile_mean_moves_and_scales_with_its_scores(values, shift, scal
     assert interquartile_mean(moved) == pytest.approx(expected, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(scores)
 def test_outliers_move_the_interquartile_mean_no_further_than_the_middle_half(values):
     ordered = sorted(values)
@@ -55,6 +58,7 @@ def test_outliers_move_the_interquartile_mean_no_further_than_the_middle_half(va
     assert inner[0] - 1e-9 <= interquartile_mean(values) <= inner[-1] + 1e-9
 
 
+@settings(deadline=None)
 @given(tasks, tasks)
 def test_probability_of_improvement_is_the_mann_whitney_statistic(first, second):
     num_tasks = min(len(first), len(second))
@@ -68,6 +72,7 @@ def test_probability_of_improvement_is_the_mann_whitney_statistic(first, second)
     assert estimate.n == sum(map(len, [*first, *second]))
 
 
+@settings(deadline=None)
 @given(tasks)
 def test_improvements_of_the_two_add_up_to_one(first):
     second = [[value + 0.1 for value in task[::-1]] for task in first]
