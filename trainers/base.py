@@ -81,10 +81,8 @@ class Trainer(ABC):
         """Finds states of earlier runs. By itself a trainer knows checkpoint folders only; whoever
         runs it knows run folders and the store too."""
 
-    @classmethod
-    def check_parameters(  # noqa: B027 -- most trainers have nothing to refuse
-        cls, hyper_params: HyperParameters, base_dir: Path | None = None
-    ) -> None:
+    @classmethod  # noqa: B027 -- most trainers have nothing to refuse
+    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Refuse parameters with which this trainer could not train; none by default.
 
         Asked before anything is built.

@@ -8,12 +8,19 @@ import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
-from ratchet.protocols.registry import protocol_names
+from ratchet.protocols import registry as protocols
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.registry import build_scenario, scenario_names
+from ratchet.scenarios import registry as scenarios
+from ratchet.scenarios.registry import build_scenario
+from trainers import registry as trainers
 from trainers.combinations import check_combination
-from trainers.registry import trainer_class, trainer_names
+from trainers.registry import trainer_class
 from trainers.staged import StagedTrainer
+
+# What is shipped: other tests of the same process register some of their own.
+SCENARIOS = sorted(scenarios._built_in_names())
+TRAINERS = sorted(trainers._built_in_modules())
+PROTOCOLS = sorted(protocols._built_in_names())
 
 LONG = {f"{name}_protocol": {"max_message_rounds": 4} for name in ("nip", "debate", "mnip")}
 RL = {
@@ -101,9 +108,7 @@ def reason_to_refuse(hyper_params):
 
 def grid():
     """Give everything without zero knowledge; with it, all trainers at nip and three at all."""
-    for point in itertools.product(
-        scenario_names(), trainer_names(), protocol_names(), (False, True)
-    ):
+    for point in itertools.product(SCENARIOS, TRAINERS, PROTOCOLS, (False, True)):
         _, trainer, protocol, zero_knowledge = point
         if not zero_knowledge or protocol == "nip" or trainer in ALL_WITH_ZERO_KNOWLEDGE:
             yield point
@@ -137,7 +142,7 @@ def datasets():
 
 
 def test_every_scenario_has_a_tiny_experiment():
-    assert set(TINY) == set(scenario_names())
+    assert set(TINY) == set(SCENARIOS)
 
 
 def test_a_refusal_names_what_does_not_go_together(reasons):
@@ -150,7 +155,7 @@ def test_a_refusal_names_what_does_not_go_together(reasons):
 
 def test_each_family_plays_what_it_can(reasons):
     """The whole table, rule by rule: what is refused too much or too little shows here."""
-    speaking = set(protocol_names()) - {"environment"}
+    speaking = set(PROTOCOLS) - {"environment"}
     networks = {"graph_isomorphism", "binary_erasure_channel", "image_classification"}
     expected = set()
     for scenario, trainer, protocol, zero in grid():
@@ -169,7 +174,7 @@ def test_each_family_plays_what_it_can(reasons):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", trainer_names())
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_is_not_refused_plays_two_iterations_and_a_test(trainer, reasons, datasets, tmp_path):
     settings = ExperimentSettings(progress="none", home=str(tmp_path), poll_seconds=0.01)
     played = 0
