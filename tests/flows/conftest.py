@@ -147,7 +147,7 @@ class Lab:
             cwd=HERE.parent.parent,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=480,
             check=False,
         )
         assert finished.returncode == 0, finished.stdout + finished.stderr

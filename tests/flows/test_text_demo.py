@@ -11,7 +11,7 @@ from ratchet.parameters.loading import load_experiment
 from ratchet.statistics.results import accuracy
 from ratchet.tracking import RunFolder
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SETTINGS = {"num_rollout_workers": 64, "poll_seconds": 0.2, "poll_seconds_max": 1}
