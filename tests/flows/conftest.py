@@ -92,7 +92,7 @@ class Lab:
     def run(self, *args: Any, expect: int | None = 0, **kwargs: Any) -> dict[str, Any]:
         """Run an experiment as a process and wait for it."""
         process, result = self.start(*args, **kwargs)
-        code = process.wait(240)
+        code = process.wait(480)
         output = (self.folder / f"output-{self._count}.txt").read_text()
         if expect is not None:
             assert code == expect, output
