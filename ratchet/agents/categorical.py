@@ -1,74 +1,80 @@
-"""One categorical choice without masks: log-probability and entropy, with few operations."""
+"""Categorical choices without masks: log-probability and entropy, with few operations.
+
+B frames, K independent choices, one after the other in the logits.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ratchet.agents.fused import differentiable_gradients, may_fuse
+from ratchet.agents.tape import Tape, Var
 
 
-def categorical_scores(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the log-probabilities of choices, and the entropies.
+def plain_categorical_scores(
+    logits: Tensor, actions: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Sum the log-probabilities of choices, and their entropies.
 
     Parameters
     ----------
     logits
-        f32 [B, S].
+        f32 [B, Σ sizes].
     actions
-        i64 [B, 1].
+        i64 [B, K].
+    sizes
+        How many outcomes each choice has.
 
     Returns
     -------
     tuple[Tensor, Tensor]
         Both f32 [B, 1]; entropies in nats.
     """
-    if not torch.is_grad_enabled():
-        log_probs = torch.log_softmax(logits, -1)
-        return log_probs.gather(-1, actions), _entropy(log_probs, log_probs.exp())
-    if may_fuse(logits):
-        return cast(tuple[Tensor, Tensor], _Scores.apply(logits, actions))  # type: ignore[no-untyped-call]
-    chosen, entropy = torch.split(_plain(logits, actions), 1, -1)
-    return chosen, entropy
+    chosen, entropies = [], []
+    for index, factor in enumerate(divide(logits, sizes)):
+        log_probs = torch.log_softmax(factor, -1)
+        chosen.append(log_probs.gather(-1, actions[:, index : index + 1]))
+        entropies.append(-(log_probs.exp() * log_probs).sum(-1, keepdim=True))
+    return _total(chosen), _total(entropies)
 
 
-def _plain(logits: Tensor, actions: Tensor) -> Tensor:
-    """Give both, [B, 2], with ordinary operations."""
-    log_probs = torch.log_softmax(logits, -1)
-    entropy = -(log_probs.exp() * log_probs).sum(-1, keepdim=True)
-    return torch.cat([log_probs.gather(-1, actions), entropy], -1)
+def record_categorical_scores(
+    tape: Tape, logits: Var, actions: Tensor, sizes: Sequence[int]
+) -> tuple[Var, Var]:
+    """Do the same on a tape, by d log p(a) = 1[a] - p and dH = -p (log p + H)."""
+    log_probs = [torch.log_softmax(factor, -1) for factor in divide(logits.value, sizes)]
+    probs = [factor.exp() for factor in log_probs]
+    entropies = [
+        (p * log_p).sum(-1, keepdim=True).neg_() for p, log_p in zip(probs, log_probs, strict=True)
+    ]
+    taken = actions.split(1, -1)  # type: ignore[no-untyped-call] # of torch
+
+    def back(of_chosen: Tensor | None, of_entropy: Tensor | None) -> None:
+        grads = []
+        for index, (p, log_p) in enumerate(zip(probs, log_probs, strict=True)):
+            grad = torch.zeros_like(p)
+            if of_entropy is not None:
+                grad = (log_p + entropies[index]).mul_(of_entropy)
+            if of_chosen is not None:
+                grad.add_(of_chosen)
+            grad.mul_(p).neg_()
+            if of_chosen is not None:
+                grad.scatter_add_(-1, taken[index], of_chosen)
+            grads.append(grad)
+        logits.add_grad(grads[0] if len(grads) == 1 else torch.cat(grads, -1))
+
+    chosen = [p.gather(-1, action) for p, action in zip(log_probs, taken, strict=True)]
+    outputs = (Var(_total(chosen)), Var(_total(entropies)))
+    tape.record(back, *outputs)
+    return outputs
 
 
-def _entropy(log_probs: Tensor, probs: Tensor) -> Tensor:
-    return (probs * log_probs).sum(-1, keepdim=True).neg_()
+def divide(logits: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Give the logits of each choice."""
+    return (logits,) if len(sizes) == 1 else torch.split(logits, list(sizes), dim=-1)
 
 
-class _Scores(torch.autograd.Function):
-    """The same, by d log p(a) = 1[a] - p and dH = -p (log p + H)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 -- torch's context
-        logits: Tensor,
-        actions: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        log_probs = torch.log_softmax(logits, -1)
-        probs = log_probs.exp()
-        entropy = _entropy(log_probs, probs)
-        ctx.save_for_backward(logits, actions, log_probs, probs, entropy)
-        return log_probs.gather(-1, actions), entropy
-
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        of_chosen: Tensor,
-        of_entropy: Tensor,
-    ) -> tuple[Tensor | None, None]:
-        logits, actions, log_probs, probs, entropy = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            grad = torch.cat([of_chosen, of_entropy], -1)
-            return differentiable_gradients(_plain, (logits, actions), grad)[0], None
-        out = torch.addcmul(of_chosen, log_probs + entropy, of_entropy)
-        return out.mul_(probs).neg_().scatter_add_(-1, actions, of_chosen), None
+def _total(columns: list[Tensor]) -> Tensor:
+    return columns[0] if len(columns) == 1 else torch.cat(columns, -1).sum(-1, keepdim=True)

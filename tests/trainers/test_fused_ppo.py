@@ -28,6 +28,13 @@ OPTIONS = st.builds(
 )
 
 
+def losses_of(log_prob, entropy, value, sampled, options):
+    now = (log_prob, entropy, value)
+    return clipped_ppo_losses(
+        lambda tape: tuple(tape.leaf(tensor) for tensor in now), lambda: now, sampled, options
+    )
+
+
 def frames(seed, num_frames, num_agents, share):
     generator = torch.Generator().manual_seed(seed)
 
@@ -50,7 +57,7 @@ def frames(seed, num_frames, num_agents, share):
 def test_losses_and_gradients_are_those_of_the_formulas(options, seed, num_frames, agents, share):
     now, sampled = frames(seed, num_frames, agents, share)
     leaves = [tensor.requires_grad_() for tensor in now]
-    fused = clipped_ppo_losses(*leaves, sampled, options)
+    fused = losses_of(*leaves, sampled, options)
     plain = plain_losses(sampled, options, *leaves)
     losses = torch.stack([fused.objective, fused.critic, fused.entropy])
     torch.testing.assert_close(losses, plain, rtol=1e-4, atol=1e-5)
@@ -67,8 +74,8 @@ def test_what_the_mask_hides_may_be_anything():
     spoiled = [tensor.masked_fill(hidden, float("nan")) for tensor in (*now, *sampled[:4])]
     options = ClippedPpo(0.2, 0.01, 0.5, True, "smooth_l1", 0.3)
     leaves = [tensor.requires_grad_() for tensor in spoiled[:3]]
-    fused = clipped_ppo_losses(*leaves, Sampled(*spoiled[3:], sampled.mask), options)
-    clean = clipped_ppo_losses(*now, sampled, options)
+    fused = losses_of(*leaves, Sampled(*spoiled[3:], sampled.mask), options)
+    clean = losses_of(*now, sampled, options)
     assert torch.equal(torch.stack(fused[:3]), torch.stack(clean[:3]))
     grads = torch.autograd.grad(sum(fused[:3]), leaves)
     assert all(not grad[hidden].any() for grad in grads)
@@ -77,7 +84,7 @@ def test_what_the_mask_hides_may_be_anything():
 def test_metrics_are_those_of_the_formulas():
     now, sampled = frames(3, 40, 2, 0.7)
     options = ClippedPpo(0.2, 0.01, 0.5, True, "l2", None)
-    found = dict(zip(METRICS, clipped_ppo_losses(*now, sampled, options).metrics, strict=True))
+    found = dict(zip(METRICS, losses_of(*now, sampled, options).metrics, strict=True))
     log_ratio, mask = now[0] - sampled.log_prob, sampled.mask
     advantage = masked_whiten(sampled.advantage, mask)
     ratio = log_ratio.exp()
@@ -103,7 +110,7 @@ def test_second_derivatives_exist():
         first = torch.autograd.grad(loss, leaves[0], create_graph=True)[0]
         return torch.autograd.grad(first.square().sum(), leaves[0])[0]
 
-    fused = curvature(clipped_ppo_losses(*leaves, sampled, options).objective)
+    fused = curvature(losses_of(*leaves, sampled, options).objective)
     plain = curvature(plain_losses(sampled, options, *leaves)[0])
     torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-6)
     assert fused.any()

@@ -1,4 +1,4 @@
-"""The losses of clipped PPO and their derivatives in one operation; B frames, A agents.
+"""The losses of clipped PPO as one operation on a tape; B frames, A agents.
 
 What :mod:`ppo_losses`, :mod:`critic_losses` and :mod:`masks` compute one after the other, with a
 third of the operations: on small minibatches these take longer than the networks.
@@ -6,15 +6,15 @@ third of the operations: on small minibatches these take longer than the network
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ratchet.agents.fused import differentiable_gradients
+from ratchet.agents.tape import Tape, Var, run_recorded
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import clipped_policy_loss
@@ -81,21 +81,42 @@ METRICS = (
 )
 
 
+class Now(NamedTuple):
+    """What the agents make of the frames now, ``[B, A]`` each, on a tape."""
+
+    log_prob: Var
+    entropy: Var
+    value: Var
+
+
 def clipped_ppo_losses(
-    log_prob: Tensor, entropy: Tensor, value: Tensor, sampled: Sampled, options: ClippedPpo
+    record_now: Callable[[Tape], tuple[Var, Var, Var]],
+    plain_now: Callable[[], tuple[Tensor, Tensor, Tensor]],
+    sampled: Sampled,
+    options: ClippedPpo,
 ) -> FusedLosses:
     """Compute the losses of clipped PPO.
 
     Parameters
     ----------
-    log_prob, entropy, value
-        ``[B, A]``: what the agents make of the frames now.
+    record_now, plain_now
+        Compute log-probabilities, entropies and values of the frames now, ``[B, A]``: on a tape,
+        and with ordinary operations.
     sampled
-        What they made of them in the rollout, and what came of it.
+        What they were in the rollout, and what came of it.
     options
         Coefficients.
     """
-    return FusedLosses(*_Losses.apply(log_prob, entropy, value, sampled, options))  # type: ignore[no-untyped-call]
+
+    def plain() -> list[Tensor]:
+        now = plain_now()
+        losses = plain_losses(sampled, options, *now)
+        return [*losses.unbind(), losses.new_zeros(len(METRICS), now[0].shape[-1])]
+
+    def record(tape: Tape) -> list[Var]:
+        return _record(tape, Now(*record_now(tape)), sampled, options)
+
+    return FusedLosses(*run_recorded(record, plain))
 
 
 def plain_losses(
@@ -125,82 +146,55 @@ def plain_losses(
     )
 
 
-class _Losses(torch.autograd.Function):
-    """The same with the derivatives by log-probability, entropy and value."""
+def _record(tape: Tape, now: Now, sampled: Sampled, options: ClippedPpo) -> list[Var]:
+    """Compute the losses and metrics, and the derivatives by what the agents make of the frames."""
+    log_prob, entropy, value = now
+    weight = sampled.mask.to(value.value.dtype)
+    counts = weight.sum(0)
+    mask = None if bool((counts == len(weight)).all()) else sampled.mask
+    weight = weight / counts.clamp_(min=1)
+    advantage = _shown(sampled.advantage, mask)
+    if options.normalize_advantage:
+        advantage = _whiten(advantage, weight, mask)
+    log_ratio = _shown(log_prob.value - sampled.log_prob, mask)
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - options.clip_epsilon, 1 + options.clip_epsilon)
+    gain, bounded = ratio * advantage, clipped * advantage
+    distance, slope = _critic(value.value, sampled, mask, options)
+    table = torch.stack(
+        [
+            torch.minimum(gain, bounded).neg_(),
+            distance,
+            _shown(entropy.value, mask),
+            torch.expm1(log_ratio).sub_(log_ratio),
+            (ratio != clipped).to(ratio.dtype),
+            ratio,
+            ratio.square(),
+        ]
+    )
+    metrics = table.mul_(weight).sum(1)
+    metrics[5].square_().div_(metrics[6].clamp(min=1e-30))
+    policy, critic, spread = metrics[:3].sum(1).unbind()
 
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 -- torch's context
-        log_prob: Tensor,
-        entropy: Tensor,
-        value: Tensor,
-        sampled: Sampled,
-        options: ClippedPpo,
-    ) -> tuple[Tensor, ...]:
-        weight = sampled.mask.to(value.dtype)
-        counts = weight.sum(0)
-        mask = None if bool((counts == len(value)).all()) else sampled.mask
-        weight = weight / counts.clamp_(min=1)
-        advantage = _shown(sampled.advantage, mask)
-        if options.normalize_advantage:
-            advantage = _whiten(advantage, weight, mask)
-        log_ratio = _shown(log_prob - sampled.log_prob, mask)
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1 - options.clip_epsilon, 1 + options.clip_epsilon)
-        gain, bounded = ratio * advantage, clipped * advantage
-        distance, slope = _critic(value, sampled, mask, options)
-        table = torch.stack(
-            [
-                torch.minimum(gain, bounded).neg_(),
-                distance,
-                _shown(entropy, mask),
-                torch.expm1(log_ratio).sub_(log_ratio),
-                (ratio != clipped).to(ratio.dtype),
-                ratio,
-                ratio.square(),
-            ]
-        )
-        sums = table.mul_(weight).sum(1)
-        sums[5].square_().div_(sums[6].clamp(min=1e-30))
-        ctx.save_for_backward(
-            log_prob,
-            entropy,
-            value,
-            (gain <= bounded).to(gain.dtype).mul_(gain).mul_(weight).neg_(),
-            weight * -options.entropy_coef,
-            slope.mul_(weight).mul_(options.critic_coef),
-        )
-        ctx.sampled, ctx.options = sampled, options
-        metrics = sums[:6]
-        ctx.mark_non_differentiable(metrics)
-        objective, critic, spread = metrics[:3].sum(1).unbind()
-        return (
-            objective,
-            critic * options.critic_coef,
-            spread * -options.entropy_coef,
-            metrics,
-        )
+    def back(
+        of_policy: Tensor | None, of_critic: Tensor | None, of_entropy: Tensor | None, _: object
+    ) -> None:
+        if of_policy is not None:
+            active = (gain <= bounded).to(gain.dtype)
+            log_prob.add_grad(active.mul_(gain).mul_(weight).mul_(-of_policy))
+        if of_critic is not None:
+            value.add_grad(slope.mul(weight).mul_(options.critic_coef * of_critic))
+        if of_entropy is not None:
+            entropy.add_grad(weight * (-options.entropy_coef * of_entropy))
 
-    @staticmethod
-    def backward(
-        ctx: Any,  # noqa: ANN401
-        of_objective: Tensor,
-        of_critic: Tensor,
-        of_entropy: Tensor,
-        _: Tensor,
-    ) -> tuple[Tensor | None, ...]:
-        log_prob, entropy, value, by_log_prob, by_entropy, by_value = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            plain = partial(plain_losses, ctx.sampled, ctx.options)
-            grad = torch.stack([of_objective, of_critic, of_entropy])
-            return (*differentiable_gradients(plain, (log_prob, entropy, value), grad), None, None)
-        return (
-            by_log_prob * of_objective,
-            by_entropy * of_entropy,
-            by_value * of_critic,
-            None,
-            None,
-        )
+    outputs = [
+        Var(policy),
+        Var(critic * options.critic_coef),
+        Var(spread * -options.entropy_coef),
+        Var(metrics[:6]),
+    ]
+    tape.record(back, *outputs)
+    return outputs
 
 
 def _shown(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import INDEX
+from ratchet.agents.actor_critic import INDEX, ScoreRecorder
 from ratchet.agents.fused import may_fuse
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.fused_ppo import METRICS, ClippedPpo, Sampled, clipped_ppo_losses
@@ -170,8 +170,7 @@ class ClipPPOLoss(PpoObjective):
         """Compute the losses and metrics of a minibatch ``[B]``."""
         if any(getattr(type(self), part) is not getattr(ClipPPOLoss, part) for part in self._PARTS):
             return super().forward(tensordict)
-        now = self.evaluate(tensordict, as_stored=True)
-        if not may_fuse(now.value):
+        if not may_fuse(tensordict.get(self.tensor_keys["value_target"])):
             return super().forward(tensordict)
         keys, get = self.tensor_keys, tensordict.get
         sampled = Sampled(
@@ -181,7 +180,7 @@ class ClipPPOLoss(PpoObjective):
             value_target=get(keys["value_target"]),
             mask=self.learning_mask(tensordict),
         )
-        losses = clipped_ppo_losses(*now, sampled, self._options)
+        losses = clipped_ppo_losses(*self._scores(tensordict), sampled, self._options)
         named = {
             "loss_objective": losses.objective,
             "loss_critic": losses.critic,
@@ -189,6 +188,18 @@ class ClipPPOLoss(PpoObjective):
             **dict(zip(METRICS, losses.metrics.unbind(), strict=True)),
         }
         return TensorDict(named, batch_size=[])
+
+    def _scores(self, tensordict: TensorDictBase) -> ScoreRecorder:
+        """Give what scores the frames on the losses' tape; if the agents can't, they do before."""
+        agents = self.combined_agents
+        recorder = agents.score_recorder(tensordict, agents=self.learning_agents)
+        if recorder is not None:
+            return recorder
+        log_prob, entropy, value = self.evaluate(tensordict, as_stored=True)
+        return ScoreRecorder(
+            lambda tape: (tape.leaf(log_prob), tape.leaf(entropy), tape.leaf(value)),
+            lambda: (log_prob, entropy, value),
+        )
 
     @property
     def _options(self) -> ClippedPpo:

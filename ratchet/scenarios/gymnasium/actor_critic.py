@@ -13,10 +13,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
+from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer, ScoreRecorder
+from ratchet.agents.fused import may_fuse
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
+from ratchet.agents.operations import concatenate
+from ratchet.agents.tape import Tape, Var, run_recorded
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.scenarios.gymnasium.choices import Choice, choice_of
+from ratchet.scenarios.gymnasium.choices import Choice, choice_of, record_scores
 from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 _OBSERVATION = ("agents", "observation")
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
-_Scores = tuple[Tensor, Tensor, Tensor]
 
 
 class FeatureNormalizer(Normalizer):
@@ -117,20 +119,18 @@ class ControlActorCritic(ActorCritic):
         cache: Any = None,  # noqa: ANN401 -- not used
     ) -> TensorDictBase:
         """Choose actions for one step of a rollout; see :class:`ActorCritic`."""
-        actions: list[Tensor] = []
-        scores: list[_Scores] = []
-        for name, x in self._inputs(td).items():
-            outputs, value = self.agents[name].policy_and_value(x)
+        inputs = self._inputs(td)
+        actions, log_probs, values = [], [], []
+        for name, (outputs, value) in self._outputs(inputs).items():
             choice = choice_of(self.agents[name], outputs)
             generator = None if generators is None else generators[name]
-            action = choice.mode() if deterministic else choice.sample(generator)
-            actions.append(action)
-            scores.append((*choice.log_prob_and_entropy(action), value))
-        log_prob, _, value = (_side_by_side(column) for column in zip(*scores, strict=True))
+            actions.append(choice.mode() if deterministic else choice.sample(generator))
+            log_probs.append(choice.log_prob_and_entropy(actions[-1])[0])
+            values.append(value)
         agents = td.get("agents")
         agents.set("action", self._pack(actions))
-        agents.set("log_prob", log_prob)
-        agents.set("value", value)
+        agents.set("log_prob", _side_by_side(log_probs))
+        agents.set("value", _side_by_side(values))
         return td
 
     def evaluate(
@@ -146,17 +146,66 @@ class ControlActorCritic(ActorCritic):
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
+        recorder = self.score_recorder(td, agents=agents)
+        if recorder is None:
+            return self._plain_scores(*self._asked(td, agents))
+        log_prob, entropy, value = run_recorded(recorder.record, recorder.plain)
+        return log_prob, entropy, value
+
+    def score_recorder(
+        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
+    ) -> ScoreRecorder | None:
+        """Give what computes :meth:`score` on a tape; see :class:`ActorCritic`."""
+        inputs, chosen = self._asked(td, agents)
+        if not self._records(inputs):
+            return None
+        return ScoreRecorder(
+            lambda tape: self._record_scores(tape, inputs, chosen),
+            lambda: self._plain_scores(inputs, chosen),
+        )
+
+    def _asked(
+        self, td: TensorDictBase, agents: Sequence[str] | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
+        """Give all agents' observations, and the actions of those who are asked for."""
         actions = td.get(_ACTION)
-        zero = torch.zeros(len(actions), 1, device=actions.device)
-        scores: list[_Scores] = []
-        for index, (name, x) in enumerate(self._inputs(td).items()):
-            if agents is not None and name not in agents:
-                scores.append((zero, zero, zero))
+        chosen = {
+            name: self._chosen(actions, name) if agents is None or name in agents else None
+            for name in self.agent_names
+        }
+        return self._inputs(td), chosen
+
+    def _plain_scores(
+        self, inputs: Mapping[str, Tensor], chosen: Mapping[str, Tensor | None]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        for name, x in inputs.items():
+            agent, actions = self.agents[name], chosen[name]
+            if actions is None:
+                zero = x.new_zeros(len(x), 1)
+                rows.append((zero, zero, zero))
                 continue
-            outputs, value = self.agents[name].policy_and_value(x)
-            choice = choice_of(self.agents[name], outputs)
-            scores.append((*choice.log_prob_and_entropy(self._chosen(actions, index)), value))
-        log_prob, entropy, value = (_side_by_side(column) for column in zip(*scores, strict=True))
+            outputs, value = agent.policy_and_value(x)
+            rows.append((*choice_of(agent, outputs).log_prob_and_entropy(actions), value))
+        log_prob, entropy, value = (_side_by_side(column) for column in zip(*rows, strict=True))
+        return log_prob, entropy, value
+
+    def _record_scores(
+        self, tape: Tape, inputs: Mapping[str, Tensor], chosen: Mapping[str, Tensor | None]
+    ) -> tuple[Var, Var, Var]:
+        rows: list[tuple[Var, Var, Var]] = []
+        for name, x in inputs.items():
+            agent, actions = self.agents[name], chosen[name]
+            if actions is None:
+                zero = Var(x.new_zeros(len(x), 1), needs_grad=False)
+                rows.append((zero, zero, zero))
+                continue
+            outputs, value = agent.record_policy_and_value(tape, x)
+            rows.append((*record_scores(tape, agent, outputs, actions), value))
+        log_prob, entropy, value = (
+            column[0] if len(column) == 1 else concatenate(tape, column, -1)
+            for column in zip(*rows, strict=True)
+        )
         return log_prob, entropy, value
 
     def values(
@@ -170,6 +219,23 @@ class ControlActorCritic(ActorCritic):
         columns = [self.agents[name].value(x) for name, x in self._inputs(td).items()]
         values = _side_by_side(columns)
         return values if acting is None else torch.where(acting, values, 0.0)
+
+    def _outputs(self, inputs: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Give what each agent's policy and critic give, without gradients."""
+        if not self._records(inputs):
+            return {name: self.agents[name].policy_and_value(x) for name, x in inputs.items()}
+        tape = Tape(keeps=False)
+        found = {}
+        for name, x in inputs.items():
+            said, worth = self.agents[name].record_policy_and_value(tape, x)
+            found[name] = (said.value, worth.value)
+        return found
+
+    def _records(self, inputs: Mapping[str, Tensor]) -> bool:
+        """Say whether agents may be put on a tape for these observations."""
+        return all(may_fuse(x) and not x.requires_grad for x in inputs.values()) and all(
+            agent.records for agent in self.agents.values()
+        )
 
     def get_dist(self, td: TensorDictBase) -> dict[str, Choice]:
         """Give each agent's distribution over its actions in frames [B], with gradients."""
@@ -195,9 +261,9 @@ class ControlActorCritic(ActorCritic):
             for index, (name, space) in enumerate(self.spaces.by_name.items())
         }
 
-    def _chosen(self, actions: Tensor, index: int) -> Tensor:
+    def _chosen(self, actions: Tensor, name: str) -> Tensor:
         """Take one agent's actions out of [B, A, K]."""
-        space = self.spaces.by_name[self.agent_names[index]].actions
+        index, space = self.agent_names.index(name), self.spaces.by_name[name].actions
         chosen = actions[:, index, : space.num_factors]
         wanted = torch.int64 if isinstance(space, DiscreteActions) else torch.float32
         return chosen if chosen.dtype == wanted else chosen.to(wanted)

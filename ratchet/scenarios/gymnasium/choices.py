@@ -9,9 +9,16 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ratchet.agents.categorical import categorical_scores
+from ratchet.agents.categorical import (
+    divide,
+    plain_categorical_scores,
+    record_categorical_scores,
+)
+from ratchet.agents.tape import Tape, Var
 from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class Choice(ABC):
@@ -42,7 +49,8 @@ class Categorical(Choice):
     """
 
     def __init__(self, logits: Tensor, sizes: tuple[int, ...]) -> None:
-        self.factors = (logits,) if len(sizes) == 1 else torch.split(logits, list(sizes), dim=-1)
+        self.logits = logits
+        self.sizes = sizes
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw by the exponential race."""
@@ -50,24 +58,17 @@ class Categorical(Choice):
             (factor - torch.empty_like(factor).exponential_(generator=generator).log_()).argmax(
                 -1, keepdim=True
             )
-            for factor in self.factors
+            for factor in divide(self.logits, self.sizes)
         ]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
     def mode(self) -> Tensor:
         """Give the likeliest."""
-        return torch.stack([factor.argmax(-1) for factor in self.factors], -1)
+        return torch.stack([f.argmax(-1) for f in divide(self.logits, self.sizes)], -1)
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sum over choices."""
-        if len(self.factors) == 1:
-            return categorical_scores(self.factors[0], actions)
-        scores = [
-            categorical_scores(factor, actions[:, index : index + 1])
-            for index, factor in enumerate(self.factors)
-        ]
-        log_probs, entropies = zip(*scores, strict=True)
-        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+        return plain_categorical_scores(self.logits, actions, self.sizes)
 
 
 class Normal(Choice):
@@ -97,7 +98,7 @@ class Normal(Choice):
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sum over numbers; entropies do not depend on the frame."""
         deviation = (actions - self.mean) * (-self.log_std).exp()
-        spread = self.log_std.sum() + 0.5 * math.log(2 * math.pi) * self.log_std.numel()
+        spread = self.log_std.sum() + _HALF_LOG_TWO_PI * self.log_std.numel()
         log_prob = -0.5 * deviation.square().sum(-1, keepdim=True) - spread
         entropy = spread + 0.5 * self.log_std.numel()
         return log_prob, entropy.expand(log_prob.shape)
@@ -111,3 +112,28 @@ def choice_of(agent: ControlAgent, outputs: Tensor) -> Choice:
     if head is None:
         return Normal(outputs, torch.zeros(outputs.shape[-1], device=outputs.device))
     return Normal(outputs, cast(Tensor, head.log_std))
+
+
+def record_scores(
+    tape: Tape, agent: ControlAgent, outputs: Var, actions: Tensor
+) -> tuple[Var, Var]:
+    """Do what :meth:`Choice.log_prob_and_entropy` of :func:`choice_of` does, on a tape."""
+    if isinstance(agent.space.actions, DiscreteActions):
+        return record_categorical_scores(tape, outputs, actions, agent.space.actions.sizes)
+    choice = cast(Normal, choice_of(agent, outputs.value))
+    log_prob, entropy = choice.log_prob_and_entropy(actions)
+    learned = None if agent.policy_head is None else tape.leaf(choice.log_std)
+    precision = (-choice.log_std).exp()
+    deviation = (actions - choice.mean).mul_(precision)
+
+    def back(of_log_prob: Tensor | None, of_entropy: Tensor | None) -> None:
+        if of_log_prob is not None:
+            outputs.add_grad(deviation * of_log_prob * precision)
+            if learned is not None:
+                learned.add_grad(((deviation.square() - 1) * of_log_prob).sum(0))
+        if of_entropy is not None and learned is not None:
+            learned.add_grad(of_entropy.sum().expand(learned.value.shape))
+
+    results = (Var(log_prob), Var(entropy))
+    tape.record(back, *results)
+    return results

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from ratchet.agents.layers import Initializer
 from ratchet.agents.parts import AgentPart
-from ratchet.scenarios.gymnasium.perceptron import Plan, perceptrons
+from ratchet.agents.tape import Tape, Var
+from ratchet.scenarios.gymnasium.perceptron import (
+    RECORDED_ACTIVATIONS,
+    Layer,
+    plain_perceptron,
+    record_perceptron,
+)
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
@@ -37,13 +43,10 @@ class Body(AgentPart):
         self.layers = nn.ModuleList(init.linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
 
     @property
-    def weights(self) -> list[Tensor]:
+    def weights(self) -> list[Layer]:
         """Weight and bias of each layer."""
-        return [tensor for layer in self._linear for tensor in (layer.weight, layer.bias)]
-
-    @property
-    def _linear(self) -> Iterator[nn.Linear]:
-        return cast(Iterator[nn.Linear], iter(self.layers))
+        layers = cast(Iterator[nn.Linear], iter(self.layers))
+        return [(layer.weight, layer.bias) for layer in layers]
 
 
 class Head(AgentPart):
@@ -67,9 +70,9 @@ class Head(AgentPart):
         self.log_std = None if log_std is None else nn.Parameter(log_std)
 
     @property
-    def weights(self) -> list[Tensor]:
+    def weights(self) -> Layer:
         """Weight and bias."""
-        return [self.layer.weight, self.layer.bias]
+        return self.layer.weight, self.layer.bias
 
 
 @dataclass
@@ -101,30 +104,60 @@ class ControlAgent:
         }
         return {name: part for name, part in everything.items() if part is not None}
 
+    @property
+    def towers(self) -> list[tuple[list[Layer], list[Layer]]]:
+        """Hidden layers and heads of each perceptron: policy and critic together, or one each."""
+        assert self.body is not None  # not asked of random agents
+        assert self.policy_head is not None
+        assert self.value_head is not None
+        policy, value = self.policy_head.weights, self.value_head.weights
+        if self.value_body is None:
+            return [(self.body.weights, [policy, value])]
+        return [(self.body.weights, [policy]), (self.value_body.weights, [value])]
+
+    @property
+    def is_random(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self.body is None
+
+    @property
+    def records(self) -> bool:
+        """Whether the agent can be put on a tape."""
+        return self.parameters.activation_function in RECORDED_ACTIVATIONS
+
     def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B, 1]."""
-        if self.body is None or self.policy_head is None or self.value_head is None:
-            outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
-            return outputs, torch.zeros(len(x), 1, device=x.device)
-        body, policy, value = self.body.weights, self.policy_head.weights, self.value_head.weights
-        num_hidden = len(self.body.layers)
-        if self.value_body is None:
-            towers: tuple[tuple[int, int], ...] = ((num_hidden, 2),)
-            weights = [*body, *policy, *value]
-        else:
-            towers = ((num_hidden, 1), (num_hidden, 1))
-            weights = [*body, *policy, *self.value_body.weights, *value]
-        plan = Plan(towers, self.parameters.activation_function)
-        said, worth = perceptrons(x, plan, weights)
+        if self.is_random:
+            return self._nothing(x)
+        name = self.parameters.activation_function
+        said, worth = (
+            out for layers, heads in self.towers for out in plain_perceptron(x, layers, heads, name)
+        )
+        return said, worth
+
+    def record_policy_and_value(self, tape: Tape, x: Tensor) -> tuple[Var, Var]:
+        """Do what :meth:`policy_and_value` does, on a tape."""
+        if self.is_random:
+            said, worth = (Var(nothing, needs_grad=False) for nothing in self._nothing(x))
+            return said, worth
+        name = self.parameters.activation_function
+        said, worth = (
+            out
+            for layers, heads in self.towers
+            for out in record_perceptron(tape, x, layers, heads, name)
+        )
         return said, worth
 
     def value(self, x: Tensor) -> Tensor:
         """Apply the critic alone: f32 [B, d] → [B, 1]."""
-        body = self.value_body or self.body
-        if body is None or self.value_head is None:
-            return torch.zeros(len(x), 1, device=x.device)
-        plan = Plan(((len(body.layers), 1),), self.parameters.activation_function)
-        return perceptrons(x, plan, [*body.weights, *self.value_head.weights])[0]
+        if self.is_random:
+            return self._nothing(x)[1]
+        layers, heads = self.towers[-1]
+        return plain_perceptron(x, layers, heads[-1:], self.parameters.activation_function)[0]
+
+    def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
+        return outputs, torch.zeros(len(x), 1, device=x.device)
 
 
 def num_outputs(space: AgentSpace) -> int:

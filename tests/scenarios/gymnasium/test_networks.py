@@ -10,12 +10,13 @@ from tensordict import TensorDict
 from torch.distributions import Categorical, Independent, Normal
 
 from ratchet import HyperParameters
-from ratchet.agents.categorical import categorical_scores
+from ratchet.agents.categorical import plain_categorical_scores, record_categorical_scores
 from ratchet.agents.fused import only_plain_operations
+from ratchet.agents.tape import run_recorded
 from ratchet.scenarios.gymnasium import choices
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.networks import build_agent
-from ratchet.scenarios.gymnasium.perceptron import Plan, perceptrons
+from ratchet.scenarios.gymnasium.perceptron import plain_perceptron, record_perceptron
 from ratchet.scenarios.gymnasium.spaces import (
     AgentSpace,
     AgentSpaces,
@@ -24,84 +25,73 @@ from ratchet.scenarios.gymnasium.spaces import (
 )
 
 
-def make_weights(shapes, generator):
-    weights = []
-    for d_out, d_in in shapes:
-        weights += [
+def make_layers(shapes, generator):
+    return [
+        (
             torch.randn(d_out, d_in, generator=generator, requires_grad=True),
             torch.randn(d_out, generator=generator, requires_grad=True),
-        ]
-    return weights
+        )
+        for d_out, d_in in shapes
+    ]
 
 
-PLANS = [
-    (((2, 2), (1, 1)), [(4, 3), (4, 4), (2, 4), (1, 4), (5, 3), (1, 5)]),
-    (((1, 1),), [(6, 3), (2, 6)]),
-    (((0, 2),), [(2, 3), (1, 3)]),
+SHAPES = [
+    ([(4, 3), (4, 4)], [(2, 4), (1, 4)]),
+    ([(6, 3)], [(2, 6)]),
+    ([], [(2, 3), (1, 3)]),
 ]
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize(("towers", "shapes"), PLANS)
+@pytest.mark.parametrize(("hidden", "heads"), SHAPES)
 @pytest.mark.parametrize("num_rows", [7, 1100])
-def test_fused_perceptrons_have_the_values_and_gradients_of_plain_ones(
-    activation, towers, shapes, num_rows
+def test_recorded_perceptrons_have_the_values_and_gradients_of_plain_ones(
+    activation, hidden, heads, num_rows
 ):
     """With 1,100 rows tanh is computed in another way."""
     generator = torch.Generator().manual_seed(0)
-    weights = make_weights(shapes, generator)
-    x = torch.randn(num_rows, 3, generator=generator, requires_grad=True)
-    plan = Plan(towers, activation)
-    fused = perceptrons(x, plan, weights)
-    with only_plain_operations():
-        plain = perceptrons(x, plan, weights)
-    with torch.no_grad():
-        quick = perceptrons(x, plan, weights)
-    grads = [torch.randn(out.shape, generator=generator) for out in fused]
-    for one, other, third in zip(fused, plain, quick, strict=True):
+    layers, tops = make_layers(hidden, generator), make_layers(heads, generator)
+    x = torch.randn(num_rows, 3, generator=generator)
+    plain = plain_perceptron(x, layers, tops, activation)
+    recorded = run_recorded(
+        lambda tape: record_perceptron(tape, x, layers, tops, activation), lambda: plain
+    )
+    grads = [torch.randn(out.shape, generator=generator) for out in plain]
+    for one, other in zip(recorded, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-        assert torch.equal(one, third)
-    found = torch.autograd.grad(fused, [x, *weights], grads)
-    expected = torch.autograd.grad(plain, [x, *weights], grads)
+    weights = [tensor for layer in (*layers, *tops) for tensor in layer]
+    found = torch.autograd.grad(recorded, weights, grads)
+    expected = torch.autograd.grad(plain, weights, grads)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
-def test_second_derivatives_of_perceptrons_and_scores_exist():
-    generator = torch.Generator().manual_seed(0)
-    weights = make_weights([(4, 3), (2, 4)], generator)
-    x = torch.randn(5, 3, generator=generator)
-    actions = torch.randint(2, (5, 1), generator=generator)
-
-    def curvature():
-        (logits,) = perceptrons(x, Plan(((1, 1),), "tanh"), weights)
-        log_prob, entropy = categorical_scores(logits, actions)
-        first = torch.autograd.grad((log_prob + entropy**2).sum(), weights, create_graph=True)
-        return torch.autograd.grad(sum(g.square().sum() for g in first), weights)
-
-    found = curvature()
-    with only_plain_operations():
-        expected = curvature()
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-
-
-def test_scores_of_a_choice_are_torchs():
-    logits = torch.randn(9, 4, requires_grad=True)
-    actions = torch.randint(4, (9, 1))
-    peer = Categorical(logits=logits)
-    expected = (peer.log_prob(actions[:, 0]), peer.entropy())
-    found = categorical_scores(logits, actions)
+@pytest.mark.parametrize("sizes", [(4,), (2, 3)])
+def test_scores_of_choices_are_torchs(sizes):
+    logits = torch.randn(9, sum(sizes), requires_grad=True)
+    actions = torch.stack([torch.randint(size, (9,)) for size in sizes], -1)
+    peers = [Categorical(logits=part) for part in logits.split(list(sizes), -1)]
+    expected = [
+        sum(peer.log_prob(actions[:, i]) for i, peer in enumerate(peers)),
+        sum(peer.entropy() for peer in peers),
+    ]
+    plain = plain_categorical_scores(logits, actions, sizes)
+    recorded = run_recorded(
+        lambda tape: record_categorical_scores(tape, tape.leaf(logits), actions, sizes),
+        lambda: plain,
+    )
     weights = torch.randn(2, 9)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one[:, 0], other)
-    mine = torch.autograd.grad(
-        sum((f[:, 0] * w).sum() for f, w in zip(found, weights, strict=True)), logits
-    )
-    theirs = torch.autograd.grad(
-        sum((e * w).sum() for e, w in zip(expected, weights, strict=True)), logits
-    )
-    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+    def gradient(outputs):
+        flat = [out.flatten() for out in outputs]
+        for one, other in zip(flat, expected, strict=True):
+            torch.testing.assert_close(one, other)
+        total = sum((out * weight).sum() for out, weight in zip(flat, weights, strict=True))
+        return torch.autograd.grad(total, logits, retain_graph=True)[0]
+
+    theirs = gradient(expected)
+    torch.testing.assert_close(gradient(plain), theirs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient(recorded), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_normal_numbers_are_torchs():
@@ -152,6 +142,14 @@ def frames(size=6):
     return TensorDict({"agents": agents}, batch_size=[size])
 
 
+def total(out):
+    """Weigh everything that was evaluated differently."""
+    return sum(
+        (out["agents", name] * torch.tensor([1.0, 2.0]) * weight).sum()
+        for weight, name in enumerate(("log_prob", "entropy", "value"), start=1)
+    )
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_what_agents_did_is_scored_as_when_they_did_it(shared):
     agents, _ = two_agents(shared)
@@ -159,11 +157,36 @@ def test_what_agents_did_is_scored_as_when_they_did_it(shared):
     assert td["agents", "action"].dtype == torch.float32  # one agent's numbers are real
     assert td["agents", "action"].shape == (6, 2, 2)
     out = agents.evaluate(td)
+    with only_plain_operations():
+        plain = agents.evaluate(td)
+    for name in ("log_prob", "entropy", "value"):
+        torch.testing.assert_close(out["agents", name], plain["agents", name])
+    grads = torch.autograd.grad(total(out), list(agents.parameters()), retain_graph=True)
+    expected = torch.autograd.grad(total(plain), list(agents.parameters()))
+    for one, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(out["agents", "log_prob"], td["agents", "log_prob"])
     torch.testing.assert_close(out["agents", "value"], td["agents", "value"])
     only = agents.evaluate(td, agents=["two"])
     assert not only["agents", "log_prob"][:, 0].any()
     assert torch.equal(only["agents", "log_prob"][:, 1], out["agents", "log_prob"][:, 1])
+
+
+def test_second_derivatives_of_scores_exist():
+    agents, _ = two_agents()
+    td = agents.act(frames(), generators=None)
+
+    def curvature():
+        weights = list(agents.parameters())
+        first = torch.autograd.grad(total(agents.evaluate(td)), weights, create_graph=True)
+        bent = sum(g.square().sum() for g in first)
+        return torch.autograd.grad(bent, weights, allow_unused=True, materialize_grads=True)
+
+    found = curvature()
+    with only_plain_operations():
+        expected = curvature()
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 def test_agents_see_nothing_but_their_own_observations():
