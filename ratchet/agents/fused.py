@@ -32,9 +32,12 @@ def only_plain_operations() -> Iterator[None]:
 def may_fuse(tensor: Tensor) -> bool:
     """Say whether fused operations may be used on a tensor here and now.
 
-    Not off the CPU, nor inside ``torch.func`` transforms or forward-mode differentiation.
+    Not off the CPU, nor in mixed precision, nor inside ``torch.func`` transforms or forward-mode
+    differentiation.
     """
     if _plain_only or tensor.device.type != "cpu" or tensor.dtype != torch.float32:
+        return False
+    if torch.is_autocast_enabled("cpu"):
         return False
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return not transformed and forward_ad._current_level < 0

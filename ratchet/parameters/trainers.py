@@ -24,7 +24,11 @@ class TrainerReference(SubParameters):
 
 @register_parameters("rl")
 class RlParameters(SubParameters):
-    """Reinforcement learning on tensors: how much is sampled and how it is learned from."""
+    """Reinforcement learning on tensors: how much is sampled and how it is learned from.
+
+    ``mixed_precision`` computes losses in bfloat16 where torch holds that exact enough; weights
+    and what the optimizer keeps are f32.
+    """
 
     frames_per_batch: PositiveInt | None = 1000
     rollouts_per_iteration: PositiveInt | None = None
@@ -44,6 +48,7 @@ class RlParameters(SubParameters):
     body_lr_factor: LrFactors = LrFactors()
     use_shared_body: bool = True
     num_test_iterations: PositiveInt = 10
+    mixed_precision: bool = False
 
 
 @register_parameters("ppo", trainers=("vanilla_ppo", "spg"))

@@ -37,6 +37,7 @@ SECTIONS = {
         "body_lr_factor": UNIT,
         "use_shared_body": True,
         "num_test_iterations": 10,
+        "mixed_precision": False,
     },
     "ppo": {
         "loss_type": "clip",

@@ -7,7 +7,7 @@ it does depends on the state before, the data and (seed, "train", iteration), on
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -333,7 +333,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         seen: dict[str, list[Tensor]] = {}
         for _ in range(1 if self.settings.test_run else rl.num_epochs):
             for batch in parts.replay_buffer.minibatches(shuffle, parts.loss_module.in_keys):
-                losses = parts.loss_module(batch)
+                with self._precision():
+                    losses = parts.loss_module(batch)
                 norm = self._take_step(total_loss(losses), params)
                 for name, value in (*losses.items(), ("grad_norm", norm)):
                     seen.setdefault(name, []).append(value.detach())
@@ -341,6 +342,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
                     break
         means = {name: torch.stack(values).mean(0) for name, values in seen.items()}
         return TensorDict(means, batch_size=[])
+
+    def _precision(self) -> AbstractContextManager[object]:
+        """Compute losses in bfloat16 where that is exact enough, if the experiment says so."""
+        if not self.hyper_params.rl.mixed_precision:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def _take_step(self, loss: Tensor, params: list[nn.Parameter]) -> Tensor:
         """Take one step of the optimizer; give the gradient's norm before clipping."""

@@ -26,7 +26,7 @@ def plain_perceptron(
     act = activation(activation_name)
     for weight, bias in layers:
         x = act(F.linear(x, weight, bias))
-    return [F.linear(x, weight, bias) for weight, bias in heads]
+    return [F.linear(x, weight, bias).to(heads[0][0].dtype) for weight, bias in heads]
 
 
 def record_perceptron(

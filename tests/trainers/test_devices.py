@@ -1,0 +1,81 @@
+"""Mixed precision, and the accelerator where there is one, through the same code."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.scenarios import build_scenario_instance
+from trainers.registry import build_trainer
+
+ON_CUDA = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+)
+
+
+def control(**rl):
+    return HyperParameters(
+        scenario="gymnasium",
+        trainer="vanilla_ppo",
+        dataset="CartPole-v1",
+        gymnasium={"num_envs": 4, "num_test_episodes": 6, "max_episode_steps": 30},
+        agents={"_default": {"hidden_sizes": [16]}},
+        rl={"frames_per_batch": 128, "minibatch_size": 64, "num_iterations": 4, **rl},
+    )
+
+
+def make(hyper_params, device="cpu"):
+    settings = ExperimentSettings(device=device)
+    instance = build_scenario_instance(hyper_params, settings)
+    return build_trainer(hyper_params, instance, settings)
+
+
+@pytest.mark.parametrize("game", ["control", "messages"])
+@pytest.mark.parametrize("device", ["cpu", ON_CUDA])
+def test_mixed_precision_trains_whole_weights_nearly_as_without(tiny, game, device):
+    """Losses are rounded to bfloat16, the weights and what the optimizer keeps are not."""
+    losses = {}
+    for mixed in (False, True):
+        if game == "control":
+            trainer = make(control(mixed_precision=mixed), device)
+        else:
+            trainer = tiny.trainer(tiny.parameters(rl__mixed_precision=mixed), device=device)
+        trainer.initial_state()
+        metrics = trainer.run_iterations(0, 2)[0]
+        assert all(math.isfinite(value) for value in metrics.values())
+        state = trainer.state
+        trees = [*state.agents.values(), *state.optimizer.values()]
+        assert {t.dtype for tensors in trees for t in tensors.values()} == {torch.float32}
+        losses[mixed] = metrics["loss_critic"]
+    assert losses[True] != losses[False]
+    assert losses[True] == pytest.approx(losses[False], rel=0.1)
+
+
+def test_mixed_precision_is_part_of_the_key_of_training_alone():
+    plain, mixed = control(), control(mixed_precision=True)
+    trainer = type(make(plain))
+    for stage, differs in (("initial_state", False), ("train", True), ("test", False)):
+        one, other = (trainer.stage_key_parameters(h, stage) for h in (plain, mixed))
+        assert (one != other) == differs, stage
+
+
+@pytest.mark.parametrize("device", [ON_CUDA])
+@pytest.mark.parametrize("dataset", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1"])
+def test_environments_train_on_the_accelerator_and_their_states_load_anywhere(device, dataset):
+    hyper_params = control().replace({"dataset": dataset})
+    trainer = make(hyper_params, device)
+    trainer.initial_state()
+    trainer.run_iterations(0, 2)
+    state = trainer.state
+    tensors = [
+        t for tree in (state.agents, state.episodes) for d in tree.values() for t in d.values()
+    ]
+    assert all(tensor.device.type == "cpu" for tensor in tensors)
+    elsewhere = make(hyper_params)
+    elsewhere.state = state
+    elsewhere.run_iterations(2, 3)
+    there = trainer.run_test().metrics["agent.mean_episode_reward"]
+    assert math.isfinite(there)
