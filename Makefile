@@ -49,7 +49,7 @@ format: setup  ## let ruff mend what it can
 	$(BIN)/ruff format .
 
 bench: setup  ## who is faster, in one run: prints ratios
-	@for file in benchmarks/*.py; do \
+	@for file in $(filter-out %_players.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
 
 up: setup  ## Prefect server, MLflow server and a worker, until Ctrl-C

@@ -201,19 +201,29 @@ def test_what_protocols_of_messages_read_is_in_no_key():
 
 
 @pytest.mark.slow
-def test_cartpole_is_learned_in_a_few_thousand_frames():
+@pytest.mark.parametrize("seed", range(3))
+def test_cartpole_is_learned_in_some_twenty_thousand_frames(seed):
+    """Every seed, and with much to spare: 500 after 10 to 20 iterations on seeds 0 to 4."""
     hyper_params = parameters(
         section={"num_envs": 8, "num_test_episodes": 50},
         rl={
             "frames_per_batch": 1024,
             "minibatch_size": 256,
             "num_epochs": 10,
+            "num_iterations": 30,
             "lr": 0.002,
-            "gamma": 0.99,
+            "anneal_lr": True,
+            "gamma": 0.98,
+            "lmbda": 0.9,
+            "max_grad_norm": 0.5,
             "use_shared_body": False,
+            "normalize_observations": False,
+            "loss_critic_type": "l2",
         },
-    )
+        ppo={"critic_coef": 0.5, "entropy_eps": 0.0},
+        seed=seed,
+    ).replace({"agents._default.hidden_sizes": [64, 64]})
     trainer = make(hyper_params)
     trainer.initial_state()
-    trainer.run_iterations(0, 25)
-    assert trainer.run_test().metrics["agent.mean_episode_reward"] >= 400
+    trainer.run_iterations(0, 30)
+    assert trainer.run_test().metrics["agent.mean_episode_reward"] >= 475
