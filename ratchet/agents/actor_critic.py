@@ -165,6 +165,21 @@ class ActorCritic(nn.Module, ABC):
         """Make what is kept within one rollout with fixed weights; nothing by default."""
         return None
 
+    def new_deferring_cache(self) -> Any:  # noqa: ANN401
+        """Make what lets :meth:`act` leave work to :meth:`complete`; as :meth:`new_cache`."""
+        return self.new_cache()
+
+    def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
+        """Add to rollouts [E, T] what :meth:`act` has left out: log_prob and value, or nothing.
+
+        Parameters
+        ----------
+        rollouts
+            Played with fixed weights.
+        cache
+            From :meth:`new_deferring_cache`.
+        """
+
     def bind(self, source: Any) -> None:  # noqa: ANN401 -- of the agents' kind
         """Say which environment has what observations leave out; nothing by default."""
 

@@ -8,7 +8,7 @@ for: higher derivatives, forward-mode differentiation, functional transforms, ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -41,27 +41,3 @@ def may_fuse(tensor: Tensor) -> bool:
         return False
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return not transformed and forward_ad._current_level < 0
-
-
-def differentiable_gradients(
-    plain: Callable[..., Tensor], inputs: Sequence[Tensor | None], grad: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Compute the gradients of the plain version such that they can be differentiated again.
-
-    For the backward pass of a fused operation under ``create_graph=True``.
-
-    Parameters
-    ----------
-    plain
-        The version made of ordinary operations.
-    inputs
-        What it is called with; those that require gradients get one.
-    grad
-        Of its output.
-    """
-    needed = [tensor is not None and tensor.requires_grad for tensor in inputs]
-    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
-    with torch.enable_grad():
-        output = plain(*inputs)
-        found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
-    return tuple(next(found) if need else None for need in needed)

@@ -52,6 +52,8 @@ def fast_tanh(x: Tensor) -> Tensor:
     """Compute tanh; the same to 1e-7, and faster on a CPU, than :func:`torch.tanh`."""
     if x.device.type != "cpu":
         return torch.tanh(x)
+    if not torch.is_grad_enabled():
+        return _Tanh.forward(x)
     return cast(Tensor, _Tanh.apply(x))  # type: ignore[no-untyped-call]
 
 

@@ -51,7 +51,7 @@ class Tape:
     """
 
     def __init__(self, *, keeps: bool) -> None:
-        self._keeps = keeps
+        self.keeps = keeps
         self._leaves: dict[int, tuple[Tensor, Var]] = {}
         self._steps: list[tuple[tuple[Var, ...], BackwardStep]] = []
 
@@ -80,7 +80,7 @@ class Tape:
         outputs
             What the operation has made.
         """
-        if self._keeps:
+        if self.keeps:
             self._steps.append((outputs, back))
 
     def go_back(self) -> list[Tensor | None]:
@@ -115,6 +115,43 @@ def run_recorded(
         tuple[Tensor, ...],
         _Recorded.apply(tape, outputs, plain, *tape.leaves),  # type: ignore[no-untyped-call]
     )
+
+
+def put_gradients(record: Callable[[Tape], Sequence[Var]], wanted: Sequence[bool]) -> list[Tensor]:
+    """Run operations on a tape and put gradients into what they were made of, without autograd.
+
+    The gradients are those that the sum of the wanted outputs' ``backward()`` would put into
+    leaves that have none.
+
+    Parameters
+    ----------
+    record
+        As for :func:`run_recorded`; all that it calls leaves are parameters or other leaves of
+        autograd's graph.
+    wanted
+        Of which outputs, scalars, gradients are taken.
+
+    Returns
+    -------
+    list[Tensor]
+        All outputs, detached.
+    """
+    with _unobserved():
+        tape = Tape(keeps=True)
+        outputs = record(tape)
+        for output, is_wanted in zip(outputs, wanted, strict=True):
+            if is_wanted:
+                output.add_grad(torch.ones_like(output.value))
+        grads = tape.go_back()
+    known: set[int] = set()
+    for leaf, grad in zip(tape.leaves, grads, strict=True):
+        if grad is not None and leaf.requires_grad:
+            assert leaf.is_leaf
+            place = grad.data_ptr()
+            # whoever scales a gradient in place must not scale another's as well
+            leaf.grad = grad if grad.is_contiguous() and place not in known else grad.clone()
+            known.add(place)
+    return [output.value for output in outputs]
 
 
 class _Recorded(torch.autograd.Function):

@@ -13,6 +13,7 @@ from trainers.algorithms.fused_ppo import (
     Sampled,
     clipped_ppo_losses,
     plain_losses,
+    put_ppo_gradients,
 )
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import approximate_kl, clip_fraction, effective_sample_size
@@ -132,3 +133,28 @@ def test_a_subclass_that_changes_a_part_is_obeyed(tiny, changed):
     rollouts = trainer.components.gae(trainer.components.collector.collect(0))
     own(trainer.policy_operator, trainer.value_operator)(rollouts.reshape(-1))
     assert called
+
+
+@settings(max_examples=25, deadline=None)
+@given(OPTIONS, st.integers(0, 10_000), st.integers(1, 12), st.sampled_from([0.0, 0.5, 1.0]))
+def test_gradients_put_without_autograd_are_those_of_backward_bit_for_bit(
+    options, seed, num_frames, share
+):
+    now, sampled = frames(seed, num_frames, 2, share)
+    leaves = [tensor.requires_grad_() for tensor in now]
+    losses = losses_of(*leaves, sampled, options)
+    sum(losses[:3]).backward()
+    expected = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        leaf.grad = None
+    found = put_ppo_gradients(
+        lambda tape: tuple(tape.leaf(leaf) for leaf in leaves), sampled, options
+    )
+    for one, other in zip(found, losses, strict=True):
+        assert torch.equal(one, other.detach())
+        assert not one.requires_grad
+    for leaf, grad in zip(leaves, expected, strict=True):
+        if leaf.grad is None:  # its loss has no weight
+            assert not grad.any()
+        else:
+            assert torch.equal(leaf.grad, grad)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ratchet.agents.tape import Tape, Var, run_recorded
+from ratchet.agents.tape import Tape, Var, put_gradients, run_recorded
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import clipped_policy_loss
@@ -117,6 +117,26 @@ def clipped_ppo_losses(
         return _record(tape, Now(*record_now(tape)), sampled, options)
 
     return FusedLosses(*run_recorded(record, plain))
+
+
+def put_ppo_gradients(
+    record_now: Callable[[Tape], tuple[Var, Var, Var]], sampled: Sampled, options: ClippedPpo
+) -> FusedLosses:
+    """Put the gradients of the summed losses into the parameters, which have none yet.
+
+    As ``backward()`` of :func:`clipped_ppo_losses`'s, but autograd takes no part.
+
+    Parameters
+    ----------
+    record_now, sampled, options
+        As there.
+    """
+    wanted = (True, options.critic_coef != 0, options.entropy_coef != 0, False)
+
+    def record(tape: Tape) -> list[Var]:
+        return _record(tape, Now(*record_now(tape)), sampled, options)
+
+    return FusedLosses(*put_gradients(record, wanted))
 
 
 def plain_losses(

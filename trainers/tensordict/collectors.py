@@ -105,7 +105,7 @@ class RolloutCollector:
         outcomes: list[TensorDict] = []
         unseen = _UnseenObservations(agents)
         with agents.bound_to(environment):
-            cache = agents.new_cache()
+            cache = agents.new_deferring_cache()
             td = self._first_states(draws)
             for step in range(steps):
                 agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
@@ -119,6 +119,7 @@ class RolloutCollector:
             self._unfinished = td if environment.carries_episodes else None
             left_out: tuple[Key, ...] = (*environment.hidden_keys, *_OF_STEPS)
             rollouts = stack_frames(frames, leave_out=left_out)
+            agents.complete(rollouts, cache)
             following = stack_frames(outcomes, only=environment.outcome_keys)
             value, known = unseen.values(rollouts, generators)
         following.set(("agents", "value"), value)

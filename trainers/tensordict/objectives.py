@@ -19,7 +19,8 @@ from trainers.tensordict.value_estimators import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from ratchet.agents.actor_critic import ActorCritic
 
@@ -66,6 +67,32 @@ class Objective(nn.Module, ABC):
             Scalars whose names begin with ``loss_``, which are summed and minimised, and
             metrics: scalars or ``[A]``, detached.
         """
+
+    def compute_gradients(
+        self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
+    ) -> Mapping[str, Tensor]:
+        """Put the gradients of the summed losses of a minibatch ``[B]`` into the parameters.
+
+        Nothing is put if nobody who learns acts in it.
+
+        Parameters
+        ----------
+        tensordict
+            The minibatch.
+        forward_context
+            Around the losses, and not around the way back.
+
+        Returns
+        -------
+        Mapping[str, Tensor]
+            What :meth:`forward` gives, detached.
+        """
+        with forward_context:
+            losses = self(tensordict)
+        total = total_loss(losses)
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call] # of torch
+        return {str(name): value.detach() for name, value in losses.items()}
 
     def set_keys(self, **keys: Key) -> None:
         """Say where things lie in the tensordicts, e.g. ``value=("agents", "value")``.

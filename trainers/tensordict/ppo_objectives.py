@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from ratchet.agents.actor_critic import INDEX, ScoreRecorder
 from ratchet.agents.fused import may_fuse
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
-from trainers.algorithms.fused_ppo import METRICS, ClippedPpo, Sampled, clipped_ppo_losses
+from trainers.algorithms.fused_ppo import (
+    METRICS,
+    ClippedPpo,
+    FusedLosses,
+    Sampled,
+    clipped_ppo_losses,
+    put_ppo_gradients,
+)
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import (
     adapt_kl_beta,
@@ -26,6 +33,9 @@ from trainers.tensordict.objectives import Evaluation, Objective
 from trainers.tensordict.value_estimators import Key
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
     from ratchet.parameters.trainers import PpoParameters, RlParameters
 
 _READ = ("sample_log_prob", "advantage", "value_target", "value", "learns")
@@ -168,31 +178,47 @@ class ClipPPOLoss(PpoObjective):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses and metrics of a minibatch ``[B]``."""
-        if any(getattr(type(self), part) is not getattr(ClipPPOLoss, part) for part in self._PARTS):
+        if not self._fuses(tensordict):
             return super().forward(tensordict)
-        if not may_fuse(tensordict.get(self.tensor_keys["value_target"])):
-            return super().forward(tensordict)
+        recorder = self._scores(tensordict)
+        losses = clipped_ppo_losses(*recorder, self._sampled(tensordict), self._options)
+        return TensorDict(_by_name(losses), batch_size=[])
+
+    def compute_gradients(
+        self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
+    ) -> Mapping[str, Tensor]:
+        """Put gradients into the parameters, without autograd where agents can be on one tape."""
+        if type(self).forward is ClipPPOLoss.forward:
+            with forward_context:
+                recorder = self._recorder(tensordict) if self._fuses(tensordict) else None
+            if recorder is not None:
+                sampled = self._sampled(tensordict)
+                return _by_name(put_ppo_gradients(recorder.record, sampled, self._options))
+        return super().compute_gradients(tensordict, forward_context)
+
+    def _fuses(self, tensordict: TensorDictBase) -> bool:
+        """Say whether the losses can be one operation here and now."""
+        changed = any(
+            getattr(type(self), part) is not getattr(ClipPPOLoss, part) for part in self._PARTS
+        )
+        return not changed and may_fuse(tensordict.get(self.tensor_keys["value_target"]))
+
+    def _sampled(self, tensordict: TensorDictBase) -> Sampled:
         keys, get = self.tensor_keys, tensordict.get
-        sampled = Sampled(
+        return Sampled(
             log_prob=get(keys["sample_log_prob"]),
             advantage=get(keys["advantage"]),
             value=get(keys["value"]),
             value_target=get(keys["value_target"]),
             mask=self.learning_mask(tensordict),
         )
-        losses = clipped_ppo_losses(*self._scores(tensordict), sampled, self._options)
-        named = {
-            "loss_objective": losses.objective,
-            "loss_critic": losses.critic,
-            "loss_entropy": losses.entropy,
-            **dict(zip(METRICS, losses.metrics.unbind(), strict=True)),
-        }
-        return TensorDict(named, batch_size=[])
+
+    def _recorder(self, tensordict: TensorDictBase) -> ScoreRecorder | None:
+        return self.combined_agents.score_recorder(tensordict, agents=self.learning_agents)
 
     def _scores(self, tensordict: TensorDictBase) -> ScoreRecorder:
         """Give what scores the frames on the losses' tape; if the agents can't, they do before."""
-        agents = self.combined_agents
-        recorder = agents.score_recorder(tensordict, agents=self.learning_agents)
+        recorder = self._recorder(tensordict)
         if recorder is not None:
             return recorder
         log_prob, entropy, value = self.evaluate(tensordict, as_stored=True)
@@ -215,6 +241,15 @@ class ClipPPOLoss(PpoObjective):
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
         """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""
         return clipped_policy_loss(log_ratio, advantage, mask, clip_epsilon=self.clip_epsilon)
+
+
+def _by_name(losses: FusedLosses) -> dict[str, Tensor]:
+    return {
+        "loss_objective": losses.objective,
+        "loss_critic": losses.critic,
+        "loss_entropy": losses.entropy,
+        **dict(zip(METRICS, losses.metrics.unbind(), strict=True)),
+    }
 
 
 class KLPENPPOLoss(PpoObjective):

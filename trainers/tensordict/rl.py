@@ -31,7 +31,7 @@ from trainers.tensordict.loaded_agents import load_earlier_agents
 from trainers.tensordict.log_stats import loss_stats, rollout_stats
 from trainers.tensordict.message_regression import build_message_regression
 from trainers.tensordict.normalization import fit_normalization
-from trainers.tensordict.objectives import Objective, total_loss
+from trainers.tensordict.objectives import Objective
 from trainers.tensordict.optimizer import (
     ParamGroupFreezer,
     build_adam,
@@ -333,11 +333,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         seen: dict[str, list[Tensor]] = {}
         for _ in range(1 if self.settings.test_run else rl.num_epochs):
             for batch in parts.replay_buffer.minibatches(shuffle, parts.loss_module.in_keys):
-                with self._precision():
-                    losses = parts.loss_module(batch)
-                norm = self._take_step(total_loss(losses), params)
+                for param in params:
+                    param.grad = None
+                losses = parts.loss_module.compute_gradients(batch, self._precision())
+                norm = self._take_step(params)
                 for name, value in (*losses.items(), ("grad_norm", norm)):
-                    seen.setdefault(name, []).append(value.detach())
+                    seen.setdefault(name, []).append(value)
                 if self.settings.test_run:
                     break
         means = {name: torch.stack(values).mean(0) for name, values in seen.items()}
@@ -349,16 +350,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
-    def _take_step(self, loss: Tensor, params: list[nn.Parameter]) -> Tensor:
+    def _take_step(self, params: list[nn.Parameter]) -> Tensor:
         """Take one step of the optimizer; give the gradient's norm before clipping."""
-        if not loss.requires_grad:  # nobody who learns acts in this minibatch
-            return torch.zeros((), device=loss.device)
-        optimizer = self.components.optimizer
-        for param in params:
-            param.grad = None
-        loss.backward()  # type: ignore[no-untyped-call] # of torch
+        if all(param.grad is None for param in params):  # nobody who learns acts in this minibatch
+            return torch.zeros((), device=self.device)
         norm = clip_gradients(params, self.hyper_params.rl.max_grad_norm)
-        optimizer.step()
+        self.components.optimizer.step()
         return norm
 
     # -- testing ---------------------------------------------------------------------------

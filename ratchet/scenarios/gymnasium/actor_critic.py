@@ -31,6 +31,9 @@ _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
 
 
+_DEFER = object()
+
+
 class FeatureNormalizer(Normalizer):
     """A mean and a deviation for each number of each agent's observations.
 
@@ -116,15 +119,21 @@ class ControlActorCritic(ActorCritic):
         *,
         generators: Mapping[str, torch.Generator] | None = None,
         deterministic: bool = False,
-        cache: Any = None,  # noqa: ANN401 -- not used
+        cache: Any = None,  # noqa: ANN401 -- whether scores are put off
     ) -> TensorDictBase:
         """Choose actions for one step of a rollout; see :class:`ActorCritic`."""
         inputs = self._inputs(td)
+        if cache is _DEFER:
+            chosen = [
+                self._choose(name, self.agents[name].policy(x), generators, deterministic)[1]
+                for name, x in inputs.items()
+            ]
+            td.get("agents").set("action", self._pack(chosen))
+            return td
         actions, log_probs, values = [], [], []
         for name, (outputs, value) in self._outputs(inputs).items():
-            choice = choice_of(self.agents[name], outputs)
-            generator = None if generators is None else generators[name]
-            actions.append(choice.mode() if deterministic else choice.sample(generator))
+            choice, action = self._choose(name, outputs, generators, deterministic)
+            actions.append(action)
             log_probs.append(choice.log_prob_and_entropy(actions[-1])[0])
             values.append(value)
         agents = td.get("agents")
@@ -132,6 +141,31 @@ class ControlActorCritic(ActorCritic):
         agents.set("log_prob", _side_by_side(log_probs))
         agents.set("value", _side_by_side(values))
         return td
+
+    def _choose(
+        self,
+        name: str,
+        outputs: Tensor,
+        generators: Mapping[str, torch.Generator] | None,
+        deterministic: bool,
+    ) -> tuple[Choice, Tensor]:
+        """Give an agent's distribution, and actions [B, K] from it."""
+        choice = choice_of(self.agents[name], outputs)
+        generator = None if generators is None else generators[name]
+        return choice, choice.mode() if deterministic else choice.sample(generator)
+
+    def new_deferring_cache(self) -> object:
+        """Put off scores: of a whole rollout they are one pass, and one pass for each step."""
+        return _DEFER
+
+    @torch.no_grad()
+    def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
+        """Score all frames of rollouts [E, T] at once; see :class:`ActorCritic`."""
+        log_prob, _, value = self.score(rollouts.select(*self.frame_keys, strict=False).reshape(-1))
+        size = rollouts.batch_size
+        agents = rollouts.get("agents")
+        agents.set("log_prob", log_prob.view(*size, -1))
+        agents.set("value", value.view(*size, -1))
 
     def evaluate(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
+from ratchet.agents.fused import may_fuse
 from ratchet.agents.layers import Initializer
 from ratchet.agents.parts import AgentPart
 from ratchet.agents.tape import Tape, Var
@@ -147,6 +148,16 @@ class ControlAgent:
             for out in record_perceptron(tape, x, layers, heads, name)
         )
         return said, worth
+
+    def policy(self, x: Tensor) -> Tensor:
+        """Apply the policy alone: f32 [B, d] → [B, outputs]."""
+        if self.is_random:
+            return self._nothing(x)[0]
+        layers, heads = self.towers[0]
+        name = self.parameters.activation_function
+        if self.records and may_fuse(x) and not torch.is_grad_enabled():
+            return record_perceptron(Tape(keeps=False), x, layers, heads[:1], name)[0].value
+        return plain_perceptron(x, layers, heads[:1], name)[0]
 
     def value(self, x: Tensor) -> Tensor:
         """Apply the critic alone: f32 [B, d] → [B, 1]."""

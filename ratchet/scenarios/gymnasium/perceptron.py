@@ -40,6 +40,8 @@ def record_perceptron(
         hidden = _tanh_(hidden) if is_tanh else hidden.relu_()
         kept.append(hidden)
     outputs = [Var(torch.addmm(bias, hidden, weight.t())) for weight, bias in heads]
+    if not tape.keeps:
+        return outputs
     leaves = [(tape.leaf(weight), tape.leaf(bias)) for weight, bias in (*layers, *heads)]
 
     def back(*grads: Tensor | None) -> None:

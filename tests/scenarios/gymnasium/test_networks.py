@@ -172,6 +172,25 @@ def test_what_agents_did_is_scored_as_when_they_did_it(shared):
     assert torch.equal(only["agents", "log_prob"][:, 1], out["agents", "log_prob"][:, 1])
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_scores_put_off_to_the_end_of_a_rollout_are_those_of_each_step(shared):
+    agents, _ = two_agents(shared)
+    names = ("one", "two")
+    at_once, put_off = ({n: torch.Generator().manual_seed(1) for n in names} for _ in range(2))
+    cache = agents.new_deferring_cache()
+    start = [frames() for _ in range(3)]
+    steps = [agents.act(td.clone(), generators=at_once) for td in start]
+    bare = [agents.act(td.clone(), generators=put_off, cache=cache) for td in start]
+    assert set(bare[0]["agents"].keys()) == {"observation", "action"}
+    rollouts = torch.stack(bare, 1)
+    agents.complete(rollouts, cache)
+    expected = torch.stack(steps, 1)
+    assert torch.equal(rollouts["agents", "action"], expected["agents", "action"])
+    for name in ("log_prob", "value"):
+        torch.testing.assert_close(rollouts["agents", name], expected["agents", name])
+        assert rollouts["agents", name].shape == (6, 3, 2)
+
+
 def test_second_derivatives_of_scores_exist():
     agents, _ = two_agents()
     td = agents.act(frames(), generators=None)
