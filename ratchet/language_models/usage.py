@@ -118,7 +118,7 @@ class UsageMeter:
     @property
     def cost(self) -> float:
         """What all that has a price cost, in the price table's currency."""
-        return self.total.cost or 0.0
+        return sum(row.cost or 0.0 for row in self._rows.values())
 
     @property
     def unpriced_models(self) -> list[str]:
