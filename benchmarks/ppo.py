@@ -111,7 +111,9 @@ def watch(trainer: TensorDictRlTrainer) -> Stopwatch:
     if parts.gae is not None:
         parts.gae.forward = watch.wrap("GAE", parts.gae.forward)  # type: ignore[method-assign]
     parts.optimizer.step = watch.wrap("optimizer", parts.optimizer.step)  # type: ignore[method-assign]
-    trainer._take_step = watch.wrap("step", trainer._take_step)  # type: ignore[method-assign]
+    parts.loss_module.compute_gradients = watch.wrap(  # type: ignore[method-assign]
+        "gradients", parts.loss_module.compute_gradients
+    )
     trainer._get_log_stats = watch.wrap("statistics", trainer._get_log_stats)  # type: ignore[method-assign]
     rl.clip_gradients = watch.wrap("clipping", clip_gradients)  # type: ignore[attr-defined]
     return watch
@@ -161,7 +163,7 @@ class Training:
         stopwatch = watch(self.trainer)
         self.run()
         seconds = stopwatch.seconds
-        seconds["backward"] = seconds.pop("step") - seconds["optimizer"] - seconds["clipping"]
+        seconds["backward"] = seconds.pop("gradients") - seconds["forward"]
         phases = ", ".join(f"{phase} {1000 * s:.0f}" for phase, s in seconds.items())
         print(f"    ms of one iteration: {phases}")
 

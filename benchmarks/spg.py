@@ -67,7 +67,7 @@ PARTS = (
     ("sampled_game.py", "_linearised"),
     ("sampled_game.py", "_forward"),
     ("sampled_game.py", "hessian_products"),
-    ("rl.py", "_take_step"),
+    ("objectives.py", "compute_gradients"),
 )
 
 
