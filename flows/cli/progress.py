@@ -84,7 +84,8 @@ class PlainLines:
         self._write = write
         self._seconds = seconds
         self._clock = clock
-        self._begin = self._last = clock()
+        self._last = clock()
+        self._first: tuple[int, float] | None = None
         self._done = 0
         self._written = -1
         self._expected = 0
@@ -102,6 +103,8 @@ class PlainLines:
     def advance(self, steps: int) -> None:
         """Count finished iterations."""
         self._done += steps
+        if self._first is None:  # the time before it went into starting
+            self._first = self._done, self._clock()
         if self._clock() - self._last >= self._seconds:
             self.close()
 
@@ -119,11 +122,18 @@ class PlainLines:
             return
         self._written = self._done
         total = max(self._total or self._expected, self._done)
-        rate = self._done / max(self._last - self._begin, 1e-9)
-        left = (total - self._done) / rate if rate > 0 else 0.0
-        parts = [f"{self._description} {self._done}/{total}", f"{rate:.2g} it/s"]
-        parts += [f"{format_seconds(left)} left", *filter(None, [_as_text(self._metrics)])]
-        self._write("  ".join(parts))
+        if total == 0:
+            return
+        parts = [f"{self._description} {self._done}/{total}", *self._pace(total)]
+        self._write("  ".join([*parts, *filter(None, [_as_text(self._metrics)])]))
+
+    def _pace(self, total: int) -> list[str]:
+        """Say how fast it goes and how long it will, once more than the first step is done."""
+        if self._first is None or self._done == self._first[0]:
+            return []
+        done, begin = self._first
+        rate = (self._done - done) / max(self._last - begin, 1e-9)
+        return [f"{rate:.2g} it/s", f"{format_seconds((total - self._done) / rate)} left"]
 
 
 class Bar:

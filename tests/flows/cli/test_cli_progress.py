@@ -39,6 +39,24 @@ def test_plain_lines_have_rate_time_left_and_metrics() -> None:
     assert lines[-1] == "Training 10/40  0.5 it/s  1 min 0 s left  accuracy 0.5"
 
 
+def test_what_came_before_the_first_step_spoils_no_estimate() -> None:
+    """Servers start, models are made: an hour for the first step would promise days."""
+    clock, lines = Clock(), []
+    reporter = PlainLines(100, write=lines.append, seconds=5, clock=clock)
+    with IterationContext(100, reporter) as context:
+        clock.now += 3600
+        context.step()
+        clock.now += 5
+        context.step(10)
+    assert lines == ["Working 1/100", "Working 11/100  2 it/s  44 s left"]
+
+
+def test_nothing_is_said_where_nothing_was_done() -> None:
+    lines = []
+    PlainLines(write=lines.append).close()
+    assert lines == []
+
+
 def test_plain_lines_count_on_over_several_loops() -> None:
     clock, lines = Clock(), []
     reporter = PlainLines(write=lines.append, clock=clock)
