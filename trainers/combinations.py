@@ -52,6 +52,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)
     _check_loaded_agents(hyper_params, trainer)
+    _check_compiled(hyper_params)
     if hyper_params.message_regression.enabled:
         _check_message_regression(hyper_params, trainer, handler)
 
@@ -75,6 +76,16 @@ def _check_environment(hyper_params: HyperParameters) -> None:
         f"interaction_protocol: got {hyper_params.interaction_protocol!r} with the scenario"
         f" {hyper_params.scenario!r}, expected {expected}."
     )
+
+
+def _check_compiled(hyper_params: HyperParameters) -> None:
+    """Refuse to compile losses of changing sizes: a version for each would never be done."""
+    if hyper_params.rl.compile_losses and not plays_environment(hyper_params):
+        raise ParameterError(
+            f"rl.compile_losses: got true with the scenario {hyper_params.scenario!r}, expected"
+            " false: agents are computed only where they act, so that sizes differ with every"
+            " minibatch. Environments (scenario gymnasium) can be compiled."
+        )
 
 
 def _check_text(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:

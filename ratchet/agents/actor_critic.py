@@ -56,6 +56,8 @@ class ActorCritic(nn.Module, ABC):
     agent_names: tuple[str, ...]
     parts: nn.ModuleDict
     normalizer: Normalizer
+    has_fixed_shapes: bool = False
+    """Whether what is computed depends on the number of frames alone, and not on who acts."""
     remembers: bool = False
     """Whether :meth:`score_remembered` asks for :data:`INDEX`."""
 

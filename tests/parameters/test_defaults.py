@@ -38,6 +38,7 @@ SECTIONS = {
         "use_shared_body": True,
         "num_test_iterations": 10,
         "mixed_precision": False,
+        "compile_losses": False,
     },
     "ppo": {
         "loss_type": "clip",

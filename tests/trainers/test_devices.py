@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from ratchet import ExperimentSettings, HyperParameters
+from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
+from trainers.combinations import check_combination
 from trainers.registry import build_trainer
 
 ON_CUDA = pytest.param(
@@ -79,3 +81,37 @@ def test_environments_train_on_the_accelerator_and_their_states_load_anywhere(de
     elsewhere.run_iterations(2, 3)
     there = trainer.run_test().metrics["agent.mean_episode_reward"]
     assert math.isfinite(there)
+
+
+@pytest.mark.slow
+def test_compiled_losses_learn_as_recorded_ones_and_each_process_the_same(tmp_path):
+    """Minibatches of 43 and 42 frames: a version for each size, whatever was compiled first."""
+    shapes = {"frames_per_batch": 128, "minibatch_size": 43}
+    recorded = make(control(**shapes))
+    recorded.initial_state()
+    expected = recorded.run_iterations(0, 2)
+    whole = make(control(compile_losses=True, **shapes))
+    state = whole.initial_state()
+    found = whole.run_iterations(0, 2)
+    assert whole.components.loss_module.is_compiled
+    for one, other in zip(found, expected, strict=True):
+        for name in ("loss_critic", "loss_objective", "grad_norm"):
+            assert one[name] == pytest.approx(other[name], rel=1e-2, abs=1e-4), name
+    torch.compiler.reset()
+    cut = make(control(compile_losses=True, **shapes))
+    cut.state = state
+    again = cut.run_iterations(0, 1)
+    torch.compiler.reset()
+    resumed = make(control(compile_losses=True, **shapes))
+    resumed.state = cut.state
+    again += resumed.run_iterations(1, 2)
+    assert again == found
+    assert resumed.state == whole.state
+
+
+def test_losses_that_cannot_be_compiled_are_refused_beforehand(tiny):
+    hyper_params = tiny.parameters(rl__compile_losses=True)
+    with pytest.raises(ParameterError, match=r"rl\.compile_losses: got true .*scenario gymnasium"):
+        check_combination(hyper_params)
+    with pytest.raises(ParameterError, match="only where they act"):
+        _ = tiny.trainer(hyper_params).components

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.agents.fused import only_plain_operations
 from ratchet.errors import ParameterError, nearest
 from trainers.tensordict.value_estimators import (
     DEFAULT_KEYS,
@@ -19,7 +20,7 @@ from trainers.tensordict.value_estimators import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from ratchet.agents.actor_critic import ActorCritic
@@ -44,6 +45,8 @@ class Objective(nn.Module, ABC):
         The value operator, ``trainer.value_operator``, if the loss needs values.
     """
 
+    can_be_compiled: ClassVar[bool] = True
+
     def __init__(self, actor: nn.Module, critic: nn.Module | None = None) -> None:
         super().__init__()
         self.actor_network = actor
@@ -51,6 +54,7 @@ class Objective(nn.Module, ABC):
         self.tensor_keys: dict[str, Key] = dict(DEFAULT_KEYS)
         self.learning_agents: tuple[str, ...] | None = None
         self._value_estimator: GeneralizedAdvantageEstimator | None = None
+        self._compiled: Callable[[TensorDictBase], TensorDict] | None = None
 
     @property
     def in_keys(self) -> tuple[Key, ...] | None:
@@ -88,11 +92,45 @@ class Objective(nn.Module, ABC):
             What :meth:`forward` gives, detached.
         """
         with forward_context:
-            losses = self(tensordict)
+            losses = self._compute(tensordict)
         total = total_loss(losses)
         if total.requires_grad:
             total.backward()  # type: ignore[no-untyped-call] # of torch
         return {str(name): value.detach() for name, value in losses.items()}
+
+    def compile_losses(self) -> None:
+        """Let ``torch.compile`` make what :meth:`compute_gradients` computes losses with.
+
+        One version is compiled for each size of minibatches, so that results depend on nothing
+        that came before.
+
+        Raises
+        ------
+        ParameterError
+            If sizes differ with who acts, or the losses take gradients themselves.
+        """
+        if not (self.combined_agents.has_fixed_shapes and self.can_be_compiled):
+            raise ParameterError(
+                "rl.compile_losses: got true, expected false, since "
+                + (
+                    "agents are computed only where they act: sizes differ with every minibatch."
+                    if self.can_be_compiled
+                    else f"{type(self).__name__} takes gradients within its losses."
+                )
+            )
+        self._compiled = torch.compile(self.forward, dynamic=False)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether :meth:`compile_losses` was called."""
+        return self._compiled is not None
+
+    def _compute(self, tensordict: TensorDictBase) -> TensorDict:
+        if self._compiled is None:
+            losses: TensorDict = self(tensordict)
+            return losses
+        with only_plain_operations():
+            return self._compiled(tensordict)
 
     def set_keys(self, **keys: Key) -> None:
         """Say where things lie in the tensordicts, e.g. ``value=("agents", "value")``.

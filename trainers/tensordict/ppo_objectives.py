@@ -188,7 +188,7 @@ class ClipPPOLoss(PpoObjective):
         self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
     ) -> Mapping[str, Tensor]:
         """Put gradients into the parameters, without autograd where agents can be on one tape."""
-        if type(self).forward is ClipPPOLoss.forward:
+        if type(self).forward is ClipPPOLoss.forward and not self.is_compiled:
             with forward_context:
                 recorder = self._recorder(tensordict) if self._fuses(tensordict) else None
             if recorder is not None:

@@ -168,6 +168,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _make_components(self) -> Components:
         loss_module, gae = self._get_loss_module_and_gae()
         loss_module.to(self.device)
+        if self.hyper_params.rl.compile_losses:
+            loss_module.compile_losses()
         collector, test_collector = self._get_data_collectors()
         optimizer, freezer = self._get_optimizer_and_param_freezer(loss_module)
         return Components(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -68,6 +68,8 @@ class SpgObjective(PpoObjective):
     generator
         Of the directions that Nyström's approximation draws, likewise.
     """
+
+    can_be_compiled: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -102,6 +102,8 @@ class ControlActorCritic(ActorCritic):
         self.normalizes = normalizes
         self.normalizer = FeatureNormalizer((len(agents), spaces.observation_width), device)
 
+    has_fixed_shapes = True
+
     @property
     def observation_keys(self) -> tuple[Key, ...]:
         """Observations, and who has left."""
