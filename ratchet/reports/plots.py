@@ -197,7 +197,8 @@ def _curve_figure(
     layout["showlegend"] = sum("name" in trace for trace in traces) > 1
     family = family_of(base)
     if family == "Accuracy":
-        layout["yaxis"] = {"tickformat": ".0%"}
+        # a curve that is nought throughout would get an axis down to −100 %
+        layout["yaxis"] = {"tickformat": ".0%", "minallowed": -0.02, "maxallowed": 1.02}
     return Figure(identifier, _readable(base), family, traces, layout)
 
 
