@@ -38,6 +38,23 @@ if logging.getLogger("httpx2").level == logging.NOTSET:  # else it logs a line f
     logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 
+class _Turns:
+    """Lets those who have been answered go on one by one, in the order of their answers.
+
+    aiohttp leaves the sending of a request to a task, which comes behind all that is ready to run.
+    Of many answers at once all would be worked on before the first next request goes out; then all
+    go out together, are answered together, and so on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def wait(self) -> None:
+        """Wait for one's turn; it ends with what one does before one waits again."""
+        await self._lock.acquire()
+        asyncio.get_running_loop().call_soon(self._lock.release)
+
+
 @dataclass(frozen=True)
 class _Clients:
     """One event loop's clients: the SDK's, and an HTTP session that sends what the SDK would."""
@@ -45,6 +62,7 @@ class _Clients:
     sdk: AsyncOpenAI
     session: aiohttp.ClientSession
     chat_url: str
+    turns: _Turns
 
     def chat_url_of(self, model: str) -> str:
         """Give where completions are asked for; ``{model}`` stands in the URL of Azure's API."""
@@ -117,6 +135,7 @@ class Connection:
                 clients.chat_url_of(body["model"]), data=content, allow_redirects=False
             ) as response:
                 answer = await response.read()
+                await clients.turns.wait()
                 if response.status < _FIRST_REDIRECT:
                     return answer
                 headers, reason = response.headers, response.reason or ""
@@ -236,7 +255,7 @@ def _make_clients(endpoint: Endpoint) -> _Clients:
         cookie_jar=aiohttp.DummyCookieJar(),
         proxy=_proxy(chat_url),
     )
-    return _Clients(sdk, session, chat_url)
+    return _Clients(sdk, session, chat_url, _Turns())
 
 
 def _proxy(url: str) -> str | None:

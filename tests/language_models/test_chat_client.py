@@ -18,6 +18,7 @@ from ratchet.errors import (
     UnexpectedFinishError,
 )
 from ratchet.language_models.chat import ChatClient, shared_chat_client
+from ratchet.language_models.connection import _Turns
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.rate_limits import RateLimiter
 from ratchet.language_models.retrying import RetryPolicy, retry_after_seconds
@@ -267,3 +268,43 @@ def test_agents_of_one_endpoint_share_its_client():
     one = shared_chat_client(Endpoint("http://a/v1"), 10)
     assert one is shared_chat_client(Endpoint("http://a/v1"), 10)
     assert one is not shared_chat_client(Endpoint("http://b/v1"), 10)
+
+
+def test_who_has_been_answered_sends_before_the_next_goes_on():
+    """A request is sent by a task of its own, which must not wait for all others' work."""
+    log = []
+
+    async def send(name):
+        log.append(f"{name} sends")
+
+    async def answered(name, turns):
+        await turns.wait()
+        log.append(f"{name} works")
+        sending = asyncio.create_task(send(name))
+        await asyncio.sleep(0.01)
+        await sending
+
+    async def play():
+        turns = _Turns()
+        await asyncio.gather(*(answered(name, turns) for name in "abc"))
+
+    asyncio.run(play())
+    assert log == [f"{name} {what}" for name in "abc" for what in ("works", "sends")]
+
+
+def test_who_gives_up_waiting_holds_nobody_up():
+    log = []
+
+    async def answered(name, turns):
+        await turns.wait()
+        log.append(name)
+
+    async def play():
+        turns = _Turns()
+        tasks = [asyncio.create_task(answered(name, turns)) for name in "abc"]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(play())
+    assert log == ["a", "c"]
