@@ -26,6 +26,7 @@ from ratchet.tracking.result_table import ResultTable
 logger = logging.getLogger(__name__)
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_MOST_NAMED = 5
 
 
 class RunFolder:
@@ -264,8 +265,10 @@ def find_run(runs_dir: Path | str, run: str) -> RunFolder:
     if len(fitting) == 1:
         return RunFolder(Path(runs_dir) / fitting[0])
     if fitting:
+        shown = ", ".join(fitting[:_MOST_NAMED])
+        more = f" and {len(fitting) - _MOST_NAMED} more" if len(fitting) > _MOST_NAMED else ""
         raise RunNotFoundError(
-            f"{run!r} is the beginning of {len(fitting)} runs in {runs_dir}: {', '.join(fitting)}."
+            f"{run!r} is the beginning of {len(fitting)} runs in {runs_dir}: {shown}{more}."
             " Give more of the id."
         )
     hint = nearest(run, known) if known else " There are none yet."

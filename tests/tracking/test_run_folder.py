@@ -198,6 +198,10 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path):
     assert find_run(tmp_path, str(tmp_path / "adp-cc33")).run_id == "adp-cc33"
     with pytest.raises(RunNotFoundError, match="nip-aa11, nip-bb22"):
         find_run(tmp_path, "nip")
+    for number in range(9):
+        RunFolder.create(tmp_path, RunManifest(run_id=f"many-{number}", name="n"))
+    with pytest.raises(RunNotFoundError, match="of 9 runs in .*many-4 and 4 more. Give more"):
+        find_run(tmp_path, "many")
     with pytest.raises(RunNotFoundError, match="Did you mean 'nip-aa11'"):
         find_run(tmp_path, "nip-aa12")
     with pytest.raises(RunNotFoundError, match="none yet"):
