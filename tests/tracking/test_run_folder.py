@@ -200,7 +200,7 @@ def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path):
         find_run(tmp_path, "nip")
     for number in range(9):
         RunFolder.create(tmp_path, RunManifest(run_id=f"many-{number}", name="n"))
-    with pytest.raises(RunNotFoundError, match="of 9 runs in .*many-4 and 4 more. Give more"):
+    with pytest.raises(RunNotFoundError, match=r"of 9 runs in .*many-4 and 4 more\. Give more"):
         find_run(tmp_path, "many")
     with pytest.raises(RunNotFoundError, match="Did you mean 'nip-aa11'"):
         find_run(tmp_path, "nip-aa12")
