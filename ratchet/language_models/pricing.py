@@ -18,7 +18,6 @@ PRICES_VARIABLE = "RATCHET_PRICES"
 
 _DEFAULT_FILE = Path(__file__).with_name("prices.yaml")
 _MILLION = 1_000_000
-_LETTERS_PER_TOKEN = 4
 _FIELDS = ("input", "output", "training", "fine_tuned_input", "fine_tuned_output")
 
 
@@ -113,6 +112,10 @@ class Budget:
 
     limit: float | None
 
+    def has_room(self, spent: float, planned: float = 0.0) -> bool:
+        """Say whether no more is spent, with what is planned, than may be."""
+        return self.limit is None or spent + planned <= self.limit
+
     def check(self, spent: float, planned: float = 0.0) -> None:
         """Raise if too much is spent.
 
@@ -128,54 +131,13 @@ class Budget:
         BudgetExceededError
             With both amounts and what to do.
         """
-        if self.limit is None or spent + planned <= self.limit:
+        if self.has_room(spent, planned):
             return
-        next_step = f" and about {planned:.4f} would come next" if planned else ""
+        next_step = f" and up to {planned:.4f} would come next" if planned else ""
         raise BudgetExceededError(
             f"budget: {spent:.4f} spent{next_step}, expected at most {self.limit:.4f}. Finished"
             " work is kept: run the same command with a higher settings.budget to go on."
         )
-
-
-class TrainingAllowance:
-    """What the fine-tune jobs of one stage may cost together.
-
-    Parameters
-    ----------
-    budget
-        What is left for them.
-    prices
-        Of the models.
-    """
-
-    def __init__(self, budget: Budget, prices: PriceTable) -> None:
-        self._budget = budget
-        self._prices = prices
-        self._planned = 0.0
-
-    def reserve(self, model: str, letters: int, epochs: int, *, embedded: bool = False) -> None:
-        """Set aside what a job will cost, or refuse it before it is made.
-
-        Parameters
-        ----------
-        model
-            Which is to be trained.
-        letters
-            The length of its examples; four are taken for a token.
-        epochs
-            How often it goes through them.
-        embedded
-            Whether Ratchet's own service trains: that costs nothing.
-
-        Raises
-        ------
-        BudgetExceededError
-            If this job and those before it would cost more than the budget.
-        """
-        price = self._prices.find(model, embedded=embedded) or FREE
-        cost = price.of_training(letters // _LETTERS_PER_TOKEN * epochs)
-        self._budget.check(self._planned, cost)
-        self._planned += cost
 
 
 def _read(path: Path) -> PriceTable:

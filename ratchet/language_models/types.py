@@ -13,6 +13,10 @@ from typing import Any, Literal, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
+_LETTERS_PER_TOKEN = 3
+_TOKENS_AROUND = 8
+"""What a message costs beside its text."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
@@ -71,6 +75,13 @@ class ChatRequest:
         values["messages"] = tuple(ChatMessage.from_dict(m) for m in values["messages"])
         values["stop"] = tuple(values.get("stop", ()))
         return cls(**values)
+
+    @property
+    def most_tokens(self) -> tuple[int, int]:
+        """About the most tokens that it can have and get: three letters to one, all it may get."""
+        letters = sum(len(message.content) for message in self.messages)
+        prompt = letters // _LETTERS_PER_TOKEN + _TOKENS_AROUND * len(self.messages)
+        return prompt, self.max_tokens or 0
 
     def digest(self) -> str:
         """Give the SHA-256 of the request's canonical JSON, 64 hexadecimal digits."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ratchet.language_models.allowances import CallAllowance
 from ratchet.language_models.pricing import Budget, ModelPrice
-from ratchet.language_models.types import Completion
+from ratchet.language_models.types import ChatRequest, Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,36 @@ class UsageMeter:
     def __init__(self, stage: str = "", budget: Budget | None = None) -> None:
         self.stage = stage
         self._budget = budget
+        limited = budget is not None and budget.limit is not None
+        self._allowance = CallAllowance(budget, lambda: self.cost) if budget and limited else None
         self._rows: dict[tuple[str, str, str], UsageRow] = {}
+
+    async def within_budget(
+        self,
+        price: ModelPrice | None,
+        request: ChatRequest,
+        make: Callable[[], Awaitable[Completion]],
+    ) -> Completion:
+        """Make a call as soon as there is room for it; see :class:`CallAllowance`.
+
+        Parameters
+        ----------
+        price
+            The model's; None if it has none.
+        request
+            What is asked.
+        make
+            Makes the call, whose answer is recorded right after it has come.
+
+        Raises
+        ------
+        BudgetExceededError
+            If there is none.
+        """
+        if self._allowance is None or price is None:
+            return await make()
+        async with self._allowance.call(price.of_call(*request.most_tokens)):
+            return await make()
 
     def record_call(
         self, agent: str, model: str, completion: Completion, price: ModelPrice | None

@@ -19,8 +19,9 @@ import numpy as np
 
 from ratchet.agents.text.whole_agent import CallContext
 from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.language_models.allowances import TrainingAllowance
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.pricing import Budget, PriceTable, TrainingAllowance
+from ratchet.language_models.pricing import Budget, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
 from ratchet.rollouts.rollout_statistics import rollout_statistics

@@ -35,7 +35,7 @@ from ratchet.language_models.pricing import PriceTable
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
-    from ratchet.language_models.pricing import TrainingAllowance
+    from ratchet.language_models.allowances import TrainingAllowance
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from ratchet.errors import LanguageModelError, ParameterError
@@ -203,10 +203,12 @@ class PureTextWholeAgent:
                 )
             return await self._client.complete(request)
 
+        usage = context.usage
+        make = ask if usage is None else partial(usage.within_budget, self._price, request, ask)
         try:
             if context.journal is None:
-                return await ask()
-            return await context.journal.call(call_id, request, ask)
+                return await make()
+            return await context.journal.call(call_id, request, make)
         except LanguageModelError as error:
             where = (
                 f"datapoint {view.datapoint_id}, agent {self.agent_name!r}, round {view.round}"

@@ -19,7 +19,8 @@ from ratchet.errors import (
     StateError,
     UnknownNameError,
 )
-from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable, TrainingAllowance
+from ratchet.language_models.allowances import TrainingAllowance
+from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings
 from ratchet.rollouts.nested_array_dict import NestedArrayDict

@@ -354,7 +354,7 @@ def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(tiny_text, tmp_
     with pytest.raises(BudgetExceededError):
         tiny_text.trainer(hyper_params, budget=0.8 * cost, **place).train()
     assert early < calls < needed
-    again = tiny_text.trainer(hyper_params, budget=1.01 * cost, **place)
+    again = tiny_text.trainer(hyper_params, budget=2 * cost, **place)
     again.train()
     assert again.state == whole.state
-    assert calls <= needed + 2 * again.settings.num_rollout_workers
+    assert calls == needed
