@@ -32,6 +32,8 @@ _DONE = ("agents", "done")
 
 
 _DEFER = object()
+_MOST_FRAMES = 2**14
+"""That are scored in one pass; more would only need more memory."""
 
 
 class FeatureNormalizer(Normalizer):
@@ -163,7 +165,9 @@ class ControlActorCritic(ActorCritic):
     @torch.no_grad()
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
         """Score all frames of rollouts [E, T] at once; see :class:`ActorCritic`."""
-        log_prob, _, value = self.score(rollouts.select(*self.frame_keys, strict=False).reshape(-1))
+        frames = rollouts.select(*self.frame_keys, strict=False).reshape(-1)
+        scores = [self.score(some) for some in frames.split(_MOST_FRAMES)]
+        log_prob, _, value = (torch.cat(column) for column in zip(*scores, strict=True))
         size = rollouts.batch_size
         agents = rollouts.get("agents")
         agents.set("log_prob", log_prob.view(*size, -1))

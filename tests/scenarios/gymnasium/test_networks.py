@@ -13,7 +13,7 @@ from ratchet import HyperParameters
 from ratchet.agents.categorical import plain_categorical_scores, record_categorical_scores
 from ratchet.agents.fused import only_plain_operations
 from ratchet.agents.tape import run_recorded
-from ratchet.scenarios.gymnasium import choices
+from ratchet.scenarios.gymnasium import actor_critic, choices
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.networks import build_agent
 from ratchet.scenarios.gymnasium.perceptron import plain_perceptron, record_perceptron
@@ -172,8 +172,9 @@ def test_what_agents_did_is_scored_as_when_they_did_it(shared):
     assert torch.equal(only["agents", "log_prob"][:, 1], out["agents", "log_prob"][:, 1])
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_scores_put_off_to_the_end_of_a_rollout_are_those_of_each_step(shared):
+@pytest.mark.parametrize(("shared", "most"), [(True, 2**14), (False, 2**14), (False, 7)])
+def test_scores_put_off_to_the_end_of_a_rollout_are_those_of_each_step(shared, most, monkeypatch):
+    monkeypatch.setattr(actor_critic, "_MOST_FRAMES", most)
     agents, _ = two_agents(shared)
     names = ("one", "two")
     at_once, put_off = ({n: torch.Generator().manual_seed(1) for n in names} for _ in range(2))
