@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo text-demo results test test-slow check format bench up down constraints clean help
+.PHONY: setup demo text-demo results test test-slow test-ray check format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ test: setup  ## the default tests: under five minutes on two cores
 
 test-slow: setup  ## the rest: real servers, kills, deployments, browsers, wheels
 	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE)
+
+test-ray: setup  ## collectors on a Ray cluster of this machine
+	$(BIN)/python -m pytest -m ray
 
 check: setup  ## linter, formatter, types, import contracts
 	$(BIN)/ruff check .
