@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratchet.agents.tape import Var, put_gradients
 from trainers.algorithms.fused_ppo import (
     METRICS,
     ClippedPpo,
@@ -158,3 +159,24 @@ def test_gradients_put_without_autograd_are_those_of_backward_bit_for_bit(
             assert not grad.any()
         else:
             assert torch.equal(leaf.grad, grad)
+
+
+def test_gradients_that_are_one_tensor_can_be_scaled_one_by_one():
+    """Clipping scales each in place: a tensor that stands for two would be scaled twice."""
+    one, other = (torch.zeros(3, requires_grad=True) for _ in range(2))
+
+    def record(tape):
+        leaves = [tape.leaf(one), tape.leaf(other)]
+        total = Var((one + other).sum())
+
+        def back(grad):
+            shared = grad * torch.ones(3)
+            for leaf in leaves:
+                leaf.add_grad(shared)
+
+        tape.record(back, total)
+        return [total]
+
+    put_gradients(record, [True])
+    one.grad.mul_(2)
+    assert other.grad.tolist() == [1.0, 1.0, 1.0]

@@ -113,10 +113,7 @@ def clipped_ppo_losses(
         losses = plain_losses(sampled, options, *now)
         return [*losses.unbind(), losses.new_zeros(len(METRICS), now[0].shape[-1])]
 
-    def record(tape: Tape) -> list[Var]:
-        return _record(tape, Now(*record_now(tape)), sampled, options)
-
-    return FusedLosses(*run_recorded(record, plain))
+    return FusedLosses(*run_recorded(_recorder(record_now, sampled, options), plain))
 
 
 def put_ppo_gradients(
@@ -132,11 +129,7 @@ def put_ppo_gradients(
         As there.
     """
     wanted = (True, options.critic_coef != 0, options.entropy_coef != 0, False)
-
-    def record(tape: Tape) -> list[Var]:
-        return _record(tape, Now(*record_now(tape)), sampled, options)
-
-    return FusedLosses(*put_gradients(record, wanted))
+    return FusedLosses(*put_gradients(_recorder(record_now, sampled, options), wanted))
 
 
 def plain_losses(
@@ -164,6 +157,12 @@ def plain_losses(
             -options.entropy_coef * spread.sum(),
         ]
     )
+
+
+def _recorder(
+    record_now: Callable[[Tape], tuple[Var, Var, Var]], sampled: Sampled, options: ClippedPpo
+) -> Callable[[Tape], list[Var]]:
+    return lambda tape: _record(tape, Now(*record_now(tape)), sampled, options)
 
 
 def _record(tape: Tape, now: Now, sampled: Sampled, options: ClippedPpo) -> list[Var]:

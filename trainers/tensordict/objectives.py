@@ -77,7 +77,7 @@ class Objective(nn.Module, ABC):
     ) -> Mapping[str, Tensor]:
         """Put the gradients of the summed losses of a minibatch ``[B]`` into the parameters.
 
-        Nothing is put if nobody who learns acts in it.
+        These must have none before. Nothing is put if nobody who learns acts in it.
 
         Parameters
         ----------
