@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ratchet.parameters.loading import ExperimentFile
+    from ratchet.experiment_files.loading import ExperimentFile
 
 EXPERIMENT = """
 scenario: graph_isomorphism
@@ -39,8 +39,8 @@ refuse a transaction, and Prefect's client asks again after two seconds."""
 
 def main() -> None:
     """Print the table."""
-    from flows.run import run_experiment
-    from ratchet.parameters.loading import load_experiment
+    from flows.runs.running import run_experiment
+    from ratchet.experiment_files.loading import load_experiment
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "orchestration.yaml"
@@ -94,7 +94,7 @@ class Timing:
 
 def run(experiment: ExperimentFile, folder: str) -> Timing:
     """Run an experiment."""
-    from flows.run import run_experiment
+    from flows.runs.running import run_experiment
     from ratchet.tracking.run_folder import find_run
 
     time.sleep(SETTLING)

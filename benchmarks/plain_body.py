@@ -51,7 +51,7 @@ class BodyPass:
         self.data = instance.train_environment.gather_data(torch.arange(rows))
 
     def median_ms(self, passes: int, *, fused: bool) -> float:
-        """Give the median CPU time of a pass."""
+        """Return the median CPU time of a pass."""
         times = []
         with contextlib.nullcontext() if fused else only_plain_operations():
             for _ in range(passes):

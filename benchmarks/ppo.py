@@ -28,7 +28,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 from trainers.tensordict import rl
-from trainers.tensordict.fused_adam import clip_gradients
+from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.rl import TensorDictRlTrainer
 
 COMMON: dict[str, Any] = {

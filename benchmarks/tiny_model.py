@@ -39,9 +39,9 @@ from ratchet.language_models.service import training, trl_training
 from ratchet.language_models.service.base_model.build import ensure_base_model
 from ratchet.language_models.service.base_model.corpus import expert_system
 from ratchet.language_models.service.base_model.players import Skill, argue, draw_game
-from ratchet.language_models.service.engine import GenerationRequest
-from ratchet.language_models.service.torch_engine import TorchEngine
-from ratchet.language_models.service.training_job import Method, TrainingJob
+from ratchet.language_models.service.engine.interface import GenerationRequest
+from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.training.job_folder import Method, TrainingJob
 
 ROUNDS = 3
 REQUESTS = 128

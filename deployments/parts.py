@@ -37,7 +37,7 @@ def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
 
 
 def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
-    """Give the environment in which processes find the stack, and write under ``home`` alone."""
+    """Return the environment in which processes find the stack, and write under ``home`` alone."""
     return {
         **os.environ,
         "PREFECT_HOME": str(home / "prefect"),
@@ -58,7 +58,7 @@ def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
 
 
 def free_port(wanted: int = 0) -> int:
-    """Give ``wanted`` if it is free on the loopback interface, else any free port."""
+    """Return ``wanted`` if it is free on the loopback interface, else any free port."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

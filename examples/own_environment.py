@@ -51,7 +51,7 @@ class Handover(Dynamics):
         return {"agents": places[:, :2], "point": places[:, 2]}
 
     def observe(self, state: State) -> Tensor:
-        """Give f32 [E, 2 agents, 2 numbers]."""
+        """Return f32 [E, 2 agents, 2 numbers]."""
         guide, follower = state["agents"].unbind(-1)
         seen = [guide, state["point"], follower, guide]
         return torch.stack(seen, -1).unflatten(-1, (2, 2))

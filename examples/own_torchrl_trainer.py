@@ -38,7 +38,7 @@ class LongestEpisode(TrainerHookBase):
         return {"longest_episode": self.longest, "log_pbar": False}
 
     def state_dict(self) -> dict[str, Any]:
-        """Give what is kept."""
+        """Return what is kept."""
         return {"longest": self.longest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

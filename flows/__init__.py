@@ -11,14 +11,14 @@ from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
     from flows.experiment_flow import experiment
-    from flows.forking import fork_experiment
-    from flows.planning import PlannedStage, plan_experiment
-    from flows.result import ExperimentResult
-    from flows.retesting import retest_experiment
-    from flows.run import resume_experiment, run_experiment
+    from flows.planning.plan import PlannedStage, plan_experiment
+    from flows.runs.forking import fork_experiment
+    from flows.runs.result import ExperimentResult
+    from flows.runs.retesting import retest_experiment
+    from flows.runs.running import resume_experiment, run_experiment
+    from flows.runs.verifying import verify_run
     from flows.sweep_flow import sweep
-    from flows.sweeping import run_sweep
-    from flows.verifying import verify_run
+    from flows.sweeps.running import run_sweep
 
 __all__ = [
     "ExperimentResult",
@@ -35,17 +35,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ExperimentResult": "flows.result",
-    "PlannedStage": "flows.planning",
+    "ExperimentResult": "flows.runs.result",
+    "PlannedStage": "flows.planning.plan",
     "experiment": "flows.experiment_flow",
-    "fork_experiment": "flows.forking",
-    "plan_experiment": "flows.planning",
-    "resume_experiment": "flows.run",
-    "retest_experiment": "flows.retesting",
-    "run_experiment": "flows.run",
-    "run_sweep": "flows.sweeping",
+    "fork_experiment": "flows.runs.forking",
+    "plan_experiment": "flows.planning.plan",
+    "resume_experiment": "flows.runs.running",
+    "retest_experiment": "flows.runs.retesting",
+    "run_experiment": "flows.runs.running",
+    "run_sweep": "flows.sweeps.running",
     "sweep": "flows.sweep_flow",
-    "verify_run": "flows.verifying",
+    "verify_run": "flows.runs.verifying",
 }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from prefect import flow
 
 from flows.experiment_flow import experiment
-from flows.identity import MAIN_ARM, absolute_settings, stable_run_id
-from ratchet.parameters.loading import load_experiment
+from flows.runs.identity import MAIN_ARM, absolute_settings, stable_run_id
+from ratchet.experiment_files.loading import load_experiment
 
 
 @flow(name="experiment-from-file", flow_run_name="{file}", persist_result=False)

@@ -15,23 +15,23 @@ from typing import Any, TypeAlias
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.result import ExperimentResult
-from flows.setup import ExperimentRun, open_run
+from flows.runs.result import ExperimentResult
+from flows.runs.setup import ExperimentRun, open_run
 from flows.text_arm import play_text_arm
 from tasks.build_scenario import build_scenario
-from tasks.calls import StageCall
-from tasks.chain import Cut, find_chain
-from tasks.datasets import tested_datasets
-from tasks.initial_state import initial_state, pretrained_state
-from tasks.pretrain import pretrain
-from tasks.rollouts import rollouts
 from tasks.save import save_mirror, save_report
-from tasks.session import ArmSession
-from tasks.stage import Stage, StageOutcome
-from tasks.test import test
-from tasks.text_session import TextArmSession
-from tasks.train import train
-from tasks.whole import whole
+from tasks.stages.calls import StageCall
+from tasks.stages.chain import Cut, find_chain
+from tasks.stages.datasets import tested_datasets
+from tasks.stages.decorator import Stage, StageOutcome
+from tasks.stages.session import ArmSession
+from tasks.tensordict.initial_state import initial_state, pretrained_state
+from tasks.tensordict.pretrain import pretrain
+from tasks.tensordict.rollouts import rollouts
+from tasks.tensordict.test import test
+from tasks.tensordict.train import train
+from tasks.tensordict.whole import whole
+from tasks.text.session import TextArmSession
 
 Do: TypeAlias = Callable[[Stage[Any], StageCall], Awaitable[StageOutcome]]
 

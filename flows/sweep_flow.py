@@ -13,9 +13,9 @@ from typing import Any
 from prefect import flow
 
 from flows.experiment_flow import experiment
-from flows.identity import MAIN_ARM, absolute_settings
-from flows.sweep_members import SweepMember, sweep_id, sweep_members
-from flows.sweep_processes import MakeRequest, MemberDone, play_side_by_side
+from flows.runs.identity import MAIN_ARM, absolute_settings
+from flows.sweeps.members import SweepMember, sweep_id, sweep_members
+from flows.sweeps.processes import MakeRequest, MemberDone, play_side_by_side
 from ratchet.errors import StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -122,7 +122,7 @@ async def _play_in_processes(
 def _request(
     member: SweepMember, settings: ExperimentSettings, sweep: str, name: str
 ) -> dict[str, Any]:
-    """Give all that running a member needs, as plain data."""
+    """Return all that running a member needs, as plain data."""
     own = {
         "run_id": member.run_id,
         "parent_run_id": sweep,

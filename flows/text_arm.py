@@ -11,17 +11,17 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tasks.build_scenario import build_scenario
-from tasks.calls import StageCall
-from tasks.datasets import tested_datasets
-from tasks.stage import Stage, StageOutcome
+from tasks.stages.calls import StageCall
+from tasks.stages.datasets import tested_datasets
+from tasks.stages.decorator import Stage, StageOutcome
 from tasks.text.fine_tuning import await_fine_tune_jobs, create_fine_tune_jobs
 from tasks.text.initial_state import initial_state
 from tasks.text.playing import sample_rollouts, test, test_during_training
 from tasks.text.statistics import log_stats
 
 if TYPE_CHECKING:
-    from flows.setup import ExperimentRun
-    from tasks.text_session import TextArmSession
+    from flows.runs.setup import ExperimentRun
+    from tasks.text.session import TextArmSession
 
 
 async def play_text_arm(run: ExperimentRun, session: TextArmSession, *, force: bool) -> None:

@@ -132,14 +132,14 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
 
 
 def module_name(file: Path) -> str:
-    """Give the module name of a plug-in's file: its stem and a hash of its absolute path."""
+    """Return the module name of a plug-in's file: its stem and a hash of its absolute path."""
     file = file.resolve()
     stem = "".join(c if c.isalnum() else "_" for c in file.stem)
     return f"{MODULE_PREFIX}{stem}_{hashlib.sha256(file.as_posix().encode()).hexdigest()[:8]}"
 
 
 def plugin_label(name: str) -> str | None:
-    """Give the stem in a plug-in's module name, which has no path in it; None for others."""
+    """Return the stem in a plug-in's module name, which has no path in it; None for others."""
     return name.removeprefix(MODULE_PREFIX)[:-9] if name.startswith(MODULE_PREFIX) else None
 
 

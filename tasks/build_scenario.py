@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import MetricPoint
-from tasks.calls import StageCall
-from tasks.datasets import DATASETS_FILE, DATASETS_FOLDER
-from tasks.session import BaseSession
-from tasks.stage import Metrics, stage
+from tasks.stages.calls import StageCall
+from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
+from tasks.stages.decorator import Metrics, stage
+from tasks.stages.session import BaseSession
 
 
 @stage

@@ -18,7 +18,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from ratchet.errors import TrackingError
-from tasks import faults
+from tasks.stages import faults
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
@@ -69,7 +69,7 @@ def sync_mirror(folder: RunFolder, uri: str) -> None:
     TrackingError
         If it can't be reached, or refuses.
     """
-    from ratchet.tracking.mlflow_mirror import MlflowMirror
+    from ratchet.tracking.mlflow.mirror import MlflowMirror
 
     MlflowMirror(uri).sync(folder)
 

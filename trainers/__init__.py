@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainers.progress import IterationContext, attach_progress_bar
     from trainers.registry import register_trainer
     from trainers.tensordict.base import TensorDictTrainer
-    from trainers.tensordict.objectives import Objective
+    from trainers.tensordict.objectives.base import Objective
     from trainers.tensordict.rl import TensorDictRlTrainer
     from trainers.text.base import PureTextRlTrainer
     from trainers.torchrl.trainer import TorchRlTrainer
@@ -36,7 +36,7 @@ __all__ = [
 _HOMES = {
     "CheckPointNotFoundError": "ratchet.errors",
     "IterationContext": "trainers.progress",
-    "Objective": "trainers.tensordict.objectives",
+    "Objective": "trainers.tensordict.objectives.base",
     "PureTextRlTrainer": "trainers.text.base",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
     "TensorDictTrainer": "trainers.tensordict.base",

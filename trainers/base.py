@@ -174,7 +174,7 @@ class Trainer(ABC):
 
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
-        """Give the folder of a run's checkpoint.
+        """Return the folder of a run's checkpoint.
 
         Parameters
         ----------

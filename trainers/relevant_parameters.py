@@ -27,7 +27,7 @@ def is_built_in(trainer: type[Trainer]) -> bool:
 
 
 def relevant_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
-    """Give all parameters but the sections that trainer, protocol and scenario don't concern.
+    """Return all parameters but the sections that trainer, protocol and scenario don't concern.
 
     Sections of other trainers are left out only for built-in trainers, since nobody knows what
     a user's own one reads.

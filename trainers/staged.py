@@ -205,7 +205,7 @@ class StagedTrainer(ABC):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads, as plain data.
+        """Return the parameters that a stage reads, as plain data.
 
         Parameters
         ----------

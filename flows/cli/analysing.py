@@ -60,8 +60,8 @@ def analyse(
 
 def _ready(endpoint: Endpoint, home: Path) -> AbstractContextManager[object]:
     """Make a service ready: its key looked up, the embedded one started for as long as needed."""
-    from flows.cli.environment import prepare_environment
-    from flows.language_services import embedded_service, find_key
+    from flows.process.environment import prepare_environment
+    from flows.runs.language_services import embedded_service, find_key
 
     prepare_environment(home)
     find_key(endpoint.api_key_name)

@@ -11,8 +11,8 @@ from flows.cli.running import NoProgress, Overrides, run_and_show, split_setting
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
 
 if TYPE_CHECKING:
-    from flows.result import ExperimentResult
-    from flows.verifying import RemadeStage
+    from flows.runs.result import ExperimentResult
+    from flows.runs.verifying import RemadeStage
 
 _EXIT_DIFFERENT = 1
 
@@ -30,7 +30,7 @@ def retest(
     changes, settings = split_settings(folder, overrides)
 
     def work() -> ExperimentResult:
-        from flows.retesting import retest_experiment
+        from flows.runs.retesting import retest_experiment
 
         return retest_experiment(folder.run_id, changes, settings)
 
@@ -49,7 +49,7 @@ def verify(
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
     """Read all stored files of a run again, make one stage once more, and compare every bit."""
-    from flows.cli.environment import prepare_environment
+    from flows.process.environment import prepare_environment
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import find_run
 
@@ -57,7 +57,7 @@ def verify(
     settings = ExperimentSettings.from_dict(folder.manifest.settings)
     settings = settings.model_copy(update={"runs": str(folder.path.resolve().parent)})
     prepare_environment(settings.home, settings.num_threads)
-    from flows.verifying import verify_run
+    from flows.runs.verifying import verify_run
 
     found = verify_run(folder.run_id, settings, stage=stage, remake=not files_only)
     broken = [checked for checked in found.stages if checked.problems]

@@ -15,7 +15,7 @@ from flows.cli.messages import print_plain, print_table, print_warning
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
 
 if TYPE_CHECKING:
-    from ratchet.reports.comparison import Comparison
+    from ratchet.reports.comparison.comparison import Comparison
     from ratchet.tracking.run_folder import RunFolder
     from ratchet.tracking.sweep_folder import SweepRecord
 
@@ -66,9 +66,9 @@ def compare(
 
     Writes comparison.md, .json, .html and .svg.
     """
-    from ratchet.reports.comparing import compare_runs
-    from ratchet.reports.comparison import Options
-    from ratchet.reports.comparison_files import write_comparison, write_document
+    from ratchet.reports.comparison.comparing import compare_runs
+    from ratchet.reports.comparison.comparison import Options
+    from ratchet.reports.comparison.files import write_comparison, write_document
 
     folders, sweeps = _find(runs, names)
     comparison = compare_runs(
@@ -138,7 +138,7 @@ def _command(arguments: list[str]) -> str:
 
 
 def _show(comparison: Comparison) -> None:
-    from ratchet.reports.comparison_text import group_heading, interval, number
+    from ratchet.reports.comparison.text import group_heading, interval, number
 
     level = f"{100 * comparison.options.level:g} %"
     columns = (group_heading(comparison), "seeds", "IQM", f"{level} interval", "median", "mean")

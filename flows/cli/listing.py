@@ -46,7 +46,7 @@ def _registered(kind: Kind) -> list[str]:
 
 
 def _experiments() -> list[str]:
-    """Give each experiment file with the first line of its header."""
+    """Return each experiment file with the first line of its header."""
     lines = []
     for path in sorted(Path("experiments").glob("*.y*ml")):
         with path.open(encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from flows.cli.messages import print_plain, print_table
 from flows.cli.running import Budget, ExperimentPath, Overrides
 
 if TYPE_CHECKING:
-    from flows.planning import PlannedStage
+    from flows.planning.plan import PlannedStage
     from ratchet.language_models.estimates import StageEstimate
 
 _ASKED = ("calls", "tokens", "cost")
@@ -26,16 +26,16 @@ def plan(
 
     Of chat models also what they would ask for at most; more than the budget is an error.
     """
-    from flows.identity import MAIN_ARM, stable_run_id
-    from ratchet.parameters.loading import load_experiment
+    from flows.runs.identity import MAIN_ARM, stable_run_id
+    from ratchet.experiment_files.loading import load_experiment
 
     experiment = load_experiment(file, overrides or [])
     settings = experiment.settings
     arms = {MAIN_ARM: experiment.hyper_params, **experiment.arms}
     run_id = settings.run_id or stable_run_id(experiment.name, arms)
 
-    from flows.estimating import check_plan, remaining
-    from flows.planning import plan_experiment
+    from flows.planning.estimates import check_plan, remaining
+    from flows.planning.plan import plan_experiment
 
     stages = plan_experiment(
         experiment.hyper_params,
@@ -57,7 +57,7 @@ def plan(
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
-    from tasks.calls import ITERATION_STAGES
+    from tasks.stages.calls import ITERATION_STAGES
 
     span = f"{stage.start} → {stage.iteration}" if stage.stage == "train" else ""
     if stage.stage in (*ITERATION_STAGES, "rollouts"):

@@ -9,12 +9,12 @@ from flows.cli.messages import print_plain, print_table
 from flows.cli.stack_file import read_stack
 
 if TYPE_CHECKING:
-    from flows.result import ExperimentResult
+    from flows.runs.result import ExperimentResult
     from ratchet.tracking.run_folder import RunFolder
 
 
 def result_rows(folder: RunFolder) -> list[tuple[str, str, str, str, str]]:
-    """Give (arm, dataset, result, 95 % interval, n) for each table of test results.
+    """Return (arm, dataset, result, 95 % interval, n) for each table of test results.
 
     The result is the accuracy, or where nothing is decided each agent's mean return.
     """

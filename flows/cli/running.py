@@ -13,8 +13,8 @@ from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
 from ratchet.errors import ParameterError, RatchetError
 
 if TYPE_CHECKING:
-    from flows.planning import PlannedStage
-    from flows.result import ExperimentResult
+    from flows.planning.plan import PlannedStage
+    from flows.runs.result import ExperimentResult
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
@@ -39,8 +39,8 @@ def run(
     no_progress: NoProgress = False,
 ) -> None:
     """Run an experiment file, or go on with its run: what is finished is never done twice."""
-    from flows.identity import MAIN_ARM, stable_run_id
-    from ratchet.parameters.loading import load_experiment
+    from flows.runs.identity import MAIN_ARM, stable_run_id
+    from ratchet.experiment_files.loading import load_experiment
 
     changes = [*(overrides or []), *([] if budget is None else [f"settings.budget={budget}"])]
     experiment = load_experiment(file, changes)
@@ -51,7 +51,7 @@ def run(
     settings = settings.model_copy(update={"run_id": run_id})
 
     def work() -> ExperimentResult:
-        from flows.run import run_arms
+        from flows.runs.running import run_arms
 
         return run_arms(arms, settings, name=experiment.name, force=force)
 
@@ -77,7 +77,7 @@ def resume(
     arms = {arm: HyperParameters.from_dict(data) for arm, data in folder.manifest.arms.items()}
 
     def work() -> ExperimentResult:
-        from flows.run import resume_experiment
+        from flows.runs.running import resume_experiment
 
         return resume_experiment(folder.run_id, settings, runs=str(folder.path.parent))
 
@@ -101,7 +101,7 @@ def fork(
     changes, settings = split_settings(folder, overrides, budget)
 
     def work() -> ExperimentResult:
-        from flows.forking import fork_experiment
+        from flows.runs.forking import fork_experiment
 
         return fork_experiment(folder.run_id, from_stage, changes, settings)
 
@@ -119,8 +119,8 @@ def split_settings(
     ParameterError
         If an override or a setting is wrong.
     """
+    from ratchet.experiment_files.loading import expand_paths, parse_overrides
     from ratchet.parameters.changes import merge_changes
-    from ratchet.parameters.loading import expand_paths, parse_overrides
     from ratchet.parameters.settings import ExperimentSettings
 
     changes = expand_paths(parse_overrides(overrides or []), "overrides")
@@ -144,10 +144,10 @@ def run_and_show(
     keep: bool = False,
 ) -> None:
     """Do the work with progress shown, then print the results; on failure say what to do next."""
-    from flows import temporary_server
-    from flows.cli.environment import prepare_environment
     from flows.cli.progress import shown_progress
     from flows.cli.results import print_results
+    from flows.process import temporary_server
+    from flows.process.environment import prepare_environment
 
     if run_id is not None:
         print_plain(f"Run {run_id}")
@@ -171,8 +171,8 @@ def _remaining_iterations(
     arms: dict[str, HyperParameters], settings: ExperimentSettings, *, keep: bool
 ) -> int:
     """Count the iterations and epochs of the stages that are not stored yet."""
-    from flows.identity import MAIN_ARM
-    from flows.planning import plan_experiment
+    from flows.planning.plan import plan_experiment
+    from flows.runs.identity import MAIN_ARM
 
     others: dict[str, Any] = {arm: params for arm, params in arms.items() if arm != MAIN_ARM}
     plan = plan_experiment(arms[MAIN_ARM], settings, arms=others, keep=keep)
@@ -190,7 +190,7 @@ def _iterations(stage: PlannedStage, hyper_params: HyperParameters) -> int:
 
 
 def _unused(run_id: str, runs: Path) -> str:
-    """Give the first of ``run_id-2``, ``run_id-3`` … that is no run yet."""
+    """Return the first of ``run_id-2``, ``run_id-3`` … that is no run yet."""
     number = 2
     while (runs / f"{run_id}-{number}").exists():
         number += 1

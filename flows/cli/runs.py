@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.environment import prepare_environment
 from flows.cli.messages import print_plain, print_table
 from flows.cli.results import result_rows
 from flows.cli.stack_file import read_stack
+from flows.process.environment import prepare_environment
 
 RunName = Annotated[str, typer.Argument(help="A run's id, or its beginning, or its folder.")]
 RunsFolder = Annotated[str, typer.Option("--runs", help="The folder of all runs.")]
@@ -65,7 +65,7 @@ def sync(
     settings = folder.manifest.settings
     home = Path(str(settings.get("home") or ".ratchet"))
     prepare_environment(home)
-    from ratchet.tracking.mlflow_mirror import MlflowMirror, default_tracking_uri
+    from ratchet.tracking.mlflow.mirror import MlflowMirror, default_tracking_uri
 
     stack = read_stack(home.resolve())
     known = tracking_uri or settings.get("tracking_uri")

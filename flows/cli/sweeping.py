@@ -12,7 +12,7 @@ from flows.cli.running import ExperimentPath, NoProgress
 from ratchet.errors import ParameterError
 
 if TYPE_CHECKING:
-    from flows.sweep_members import SweepMember
+    from flows.sweeps.members import SweepMember
 
 Assignments = Annotated[
     list[str],
@@ -39,9 +39,9 @@ def sweep(
     Members are the runs that `ratchet run` makes of the same values; they share finished stages.
     One that fails does not keep the others from running.
     """
-    from flows.identity import absolute_settings
-    from flows.sweep_grid import read_grid
-    from ratchet.parameters.loading import load_experiment
+    from flows.runs.identity import absolute_settings
+    from flows.sweeps.grid import read_grid
+    from ratchet.experiment_files.loading import load_experiment
 
     grid, overrides = read_grid(assignments)
     experiment = load_experiment(file, overrides)
@@ -52,10 +52,10 @@ def sweep(
             " own. Leave it out."
         )
     if not dry_run:  # Prefect's server starts while this process imports what members need
-        from flows.run import prepare_process
+        from flows.runs.running import prepare_process
 
         prepare_process(settings)
-    from flows.sweep_members import sweep_id, sweep_members
+    from flows.sweeps.members import sweep_id, sweep_members
 
     members = sweep_members(
         experiment.hyper_params,
@@ -70,7 +70,7 @@ def sweep(
         print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
         return
     from flows.cli.progress import shown_progress
-    from flows.sweeping import run_sweep
+    from flows.sweeps.running import run_sweep
 
     try:
         total = len(members) if parallel > 1 else None

@@ -115,14 +115,14 @@ class ActorCritic(nn.Module, ABC):
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
+        """Return what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
         found = self.evaluate(td, agents=agents).get("agents")
         return found.get("log_prob"), found.get("entropy"), found.get("value")
 
     def score_recorder(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> ScoreRecorder | None:
-        """Give what computes :meth:`score` on a tape, where these agents have one for all.
+        """Return what computes :meth:`score` on a tape, where these agents have one for all.
 
         A loss that has a derivative by hand goes on the same tape then.
         """
@@ -191,7 +191,7 @@ class ActorCritic(nn.Module, ABC):
         yield
 
     def get_dist(self, td: TensorDictBase) -> Any:  # noqa: ANN401
-        """Give the distribution over all agents' actions in frames [B], with gradients."""
+        """Return the distribution over all agents' actions in frames [B], with gradients."""
         raise StateError(f"{type(self).__name__}: its distributions cannot be had by themselves.")
 
     def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ratchet.protocols.base import ProtocolHandler
 
 SOLO = "solo_agent"
-WHOLE, SYMBOLS = "whole", "symbols"
+POOLED, SYMBOLS = "pooled", "symbols"
 
 Section = TypeVar("Section", bound=NetworkAgentParameters)
 
@@ -97,7 +97,7 @@ class AgentPlan(Generic[Section]):
         return self.max_rounds * self.num_seen_channels * self.d_linear
 
     def init(self, part: str) -> Initializer:
-        """Give what draws a part's weights."""
+        """Return what draws a part's weights."""
         return Initializer(
             torch_generator(self.hyper_params.seed, "initial_state", 0, part, self.name),
             self.section.use_orthogonal_initialisation,
@@ -125,7 +125,7 @@ class AgentBuilder(ABC, Generic[Section]):
         init
             Where weights come from.
         read
-            What the heads read of the representation: ``"whole"``, ``"symbols"`` or both. The
+            What the heads read of the representation: ``"pooled"``, ``"symbols"`` or both. The
             rest may be None.
         """
 
@@ -209,8 +209,8 @@ class AgentBuilder(ABC, Generic[Section]):
             return self.build_manual_agent(plan)
         solo = trainer_type == SOLO or plan.hyper_params.pretrain_agents
         shared = trainer_type == SOLO or plan.hyper_params.rl.use_shared_body
-        reads_whole = shared or solo or plan.decides or plan.d_linear is not None
-        read = (WHOLE, SYMBOLS) if reads_whole else (SYMBOLS,)
+        reads_pooled = shared or solo or plan.decides or plan.d_linear is not None
+        read = (POOLED, SYMBOLS) if reads_pooled else (SYMBOLS,)
         agent = Agent(plan.name, section, body=self.build_body(plan, plan.init("body"), read))
         if solo:
             agent.solo_head = SoloHead(
@@ -221,7 +221,7 @@ class AgentBuilder(ABC, Generic[Section]):
         agent.policy_head = _policy_head(plan)
         agent.value_head = _value_head(plan)
         if not shared:
-            agent.value_body = self.build_body(plan, plan.init("value_body"), (WHOLE,))
+            agent.value_body = self.build_body(plan, plan.init("value_body"), (POOLED,))
         return agent
 
 

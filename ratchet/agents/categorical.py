@@ -72,7 +72,7 @@ def record_categorical_scores(
 
 
 def divide(logits: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
-    """Give the logits of each choice."""
+    """Return the logits of each choice."""
     return (logits,) if len(sizes) == 1 else torch.split(logits, list(sizes), dim=-1)
 
 

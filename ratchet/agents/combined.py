@@ -212,7 +212,7 @@ class CombinedAgents(ActorCritic):
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Give what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
+        """Return what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
         turns = self._gatherer.gather(td, agents, None, None)
         return self._score(td, [(turn, self._choice(td, turn)) for turn in turns])
 
@@ -272,7 +272,7 @@ class CombinedAgents(ActorCritic):
         agents: Sequence[str] | None = None,
         generators: Generators | None = None,
     ) -> MultiAgentDistribution:
-        """Give the distribution over all agents' actions in frames [B], with gradients."""
+        """Return the distribution over all agents' actions in frames [B], with gradients."""
         return self._distribution(td, self._gatherer.gather(td, agents, generators, None))
 
     def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:

@@ -52,7 +52,7 @@ class FactorisedCategorical:
         return self.counts.to(self._logits.dtype)
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Give :meth:`log_prob` and :meth:`entropy`, both f32 [b], for less than either."""
+        """Return :meth:`log_prob` and :meth:`entropy`, both f32 [b], for less than either."""
         return log_prob_and_entropy(self._logits, self.allowed, self._weights, actions)
 
     def log_prob(self, actions: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class FactorisedCategorical:
             return (self._log_probs - race.log()).argmax(-1)
 
     def mode(self) -> Tensor:
-        """Give the likeliest outcome of each factor, i64 [b, F]."""
+        """Return the likeliest outcome of each factor, i64 [b, F]."""
         return self._log_probs.detach().argmax(-1)
 
 
@@ -206,11 +206,11 @@ class MultiAgentDistribution:
         self.device = device
 
     def log_prob(self, td: TensorDictBase) -> Tensor:
-        """Give the log-probabilities f32 [B, A] of the actions in ``td``; 0 where none acts."""
+        """Return the log-probabilities f32 [B, A] of the actions in ``td``; 0 where none acts."""
         return self._scatter({n: d.factors.log_prob(d.pack(td)) for n, d in self.agents.items()})
 
     def log_prob_and_entropy(self, td: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Give :meth:`log_prob` and :meth:`entropy`, both f32 [B, A], at once."""
+        """Return :meth:`log_prob` and :meth:`entropy`, both f32 [B, A], at once."""
         both = {n: d.factors.log_prob_and_entropy(d.pack(td)) for n, d in self.agents.items()}
         return (
             self._scatter({name: log_prob for name, (log_prob, _) in both.items()}),
@@ -218,7 +218,7 @@ class MultiAgentDistribution:
         )
 
     def entropy(self) -> Tensor:
-        """Give the entropies f32 [B, A]; 0 where the agent does not act."""
+        """Return the entropies f32 [B, A]; 0 where the agent does not act."""
         return self._scatter({n: d.factors.entropy() for n, d in self.agents.items()})
 
     def sample(self, generators: Mapping[str, torch.Generator] | None = None) -> TensorDict:
@@ -231,7 +231,7 @@ class MultiAgentDistribution:
         )
 
     def mode(self) -> TensorDict:
-        """Give each agent's likeliest actions."""
+        """Return each agent's likeliest actions."""
         return self.unpack({name: d.factors.mode() for name, d in self.agents.items()})
 
     def unpack(self, actions: Mapping[str, Tensor]) -> TensorDict:

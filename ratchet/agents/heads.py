@@ -1,6 +1,6 @@
 """Heads that agents of every tensor scenario share: what to say, what to decide, what to expect.
 
-They read what a scenario's body makes: one representation of the whole, and one of each symbol that
+They read what a scenario's body makes: one pooled representation, and one of each symbol that
 can be said. Shape letters: b rows, K channels, P positions, S symbols, R rounds, d features.
 """
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 NUM_LABELS = 2
 
 
-def _whole(representation: Representation | None) -> Tensor:
-    if representation is None or representation.whole is None:
-        raise StateError("a head got no whole representation from the body, expected one.")
-    return representation.whole
+def _pooled(representation: Representation | None) -> Tensor:
+    if representation is None or representation.pooled is None:
+        raise StateError("a head got no pooled representation from the body, expected one.")
+    return representation.pooled
 
 
 def _symbols(representation: Representation | None) -> Tensor:
@@ -43,13 +43,13 @@ def _symbols(representation: Representation | None) -> Tensor:
     return representation.symbols
 
 
-def _with_round(whole: Tensor, rounds: Tensor, max_rounds: int | None) -> Tensor:
+def _with_round(pooled: Tensor, rounds: Tensor, max_rounds: int | None) -> Tensor:
     """Append the one-hot round to [b, d], unless ``max_rounds`` is None."""
     if max_rounds is None:
-        return whole
+        return pooled
     steps = torch.arange(max_rounds, device=rounds.device)
-    one_hot = (rounds.unsqueeze(-1) == steps).to(whole.dtype)
-    return torch.cat([whole, one_hot], dim=-1)
+    one_hot = (rounds.unsqueeze(-1) == steps).to(pooled.dtype)
+    return torch.cat([pooled, one_hot], dim=-1)
 
 
 def _sizes(d_in: int, d_hidden: int, num_layers: int, d_out: int) -> list[int]:
@@ -107,14 +107,14 @@ class PolicyHead(AgentPolicyHead):
             self.linear_message_selector = Mlp(sizes, p.activation_function, init)
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
-        """Give logits for b rows."""
+        """Return logits for b rows."""
         selected = self.message_selector(_symbols(representation))  # [b, S, K·P]
         decision = linear = None
         if self.decider is not None:
-            whole = _with_round(_whole(representation), inputs.round, self.rounds)
-            decision = self.decider(whole)
+            pooled = _with_round(_pooled(representation), inputs.round, self.rounds)
+            decision = self.decider(pooled)
         if self.linear_message_selector is not None:
-            linear = self.linear_message_selector(_whole(representation))
+            linear = self.linear_message_selector(_pooled(representation))
         message = selected.transpose(1, 2).unflatten(1, self.shape)
         return PolicyLogits(message=message, decision=decision, linear_message=linear)
 
@@ -131,16 +131,16 @@ class PolicyHead(AgentPolicyHead):
         assert representation.symbols is not None
         logits = RecordedLogits(self.message_selector.record(tape, representation.symbols))
         if self.decider is not None:
-            whole = representation.whole_with_round(tape, inputs.round, self.rounds)
-            logits.decision = self.decider.record(tape, whole)
+            pooled = representation.pooled_with_round(tape, inputs.round, self.rounds)
+            logits.decision = self.decider.record(tape, pooled)
         if self.linear_message_selector is not None:
-            whole = representation.whole_with_round(tape, inputs.round, None)
-            logits.linear_message = self.linear_message_selector.record(tape, whole)
+            pooled = representation.pooled_with_round(tape, inputs.round, None)
+            logits.linear_message = self.linear_message_selector.record(tape, pooled)
         return logits
 
 
 class ValueHead(AgentValueHead):
-    """Estimates the return from the whole representation.
+    """Estimates the return from the pooled representation.
 
     Parameters
     ----------
@@ -172,9 +172,9 @@ class ValueHead(AgentValueHead):
         torch.nn.init.constant_(self.mlp.layers[-1].bias, mid_point)  # type: ignore[arg-type]
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
-        """Give values f32 [b]."""
-        whole = _with_round(_whole(representation), inputs.round, self.rounds)
-        values: Tensor = self.mlp(whole)
+        """Return values f32 [b]."""
+        pooled = _with_round(_pooled(representation), inputs.round, self.rounds)
+        values: Tensor = self.mlp(pooled)
         return values.squeeze(-1)
 
     @property
@@ -184,14 +184,14 @@ class ValueHead(AgentValueHead):
 
     def record(self, tape: Tape, representation: RecordedRepresentation, inputs: AgentInput) -> Var:
         """Do the same on a tape: [b, 1]."""
-        whole = representation.whole_with_round(tape, inputs.round, self.rounds)
-        return self.mlp.record(tape, whole)
+        pooled = representation.pooled_with_round(tape, inputs.round, self.rounds)
+        return self.mlp.record(tape, pooled)
 
 
 class SoloHead(SoloAgentHead):
     """Predicts the label without any conversation.
 
-    Reads the whole representation and the mean over those of the symbols that exist, so that every
+    Reads the pooled representation and the mean over those of the symbols that exist, so that every
     parameter of the body learns, those included that only a message selector reads.
 
     Parameters
@@ -213,13 +213,13 @@ class SoloHead(SoloAgentHead):
         self.mlp = Mlp(sizes, p.activation_function, init)
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
-        """Give logits f32 [b, 2] of y."""
-        whole, symbols = _whole(representation), _symbols(representation)
+        """Return logits f32 [b, 2] of y."""
+        pooled, symbols = _pooled(representation), _symbols(representation)
         weight = None if representation is None else representation.symbol_weight
         if weight is None:
             mean = symbols.mean(1)
         else:
             weight = weight.unsqueeze(1)  # [b, 1, S]
             mean = torch.bmm(weight, symbols).squeeze(1) / weight.sum(-1)
-        logits: Tensor = self.mlp(torch.cat([whole, mean], dim=-1))
+        logits: Tensor = self.mlp(torch.cat([pooled, mean], dim=-1))
         return logits

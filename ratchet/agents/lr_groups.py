@@ -158,7 +158,7 @@ def parameter_groups(
 def _body_groups(
     agent: Learner, body: AgentPart, prefix: str, role: str, rl_factor: LrFactors | None
 ) -> list[ParameterGroup]:
-    """Give the groups of one body; without ``rl_factor`` only the agent's own factor counts."""
+    """Return the groups of one body; without ``rl_factor`` only the agent's own factor counts."""
     groups = []
     for part, params in body.lr_parts("body").items():
         factor = float(getattr(agent.parameters.agent_lr_factor, role))

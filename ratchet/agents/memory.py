@@ -48,11 +48,11 @@ class FrameMemory:
                 place[turn.rows] = every[: len(turn.rows)]
             body = turn.agent.body
             if body is not None:
-                turn.inputs.digest = body.digest(turn.inputs)
+                turn.inputs.precomputed = body.precompute(turn.inputs)
             self._agents[turn.agent.name] = _Remembered(turn, choice, place)
 
     def take(self, index: Tensor, names: Sequence[str] | None = None) -> list[tuple[Turn, Choice]]:
-        """Give the turns and choices in some of the frames.
+        """Return the turns and choices in some of the frames.
 
         Parameters
         ----------

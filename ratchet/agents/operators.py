@@ -50,7 +50,7 @@ class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
         )
 
     def get_dist(self, tensordict: TensorDictBase) -> Any:  # noqa: ANN401 -- of the agents' kind
-        """Give the distribution over actions in frames [B], with gradients."""
+        """Return the distribution over actions in frames [B], with gradients."""
         return self.combined_agents.get_dist(tensordict)
 
 

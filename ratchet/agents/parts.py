@@ -24,10 +24,10 @@ Prepared = dict[str, Tensor]
 """A scenario's data made ready for the bodies: tensors with the same leading dimension."""
 
 
-class Digest(Protocol):
+class Precomputed(Protocol):
     """What a body makes of its input without weights."""
 
-    def take(self, rows: Tensor, /) -> Digest:
+    def take(self, rows: Tensor, /) -> Precomputed:
         """Take rows [r]."""
 
 
@@ -51,8 +51,8 @@ class AgentInput:
         What no message changes, if the body has given it for these rows before.
     generator
         Where the body's noise comes from; None stands for torch's global generator.
-    digest
-        What the body has made of these rows before, if it has; see :meth:`AgentBody.digest`.
+    precomputed
+        What the body has made of these rows before, if it has; see :meth:`AgentBody.precompute`.
     """
 
     round: Tensor
@@ -62,7 +62,7 @@ class AgentInput:
     linear_history: Tensor | None = None
     invariant: Tensor | None = None
     generator: torch.Generator | None = None
-    digest: Digest | None = None
+    precomputed: Precomputed | None = None
 
     def take(self, rows: Tensor) -> AgentInput:
         """Take rows [r]."""
@@ -78,7 +78,7 @@ class AgentInput:
             linear_history=of(self.linear_history),
             invariant=of(self.invariant),
             generator=self.generator,
-            digest=None if self.digest is None else self.digest.take(rows),
+            precomputed=None if self.precomputed is None else self.precomputed.take(rows),
         )
 
 
@@ -88,7 +88,7 @@ class Representation:
 
     Attributes
     ----------
-    whole
+    pooled
         Of the datapoint and conversation as a whole, f32 [b, d]; None if no head reads it.
     symbols
         Of each symbol that can be said, f32 [b, S, d]; None if no head reads it.
@@ -96,7 +96,7 @@ class Representation:
         1 for symbols that exist, 0 for the others, f32 [b, S]; None where all exist.
     """
 
-    whole: Tensor | None
+    pooled: Tensor | None
     symbols: Tensor | None
     symbol_weight: Tensor | None = None
 
@@ -145,7 +145,7 @@ class AgentBody(AgentPart, ABC):
         """
         return None
 
-    def digest(self, inputs: AgentInput) -> Digest | None:
+    def precompute(self, inputs: AgentInput) -> Precomputed | None:
         """Compute what does not depend on weights, for rows that are represented several times.
 
         None where nothing is worth keeping.
@@ -158,7 +158,7 @@ class AgentPolicyHead(AgentPart, ABC):
 
     @abstractmethod
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
-        """Give logits for b rows; ``representation`` is None for agents without a body."""
+        """Return logits for b rows; ``representation`` is None for agents without a body."""
 
 
 class AgentValueHead(AgentPart, ABC):
@@ -166,7 +166,7 @@ class AgentValueHead(AgentPart, ABC):
 
     @abstractmethod
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
-        """Give values f32 [b]."""
+        """Return values f32 [b]."""
 
 
 class SoloAgentHead(AgentPart, ABC):
@@ -174,7 +174,7 @@ class SoloAgentHead(AgentPart, ABC):
 
     @abstractmethod
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
-        """Give logits f32 [b, 2] of y."""
+        """Return logits f32 [b, 2] of y."""
 
 
 class Perception(ABC):
@@ -205,7 +205,7 @@ class Perception(ABC):
 
     @abstractmethod
     def num_symbols(self, data: Prepared) -> int:
-        """Give S, the size of the message space."""
+        """Return S, the size of the message space."""
 
 
 @dataclass

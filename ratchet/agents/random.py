@@ -31,7 +31,7 @@ class RandomPolicyHead(AgentPolicyHead):
         self.d_linear = d_linear
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
-        """Give zeros."""
+        """Return zeros."""
         rows, device = inputs.round.shape[0], inputs.round.device
         return PolicyLogits(
             message=torch.zeros(inputs.message.shape, device=device),
@@ -56,5 +56,5 @@ class ConstantValueHead(AgentValueHead):
         self.value = value
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> Tensor:
-        """Give the constant for b rows."""
+        """Return the constant for b rows."""
         return torch.full((inputs.round.shape[0],), self.value, device=inputs.round.device)

@@ -74,7 +74,7 @@ def rate(turn: Turn, choice: Choice) -> Tensor:
 
 
 def policy_head_of(turn: Turn) -> AgentPolicyHead:
-    """Give the head that speaks for an agent.
+    """Return the head that speaks for an agent.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def _record_value(tape: Tape, turn: Turn, seen: RecordedRepresentation, inputs: 
 
 def _for_another_body(inputs: AgentInput) -> AgentInput:
     """Leave out what the policy's body has made."""
-    return replace(inputs, invariant=None, digest=None)
+    return replace(inputs, invariant=None, precomputed=None)
 
 
 def _pack_recorded(

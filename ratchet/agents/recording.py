@@ -24,20 +24,20 @@ from ratchet.agents.tape import Tape, Var, run_recorded
 class RecordedRepresentation:
     """A :class:`Representation` on a tape."""
 
-    whole: Var | None
+    pooled: Var | None
     symbols: Var | None
     symbol_weight: Tensor | None = None
     _with_round: dict[int, Var] = field(default_factory=dict)
 
-    def whole_with_round(self, tape: Tape, rounds: Tensor, max_rounds: int | None) -> Var:
+    def pooled_with_round(self, tape: Tape, rounds: Tensor, max_rounds: int | None) -> Var:
         """Append the one-hot round to the whole, once for all heads; not if there are none."""
-        assert self.whole is not None
+        assert self.pooled is not None
         if max_rounds is None:
-            return self.whole
+            return self.pooled
         if max_rounds not in self._with_round:
             steps = torch.arange(max_rounds, device=rounds.device)
             one_hot = (rounds.unsqueeze(-1) == steps).to(torch.float32)
-            self._with_round[max_rounds] = concatenate(tape, [self.whole, one_hot], dim=1)
+            self._with_round[max_rounds] = concatenate(tape, [self.pooled, one_hot], dim=1)
         return self._with_round[max_rounds]
 
 
@@ -108,16 +108,16 @@ def represent(body: RecordableBody, inputs: AgentInput) -> Representation:
     def record(tape: Tape) -> list[Var]:
         made = body.record(tape, inputs)
         recorded.append(made)
-        return [var for var in (made.whole, made.symbols) if var is not None]
+        return [var for var in (made.pooled, made.symbols) if var is not None]
 
     def plain() -> list[Tensor]:
         made = body.plain(inputs)
-        return [tensor for tensor in (made.whole, made.symbols) if tensor is not None]
+        return [tensor for tensor in (made.pooled, made.symbols) if tensor is not None]
 
     found = iter(run_recorded(record, plain))
     (made,) = recorded
     return Representation(
-        whole=None if made.whole is None else next(found),
+        pooled=None if made.pooled is None else next(found),
         symbols=None if made.symbols is None else next(found),
         symbol_weight=made.symbol_weight,
     )

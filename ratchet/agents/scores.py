@@ -50,7 +50,7 @@ def log_prob_and_entropy(
 
 
 def _plain(logits: Tensor, allowed: Tensor, weights: Tensor, actions: Tensor) -> Tensor:
-    """Give both, [2, b], with ordinary operations."""
+    """Return both, [2, b], with ordinary operations."""
     log_probs = masked_log_probs(logits, allowed)
     chosen = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)

@@ -36,7 +36,7 @@ class Var:
         self.grad = grad if self.grad is None else self.grad + grad
 
     def pop_grad(self) -> Tensor | None:
-        """Give the gradient and forget it."""
+        """Return the gradient and forget it."""
         grad, self.grad = self.grad, None
         return grad
 
@@ -61,7 +61,7 @@ class Tape:
         return [tensor for tensor, _ in self._leaves.values()]
 
     def leaf(self, tensor: Tensor) -> Var:
-        """Give the variable of a parameter (or another input that gradients are wanted of)."""
+        """Return the variable of a parameter (or another input that gradients are wanted of)."""
         known = self._leaves.get(id(tensor))
         if known is None:
             var = Var(tensor, needs_grad=tensor.requires_grad)

@@ -26,7 +26,7 @@ class DataSource(Protocol):
     """Whatever gives scenario data by datapoint id; environments do."""
 
     def gather_data(self, datapoint_id: Tensor, /) -> TensorDictBase:
-        """Give the scenario's data, batch size of ``datapoint_id``."""
+        """Return the scenario's data, batch size of ``datapoint_id``."""
 
 
 @dataclass
@@ -177,7 +177,7 @@ class TurnGatherer:
         return self.perception.prepare(self.source.gather_data(ids))
 
     def _prepare(self, td: TensorDictBase, cache: RolloutCache | None) -> Prepared:
-        """Give the data of all frames, as prepared for the bodies."""
+        """Return the data of all frames, as prepared for the bodies."""
         ids = td.get("datapoint_id")
         if cache is None:
             return self._gather_data(ids)
@@ -199,7 +199,7 @@ def _invariant(
     rows: Tensor | None,
     compute: Callable[[Prepared], Tensor | None],
 ) -> Tensor | None:
-    """Give rows of what no message changes, computing only those whose datapoint is new."""
+    """Return rows of what no message changes, computing only those whose datapoint is new."""
 
     def fresh(which: Tensor | None) -> Tensor | None:
         return compute({key: take(value, which) for key, value in cache.data.items()})

@@ -51,10 +51,10 @@ class Analyser(ABC):
 
     @abstractmethod
     def variables(self, message: SpokenMessage) -> Mapping[str, str]:
-        """Give the values of the template's variables."""
+        """Return the values of the template's variables."""
 
     def prompt(self, message: SpokenMessage) -> tuple[ChatMessage, ...]:
-        """Give the chat that asks for a verdict.
+        """Return the chat that asks for a verdict.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class Analyser(ABC):
         return Verdict(known.get(_plain(said[-1])) if said else None, answer)
 
     def reminder(self) -> ChatMessage:
-        """Give the message that follows an answer without a verdict."""
+        """Return the message that follows an answer without a verdict."""
         return ChatMessage(
             "user", f"Answer with one line only: Verdict: {' or Verdict: '.join(self.labels)}"
         )

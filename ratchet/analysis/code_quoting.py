@@ -29,7 +29,7 @@ class CodeQuotingAnalyser(Analyser):
         return "prover" in message.said.agent and bool(message.said.text.strip())
 
     def variables(self, message: SpokenMessage) -> Mapping[str, str]:
-        """Give the code and the message."""
+        """Return the code and the message."""
         return {
             "question": message.question,
             "solution": message.solution,

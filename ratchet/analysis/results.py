@@ -56,7 +56,7 @@ class JudgedMessage:
 
 
 def results_file(run_folder: Path, analyser: str, transcripts: str) -> Path:
-    """Give the file with an analyser's verdicts on the transcripts ``"ARM/NAME"``."""
+    """Return the file with an analyser's verdicts on the transcripts ``"ARM/NAME"``."""
     return run_folder / FOLDER / analyser / f"{transcripts}.jsonl"
 
 

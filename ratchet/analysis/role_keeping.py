@@ -40,7 +40,7 @@ class RoleKeepingAnalyser(Analyser):
         return bool(message.said.text.strip())
 
     def variables(self, message: SpokenMessage) -> Mapping[str, str]:
-        """Give the role, what was said before, and the message."""
+        """Return the role, what was said before, and the message."""
         return {
             "question": message.question,
             "solution": message.solution,

@@ -122,7 +122,7 @@ _CLIENTS_LOCK = threading.Lock()
 def shared_chat_client(
     endpoint: Endpoint, requests_per_minute: int | None = None, tokens_per_minute: int | None = None
 ) -> ChatClient:
-    """Give this process's one client of an endpoint, so that all its users share the limits."""
+    """Return this process's one client of an endpoint, so that all its users share the limits."""
     key = (endpoint, requests_per_minute, tokens_per_minute)
     with _CLIENTS_LOCK:
         if key not in _CLIENTS:

@@ -65,7 +65,7 @@ class _Clients:
     turns: _Turns
 
     def chat_url_of(self, model: str) -> str:
-        """Give where completions are asked for; ``{model}`` stands in the URL of Azure's API."""
+        """Return where completions are asked for; ``{model}`` stands in the URL of Azure's API."""
         if "{model}" not in self.chat_url:
             return self.chat_url
         return self.chat_url.replace("{model}", quote(model, safe=""))
@@ -106,7 +106,7 @@ class Connection:
         self._lock = threading.Lock()
 
     async def client(self) -> AsyncOpenAI:
-        """Give this event loop's client.
+        """Return this event loop's client.
 
         Raises
         ------
@@ -267,7 +267,7 @@ def _proxy(url: str) -> str | None:
 
 
 def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
-    """Give the SDK's headers but for those on the machine: each costs time in every call."""
+    """Return the SDK's headers but for those on the machine: each costs time in every call."""
     return {
         name: text
         for name, text in sdk.default_headers.items()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from ratchet.errors import MissingKeyError, ParameterError
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.parameters import TextAgentParameters
+    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
 
 EMBEDDED = "embedded"
 EMBEDDED_URL_VARIABLE = "RATCHET_LLM_URL"
@@ -59,7 +59,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, parameters: TextAgentParameters, timeout_seconds: float = 600.0) -> Endpoint:
-        """Give the endpoint of an agent."""
+        """Return the endpoint of an agent."""
         return cls(
             parameters.base_url, parameters.api_key_name, parameters.api_version, timeout_seconds
         )
@@ -88,7 +88,7 @@ class Endpoint:
         return f"Endpoint({self.label!r}, api_key_name={self.api_key_name!r})"
 
     def url(self) -> str | None:
-        """Give the URL to speak to now; None for OpenAI's own.
+        """Return the URL to speak to now; None for OpenAI's own.
 
         Raises
         ------

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ratchet.agents.text.parameters import TextAgentParameters
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import AUTO_EPOCHS
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -129,7 +129,7 @@ class _Game:
         ]
 
     def calls(self, branches: int) -> Iterator[tuple[str, int, int]]:
-        """Give (agent, calls, prompt tokens of each) round by round.
+        """Return (agent, calls, prompt tokens of each) round by round.
 
         Parameters
         ----------
@@ -162,7 +162,7 @@ class _Table:
         self._is_tree = hyper_params.trainer_name == "pure_text_malt"
 
     def stages(self, num_train: int, num_test: int) -> Iterator[StageEstimate]:
-        """Give all stages in order."""
+        """Return all stages in order."""
         rl, text_rl = self._hyper_params.rl, self._hyper_params.text_rl
         per_iteration = rl.rollouts_per_iteration or num_train
         tested = num_test if text_rl.test_on_whole_dataset else min(per_iteration, num_test)

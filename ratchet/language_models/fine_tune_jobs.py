@@ -52,7 +52,7 @@ class FineTuneIntent:
         return f"ratchet-{self.file_sha256}-{self.digest[:16]}.jsonl"
 
     def metadata(self, attempt: int) -> dict[str, str]:
-        """Give what is sent with a job, so that it is found again.
+        """Return what is sent with a job, so that it is found again.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class FineTuneIntent:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the intent as plain data."""
+        """Return the intent as plain data."""
         return {
             "model": self.model,
             "method": self.method,

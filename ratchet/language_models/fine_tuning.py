@@ -73,7 +73,7 @@ class FineTuneClient:
         return f"FineTuneClient({self.endpoint!r})"
 
     async def ensure_job(self, intent: FineTuneIntent, file_bytes: bytes) -> FineTuneJob:
-        """Give the intent's job, made if there is none that hasn't failed.
+        """Return the intent's job, made if there is none that hasn't failed.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class FineTuneClient:
         return dict(zip(ids, await asyncio.gather(*map(one, ids)), strict=True))
 
     async def _ensure_file(self, intent: FineTuneIntent, content: bytes) -> list[str]:
-        """Give the ids of the uploaded files that are the intent's; upload it if there is none."""
+        """List ids of the uploaded files that are the intent's; upload it if there is none."""
 
         async def find_or_upload(client: AsyncOpenAI) -> list[str]:
             known = [
@@ -156,7 +156,7 @@ class FineTuneClient:
         return await self._call(find_or_upload, f"training file {intent.file_name}")
 
     async def _find(self, intent: FineTuneIntent, files: list[str]) -> FineTuneJob | None:
-        """Give the intent's job: one that isn't lost if there is, else the last lost one."""
+        """Return the intent's job: one that isn't lost if there is, else the last lost one."""
 
         async def look(client: AsyncOpenAI) -> list[_Found]:
             jobs = await _filtered_jobs(client, intent)
@@ -256,7 +256,7 @@ async def _filtered_jobs(client: AsyncOpenAI, intent: FineTuneIntent) -> list[Fi
 
 
 async def _each(pages: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- the SDK's paginator
-    """Give each item once; stop where a service repeats itself instead of going on."""
+    """Return each item once; stop where a service repeats itself instead of going on."""
     seen: set[str] = set()
     async for item in pages:
         if item.id in seen:

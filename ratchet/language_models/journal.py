@@ -51,7 +51,7 @@ class CallJournal:
     async def call(
         self, call_id: str, request: ChatRequest, make: Callable[[], Awaitable[Completion]]
     ) -> Completion:
-        """Give the recorded completion of a call, or make the call and record it.
+        """Return the recorded completion of a call, or make the call and record it.
 
         Parameters
         ----------

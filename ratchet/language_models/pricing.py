@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
-from ratchet.parameters.files import read_mapping
+from ratchet.experiment_files.yaml_files import read_mapping
 
 PRICES_VARIABLE = "RATCHET_PRICES"
 
@@ -30,11 +30,11 @@ class ModelPrice:
     training: float = 0.0
 
     def of_call(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Give the price of calls."""
+        """Return the price of calls."""
         return (self.input * prompt_tokens + self.output * completion_tokens) / _MILLION
 
     def of_training(self, tokens: int) -> float:
-        """Give the price of training on so many tokens (examples times epochs)."""
+        """Return the price of training on so many tokens (examples times epochs)."""
         return self.training * tokens / _MILLION
 
 
@@ -81,7 +81,7 @@ class PriceTable:
         return table
 
     def find(self, model: str, *, embedded: bool = False) -> ModelPrice | None:
-        """Give a model's price, None if the table has none.
+        """Return a model's price, None if the table has none.
 
         Parameters
         ----------

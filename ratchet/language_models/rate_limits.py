@@ -69,7 +69,7 @@ class SlidingWindow:
                 grant.amount = amount
 
     def seconds_until(self, grant: Grant) -> float:
-        """Give the time to wait for a grant."""
+        """Return the time to wait for a grant."""
         return max(0.0, grant.at - self._clock())
 
 

@@ -46,7 +46,7 @@ class RetryPolicy:
     max_retry_after_seconds: float = 600.0
 
     def delay(self, attempt: int, retry_after: float | None, jitter: float) -> float:
-        """Give the wait in seconds after a failed attempt.
+        """Return the wait in seconds after a failed attempt.
 
         Parameters
         ----------

@@ -27,7 +27,7 @@ class ChatMessage:
     name: str | None = None
 
     def to_dict(self) -> dict[str, str]:
-        """Give the message as services take it; no ``name`` where there is none."""
+        """Return the message as services take it; no ``name`` where there is none."""
         message: dict[str, str] = {"role": self.role, "content": self.content}
         if self.name is not None:
             message["name"] = self.name
@@ -55,7 +55,7 @@ class ChatRequest:
     stop: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the request as plain data, without what is left to the service."""
+        """Return the request as plain data, without what is left to the service."""
         data: dict[str, Any] = {
             "model": self.model,
             "messages": [message.to_dict() for message in self.messages],
@@ -84,7 +84,7 @@ class ChatRequest:
         return prompt, self.max_tokens or 0
 
     def digest(self) -> str:
-        """Give the SHA-256 of the request's canonical JSON, 64 hexadecimal digits."""
+        """Return the SHA-256 of the request's canonical JSON, 64 hexadecimal digits."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -104,7 +104,7 @@ class Completion:
     model: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the completion as plain data."""
+        """Return the completion as plain data."""
         return {
             "text": self.text,
             "finish_reason": self.finish_reason,

@@ -134,7 +134,7 @@ class UsageMeter:
             self.add(row)
 
     def rows(self) -> list[UsageRow]:
-        """Give all rows, sorted by stage, agent and model."""
+        """Return all rows, sorted by stage, agent and model."""
         return [row for _, row in sorted(self._rows.items())]
 
     @property
@@ -156,7 +156,7 @@ class UsageMeter:
         return sorted({row.model for row in self._rows.values() if row.cost is None})
 
     def to_table(self) -> list[dict[str, Any]]:
-        """Give the rows as plain data."""
+        """Return the rows as plain data."""
         return [asdict(row) for row in self.rows()]
 
     @classmethod

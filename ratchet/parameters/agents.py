@@ -141,5 +141,5 @@ class AgentsParameters(Mapping[str, AgentParameters]):
         return tuple(self._named)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all values as plain data, ``_default`` first."""
+        """Return all values as plain data, ``_default`` first."""
         return {name: self[name].to_dict() for name in self}

@@ -20,7 +20,7 @@ class SubParameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all values as plain JSON-compatible data."""
+        """Return all values as plain JSON-compatible data."""
         return self.model_dump(mode="json")
 
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from pydantic_core import PydanticCustomError
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.experiment_files.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
+from ratchet.experiment_files.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
-from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.messages import describe_validation_error
-from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.trainers import TrainerReference
 
 
@@ -101,7 +101,7 @@ class HyperParameters(BaseModel):
         return gather_groups(data, (*cls.known_keys(), *others))
 
     def to_dict(self) -> dict[str, Any]:
-        """Give all values as plain data; :meth:`from_dict` is its exact inverse."""
+        """Return all values as plain data; :meth:`from_dict` is its exact inverse."""
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         if isinstance(self.trainer, TrainerReference):
             result["trainer"] = self.trainer.to_dict()
@@ -111,7 +111,7 @@ class HyperParameters(BaseModel):
         return result
 
     def to_saved_dict(self) -> dict[str, Any]:
-        """Give what is saved: all values, and the version of their names."""
+        """Return what is saved: all values, and the version of their names."""
         return {VERSION_KEY: PARAMETERS_VERSION, **self.to_dict()}
 
     @classmethod

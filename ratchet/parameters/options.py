@@ -43,7 +43,7 @@ class MessageRegressionParameters(SubParameters):
     learning_rate: PositiveFloat = 1e-3
 
     def choose_agents(self, agent_names: Sequence[str]) -> tuple[str, ...]:
-        """Give the agents whose messages are regressed on.
+        """Return the agents whose messages are regressed on.
 
         Raises
         ------

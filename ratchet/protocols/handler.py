@@ -33,7 +33,7 @@ class KeyPathMapping(Protocol):
     """Anything indexed by key paths: a TensorDict, or a nested dictionary of NumPy arrays."""
 
     def __getitem__(self, key: Any, /) -> Any:  # noqa: ANN401 -- a name or a tuple of names
-        """Give the array or tensor at a key path."""
+        """Return the array or tensor at a key path."""
 
 
 class ProtocolStep(NamedTuple):
@@ -178,7 +178,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return len(self.message_channel_names)
 
     def agent_index(self, name: str) -> int:
-        """Give an agent's place in agent dimensions.
+        """Return an agent's place in agent dimensions.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return _index(name, self.agent_names, f"agent of {type(self).__name__}")
 
     def channel_index(self, name: str) -> int:
-        """Give a channel's place in channel dimensions.
+        """Return a channel's place in channel dimensions.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         """
 
     def reward_mid_point_estimate(self, agent_name: str) -> float:
-        """Give a reward between what counts as bad and what counts as good for an agent.
+        """Return a reward between what counts as bad and what counts as good for an agent.
 
         Raises
         ------
@@ -322,7 +322,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
             )
 
     def on_device(self, name: str, device: torch.device) -> Tensor:
-        """Give the tensor attribute ``name`` on a device, copied there once."""
+        """Return the tensor attribute ``name`` on a device, copied there once."""
         if (name, device) not in self._copies:
             self._copies[name, device] = getattr(self, name).to(device)
         return self._copies[name, device]

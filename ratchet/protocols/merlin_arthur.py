@@ -33,7 +33,7 @@ class MerlinArthurProtocolHandler(SingleVerifierProtocolHandler):
         return table[seeds % 2, rounds.clamp(max=self.max_message_rounds)]
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Give the provers names the verifier never sees: it can't know which of them spoke."""
+        """Return the provers names the verifier never sees: it can't know which of them spoke."""
         if agent_name == "verifier":
             return TextAgentSpec("Verifier")
         human_name = {"prover0": "Expert_1", "prover1": "Expert_2"}[agent_name]

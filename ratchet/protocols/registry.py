@@ -186,7 +186,7 @@ def _installed() -> dict[str, EntryPoint]:
 
 
 def _origin(handler_class: type) -> tuple[str, str]:
-    """Give file and name: a plug-in's file may be run as a script, imported and loaded by path."""
+    """Return file and name: a plug-in may be run as a script, imported and loaded by path."""
     module = sys.modules.get(handler_class.__module__)
     file = getattr(module, "__file__", None)
     place = str(Path(file).resolve()) if file else handler_class.__module__

@@ -38,7 +38,7 @@ class TwoProverProtocolHandler(LongProtocolHandler):
         return may_write and agent_name in turns[round % len(turns)]
 
     def _turns(self) -> list[tuple[str, ...]]:
-        """Give the agents of each round of a period."""
+        """Return the agents of each round of a period."""
         provers: list[tuple[str, ...]]
         if not self.parameters.sequential:
             provers = [("prover0", "prover1")]

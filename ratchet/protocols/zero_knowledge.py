@@ -213,7 +213,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return self.parameters.simulator_reward_coefficient * likeness
 
     def reward_mid_point_estimate(self, agent_name: str) -> float:
-        """Give the base's for its agents; 0, midway between likeness and its opposite, else."""
+        """Return the base's for its agents; 0, midway between likeness and its opposite, else."""
         self.agent_index(agent_name)
         if agent_name in (ADVERSARIAL, SIMULATOR):
             return 0.0
@@ -269,7 +269,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
 
 
 def _cosine(first: Tensor, second: Tensor) -> Tensor:
-    """Give the cosine over the last dimension, 0 with a zero vector: [*B, N] → [*B]."""
+    """Return the cosine over the last dimension, 0 with a zero vector: [*B, N] → [*B]."""
     return (_unit(first) * _unit(second)).sum(-1)
 
 

@@ -52,7 +52,7 @@ def are_repetitions(arms: Sequence[Arm]) -> bool:
 def _before_training(
     transcripts: Sequence[PackedTranscripts], arms: Sequence[str]
 ) -> list[Estimate]:
-    """Give what the arms' first models reached in tests, where they were tested, in order."""
+    """Return what the arms' first models reached in tests, where they were tested, in order."""
     found = {
         one.label: one.accuracy
         for one in transcripts

@@ -35,7 +35,7 @@ def figures_json(figures: Sequence[Figure]) -> str:
 
 @functools.cache
 def plotly_js() -> str:
-    """Give the source of plotly.js."""
+    """Return the source of plotly.js."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())

@@ -42,7 +42,7 @@ class Figure:
     layout: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what the page's script reads."""
+        """Return what the page's script reads."""
         return {"id": self.identifier, "data": self.data, "layout": self.layout}
 
 
@@ -142,7 +142,7 @@ def family_of(name: str) -> str:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Give the centred moving mean; at the ends over what there is, NaN left out."""
+    """Return the centred moving mean; at the ends over what there is, NaN left out."""
     half = window // 2
     result = []
     for place in range(len(values)):

@@ -46,7 +46,7 @@ class ReturnDifference:
 
 
 def return_rows(arms: Sequence[Arm]) -> list[ReturnRow]:
-    """Give a row for every agent of every table without decisions, tests first."""
+    """Return a row for every agent of every table without decisions, tests first."""
     rows = [
         _row(arm.label, agent, name, table, color)
         for color, arm in enumerate(arms)

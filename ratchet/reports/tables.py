@@ -13,7 +13,7 @@ from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference
 from ratchet.statistics.returns import has_decisions
-from ratchet.tracking.mlflow_content import flatten
+from ratchet.tracking.mlflow.content import flatten
 from ratchet.tracking.result_table import ResultTable
 
 NO_DECISION = 2
@@ -114,7 +114,7 @@ def contestants(arms: Sequence[Arm]) -> list[Contestant]:
 
 
 def accuracy_rows(arms: Sequence[Arm]) -> list[AccuracyRow]:
-    """Give a row for every table of results: tests first, then agents alone."""
+    """Return a row for every table of results: tests first, then agents alone."""
     rows = [
         _accuracy_row(contestant, name, color)
         for color, contestant in enumerate(contestants(arms))
@@ -142,7 +142,7 @@ def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
 
 
 def wl_rows(arms: Sequence[Arm]) -> list[WlRow]:
-    """Give the accuracy by WL score on every test set that knows it, a cell a contestant."""
+    """Return the accuracy by WL score on every test set that knows it, a cell a contestant."""
     by_dataset: dict[str, dict[int, dict[int, Estimate]]] = defaultdict(lambda: defaultdict(dict))
     everybody = contestants(arms)
     for place, contestant in enumerate(everybody):
@@ -188,7 +188,7 @@ def stage_summaries(arms: Sequence[Arm]) -> list[StageSummary]:
 
 
 def parameter_rows(arms: Sequence[Arm]) -> list[ParameterRow]:
-    """Give every hyper-parameter with its default, those that differ from it first."""
+    """Return every hyper-parameter with its default, those that differ from it first."""
     flats = [flatten(arm.hyper_params) for arm in arms]
     defaults = _defaults(arms)
     rows = []
@@ -202,7 +202,7 @@ def parameter_rows(arms: Sequence[Arm]) -> list[ParameterRow]:
 
 
 def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
-    """Give the metrics of the test stages: name, and the last value in each arm."""
+    """Return the metrics of the test stages: name, and the last value in each arm."""
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for place, arm in enumerate(arms):
         for point in arm.points:
@@ -216,7 +216,7 @@ def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
 
 
 def num_iterations(arm: Arm) -> int:
-    """Give the number of the arm's last iteration that has left anything."""
+    """Return the number of the arm's last iteration that has left anything."""
     return max((record.iteration for record in arm.stages), default=0)
 
 
@@ -271,7 +271,7 @@ def _who(table_name: str) -> str:
 
 
 def _beyond_wl(arms: Sequence[Arm]) -> int | None:
-    """Give the score of pairs that no WL round told apart: one more than there were rounds."""
+    """Return the score of pairs that no WL round told apart: one more than there were rounds."""
     for arm in arms:
         section = arm.hyper_params.get("graph_isomorphism")
         if isinstance(section, Mapping) and "max_wl_rounds" in section:
@@ -280,7 +280,7 @@ def _beyond_wl(arms: Sequence[Arm]) -> int | None:
 
 
 def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:
-    """Give the defaults of all hyper-parameters; none if the arms' scenario is not known here."""
+    """Return the defaults of all hyper-parameters; none if the arms' scenario is not known here."""
     from ratchet.parameters.hyper_parameters import HyperParameters
 
     for arm in arms:

@@ -124,7 +124,7 @@ def _arms(folder: RunFolder) -> list[str]:
 
 
 def _ends(files: Sequence[tuple[RunFolder, str, Path]]) -> set[int]:
-    """Give the indices of each arm's first and last file."""
+    """Return the indices of each arm's first and last file."""
     first: dict[tuple[str, str], int] = {}
     last: dict[tuple[str, str], int] = {}
     for index, (folder, arm, _) in enumerate(files):

@@ -88,7 +88,7 @@ def same_array(first: Array, second: Array) -> bool:
 
 
 def dtype_name(dtype: object) -> str:
-    """Give the short name of a type: ``str``, ``int64``, ``float32``, ``bool``."""
+    """Return the short name of a type: ``str``, ``int64``, ``float32``, ``bool``."""
     return "str" if dtype == STRING else str(dtype)
 
 

@@ -51,7 +51,7 @@ class NestedArrayDictDataset(StoredDataset):
         return len(self.data)
 
     def __getitem__(self, key: str | tuple[str, ...]) -> Array:
-        """Give one field, [N, ...]."""
+        """Return one field, [N, ...]."""
         return self.data.array(key)
 
     @property
@@ -60,11 +60,11 @@ class NestedArrayDictDataset(StoredDataset):
         return sorted(dotted(path) for path, _ in self.data.leaves())
 
     def gather(self, ids: npt.ArrayLike) -> NestedArrayDict:
-        """Give the datapoints of these indices int64 [*B], as a batch [*B]."""
+        """Return the datapoints of these indices int64 [*B], as a batch [*B]."""
         return self.data[np.asarray(ids, dtype=np.int64)]
 
     def take(self, size: int | None) -> NestedArrayDictDataset:
-        """Give the first ``size`` datapoints; all of them for None or when there are fewer."""
+        """Return the first ``size`` datapoints; all of them for None or when there are fewer."""
         if size is None or size >= len(self):
             return self
         return NestedArrayDictDataset(self.data[:size])

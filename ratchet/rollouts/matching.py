@@ -15,7 +15,7 @@ Leaves: TypeAlias = Mapping[tuple[str, ...], Array]
 
 
 def shape_like(like: Shape, shape: Shape, free_dim: int | None) -> Shape:
-    """Give the shape ``like``, with the size that ``shape`` has in one free dimension."""
+    """Return the shape ``like``, with the size that ``shape`` has in one free dimension."""
     if free_dim is None or free_dim >= min(len(like), len(shape)):
         return like
     return (*like[:free_dim], shape[free_dim], *like[free_dim + 1 :])

@@ -92,7 +92,7 @@ class NestedArrayDict:
         return len(self._batch_size)
 
     def __len__(self) -> int:
-        """Give the size of the first batch dimension."""
+        """Return the size of the first batch dimension."""
         if not self._batch_size:
             raise TypeError("a NestedArrayDict without batch dimensions has no length.")
         return self._batch_size[0]
@@ -116,7 +116,7 @@ class NestedArrayDict:
     @overload
     def __getitem__(self, key: object) -> NestedArrayDict: ...
     def __getitem__(self, key: object) -> Any:
-        """Give the array or nested part at a key path, or the same arrays at a batch index.
+        """Return the array or nested part at a key path, or the same arrays at a batch index.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class NestedArrayDict:
         del self._find(path[:-1])._data[path[-1]]
 
     def array(self, key: str | tuple[str, ...]) -> Array:
-        """Give the array at a key path.
+        """Return the array at a key path.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class NestedArrayDict:
         return array
 
     def nested(self, key: str | tuple[str, ...]) -> NestedArrayDict:
-        """Give the nested part at a key path.
+        """Return the nested part at a key path.
 
         Raises
         ------
@@ -238,7 +238,7 @@ class NestedArrayDict:
         return self
 
     def select(self, *keys: str | tuple[str, ...]) -> NestedArrayDict:
-        """Give a new one with these key paths only; arrays are shared."""
+        """Return a new one with these key paths only; arrays are shared."""
         made = NestedArrayDict({}, self._batch_size)
         for key in keys:
             made[key] = self[key]

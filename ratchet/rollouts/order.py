@@ -47,7 +47,7 @@ class DataOrder:
         self.shuffle = shuffle
 
     def take(self, start: int, count: int) -> Ids:
-        """Give the datapoints at positions ``start`` to ``start + count``, int64 [count].
+        """Return the datapoints at positions ``start`` to ``start + count``, int64 [count].
 
         Raises
         ------

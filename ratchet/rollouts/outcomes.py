@@ -30,7 +30,7 @@ def episode_lengths(rollouts: NestedArrayDict) -> Ints:
 
 
 def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
-    """Give an agent's last decision that is one, int64 [N]; 2 where it made none."""
+    """Return an agent's last decision that is one, int64 [N]; 2 where it made none."""
     decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
     num_rollouts, num_steps = decisions.shape
     final = np.full(num_rollouts, NO_DECISION, dtype=np.int64)
@@ -47,7 +47,7 @@ def were_correct(rollouts: NestedArrayDict, agent_index: int) -> Bools:
 
 
 def datapoint_accuracies(rollouts: NestedArrayDict, agent_index: int) -> tuple[Ints, Floats]:
-    """Give the datapoints played, ascending int64 [D], and an agent's accuracy on each [D]."""
+    """Return the datapoints played, ascending int64 [D], and an agent's accuracy on each [D]."""
     correct = were_correct(rollouts, agent_index)
     ids, place = np.unique(rollouts.array("datapoint_id"), return_inverse=True)
     right = np.bincount(place, weights=correct, minlength=len(ids))

@@ -107,7 +107,7 @@ def _decision_statistics(rollouts: NestedArrayDict, verifier: int) -> dict[str, 
 
 
 def _mean(values: npt.NDArray[np.generic]) -> float:
-    """Give the mean in float64, NaN of nothing, without NumPy's warning."""
+    """Return the mean in float64, NaN of nothing, without NumPy's warning."""
     return float(values.astype(np.float64).mean()) if values.size else np.nan
 
 

@@ -134,7 +134,7 @@ class CompositeSpec:
         self._specs: dict[tuple[str, ...], ArraySpec] = dict(_flat(specs, ()))
 
     def __getitem__(self, key: str | tuple[str, ...]) -> ArraySpec:
-        """Give the spec at a key path.
+        """Return the spec at a key path.
 
         Raises
         ------

@@ -49,7 +49,7 @@ class TensorDictDataset(StoredDataset):
         return len(self.td)
 
     def __getitem__(self, key: str) -> Tensor:
-        """Give one field, [N, ...]."""
+        """Return one field, [N, ...]."""
         value: Tensor = self.td[key]
         return value
 
@@ -59,11 +59,11 @@ class TensorDictDataset(StoredDataset):
         return list(self._flat())
 
     def gather(self, ids: Tensor) -> TensorDictBase:
-        """Give the datapoints of these indices int64 [*B], as a batch [*B]."""
+        """Return the datapoints of these indices int64 [*B], as a batch [*B]."""
         return self.td[ids]
 
     def take(self, size: int | None) -> TensorDictDataset:
-        """Give the first ``size`` datapoints; all of them for None or when there are fewer."""
+        """Return the first ``size`` datapoints; all of them for None or when there are fewer."""
         return self if size is None or size >= len(self) else TensorDictDataset(self.td[:size])
 
     def to(self, device: str | torch.device, *, pin_memory: bool = False) -> TensorDictDataset:
@@ -141,7 +141,7 @@ class DataCursor:
         self._order = self._permutation()
 
     def take(self, count: int) -> Tensor:
-        """Give the next datapoint indices, int64 [count], going on into further epochs."""
+        """Return the next datapoint indices, int64 [count], going on into further epochs."""
         parts = [torch.empty(0, dtype=torch.int64)]
         while count > 0:
             part = self._order[self.position : self.position + count]
@@ -154,7 +154,7 @@ class DataCursor:
         return torch.cat(parts)
 
     def state_dict(self) -> dict[str, int]:
-        """Give the state: epoch and position."""
+        """Return the state: epoch and position."""
         return {"epoch": self.epoch, "position": self.position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ class Environment(TensorEnvironment):
         return self.hyper_params.d_linear_message_space
 
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
-        """Give what agents see of datapoints int64 [*B], as a batch [*B]. Labels are left out."""
+        """Return what agents see of datapoints int64 [*B], as a batch [*B]. Labels are left out."""
         return self._visible_data[datapoint_id]
 
     def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:

@@ -53,7 +53,7 @@ class Scenario(ABC):
         """Make the datasets: ``train``, ``test`` and extra test sets by name."""
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the functions and classes whose code decides the datasets.
+        """Return the functions and classes whose code decides the datasets.
 
         All of the scenario by default; narrower, so that datasets outlive an edit of the agents.
         """
@@ -62,14 +62,14 @@ class Scenario(ABC):
     def file_digests(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> Mapping[str, str]:
-        """Give the digests of files that are no code and decide what agents do, by readable name.
+        """Return the digests of files that are no code and decide what agents do, by readable name.
 
         None by default. They count like the digests of modules: an edited file is played anew.
         """
         return {}
 
     def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
-        """Give the hashes of the files that the datasets are read from, by name; none by default.
+        """Return the hashes of the files that the datasets are read from, by name; none by default.
 
         They stand for the files in the data's key, where a path would say nothing.
         """

@@ -121,7 +121,7 @@ class TensorEnvironment(ABC):
         return torch.Size([self.num_envs])
 
     def own(self) -> Self:
-        """Give an environment like this on which nobody else plays.
+        """Return an environment like this on which nobody else plays.
 
         Itself, if all that an episode's next step depends on is in its state.
         """
@@ -131,7 +131,7 @@ class TensorEnvironment(ABC):
         """Let go of what :meth:`own` has made."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Give all that is needed to go on with episodes, as tensors by name.
+        """Return all that is needed to go on with episodes, as tensors by name.
 
         Raises
         ------
@@ -141,11 +141,11 @@ class TensorEnvironment(ABC):
         raise StateError(f"{type(self).__name__} begins anew in each iteration.")
 
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
-        """Give the states [E] that :meth:`save_episodes` was given."""
+        """Return the states [E] that :meth:`save_episodes` was given."""
         raise StateError(f"{type(self).__name__} begins anew in each iteration.")
 
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
-        """Give what agents see of datapoints beside their observations; nothing by default."""
+        """Return what agents see of datapoints beside their observations; nothing by default."""
         return TensorDict({}, batch_size=datapoint_id.shape)
 
 

@@ -43,7 +43,7 @@ def interquartile_mean(scores: ArrayLike) -> FloatArray:
 
 
 def median(scores: ArrayLike) -> FloatArray:
-    """Give the median of the scores [..., N] of all runs of all tasks."""
+    """Return the median of the scores [..., N] of all runs of all tasks."""
     return np.asarray(np.median(np.asarray(scores, dtype=np.float64), axis=-1))
 
 

@@ -17,7 +17,7 @@ from ratchet.statistics.estimate import Estimate
 
 
 def normal_quantile(level: float) -> float:
-    """Give z such that a standard normal lies in [-z, z] with probability ``level``.
+    """Return z such that a standard normal lies in [-z, z] with probability ``level``.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def sum_by_cluster(
 
 
 def _wilson(value: float, n: float, z: float) -> tuple[float, float]:
-    """Give the ends of Wilson's interval; ``n`` may be an effective size."""
+    """Return the ends of Wilson's interval; ``n`` may be an effective size."""
     centre = value + z**2 / (2 * n)
     spread = z * math.sqrt(value * (1 - value) / n + z**2 / (4 * n**2))
     scale = 1 + z**2 / n

@@ -187,7 +187,7 @@ def _checked(strata: Strata) -> list[FloatArray]:
 
 
 def _wins(one: FloatArray, two: FloatArray) -> FloatArray:
-    """Give [N, K]: 1 where a run is better than the other's, 1/2 where it is as good."""
+    """Return [N, K]: 1 where a run is better than the other's, 1/2 where it is as good."""
     result: FloatArray = 0.5 * (np.sign(one[:, None] - two[None, :]) + 1)
     return result
 

@@ -37,7 +37,7 @@ class Backend(ABC):
 
     @abstractmethod
     def stamp(self, key: str) -> object:
-        """Give a value that changes whenever the manifest's text does; None if there is none."""
+        """Return a value that changes whenever the manifest's text does; None if there is none."""
 
     @abstractmethod
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:

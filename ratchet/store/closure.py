@@ -180,7 +180,7 @@ class Closure:
             self._add_module(source.module, None)
 
     def digests(self) -> dict[str, str]:
-        """Give each module's digest by label; equal labels from several folders get numbers."""
+        """Return each module's digest by label; equal labels from several folders get numbers."""
         found: dict[str, list[str]] = {}
         for source in self.sources.values():
             found.setdefault(source.label, []).append(read_source(source).digest)

@@ -101,7 +101,7 @@ def is_key(name: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Give the key back if it is one.
+    """Return the key back if it is one.
 
     Raises
     ------

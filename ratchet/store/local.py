@@ -50,7 +50,7 @@ class LocalFolder(Backend):
         return str(self.root)
 
     def stage_path(self, key: str) -> Path:
-        """Give the folder of a finished stage."""
+        """Return the folder of a finished stage."""
         return self.root / "stages" / key
 
     def prepare(self) -> None:
@@ -64,7 +64,7 @@ class LocalFolder(Backend):
             sync_folder(self.root.parent)
 
     def lock(self, name: str) -> FileLock:
-        """Give the lock of a key (not yet taken)."""
+        """Return the lock of a key (not yet taken)."""
         return FileLock(self.root / "locks" / f"{name}.lock")
 
     def make_work(self, name: str) -> Path:
@@ -101,7 +101,7 @@ class LocalFolder(Backend):
             raise DamagedStageError(f"{error.filename} is not what it should be") from error
 
     def stamp(self, key: str) -> object:
-        """Give the manifest's times, size and inode."""
+        """Return the manifest's times, size and inode."""
         try:
             return _stamp(os.stat(self.stage_path(key) / MANIFEST_NAME))
         except (FileNotFoundError, NotADirectoryError):

@@ -79,7 +79,7 @@ def _differences(
 
 
 def _flat(value: object, path: str = "") -> dict[str, object]:
-    """Give the leaves of nested data by dotted path; empty mappings and lists are leaves."""
+    """Return the leaves of nested data by dotted path; empty mappings and lists are leaves."""
     pairs: list[tuple[str, object]] = []
     if isinstance(value, Mapping):
         pairs = [(str(name), item) for name, item in value.items()]
@@ -110,5 +110,5 @@ def _shown(value: object) -> object:
 
 
 def _short(value: object) -> object:
-    """Give the first digits of a key; a short value whole."""
+    """Return the first digits of a key; a short value whole."""
     return value[:8] if isinstance(value, str) and len(value) == 64 else value

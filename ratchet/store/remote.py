@@ -64,7 +64,7 @@ class RemoteFolder(Backend):
             return None
 
     def stamp(self, key: str) -> object:
-        """Give what the file system knows of the manifest: size, times, tags."""
+        """Return what the file system knows of the manifest: size, times, tags."""
         self._fs.invalidate_cache()
         try:
             return str(self._fs.ukey(self._path("stages", key, MANIFEST_NAME)))

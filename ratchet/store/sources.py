@@ -62,7 +62,7 @@ class Source:
         return self.path.name == "__init__.py"
 
     def absolute(self, target: Import) -> str:
-        """Give the full name of a module that this one imports, perhaps by dots."""
+        """Return the full name of a module that this one imports, perhaps by dots."""
         if not target.level:
             return target.module
         parents = self.module.split(".")

@@ -130,7 +130,7 @@ class StageStore:
                 lock.release()
 
     def open(self, key: str) -> Path:
-        """Give the local folder with a finished stage's files, checked. They must not be changed.
+        """Return the local folder with a finished stage's files, checked. They must not be changed.
 
         Raises
         ------

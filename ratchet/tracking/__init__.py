@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.environment import CodeState, capture_code_state, capture_versions
     from ratchet.tracking.manifest import RunManifest, StageRecord
     from ratchet.tracking.metrics import MetricPoint
-    from ratchet.tracking.mlflow_mirror import MlflowMirror
+    from ratchet.tracking.mlflow.mirror import MlflowMirror
     from ratchet.tracking.result_table import ResultTable
     from ratchet.tracking.run_folder import RunFolder, find_run, list_runs
 
@@ -31,7 +31,7 @@ __all__ = [
 _HOMES = {
     "CodeState": "ratchet.tracking.environment",
     "MetricPoint": "ratchet.tracking.metrics",
-    "MlflowMirror": "ratchet.tracking.mlflow_mirror",
+    "MlflowMirror": "ratchet.tracking.mlflow.mirror",
     "ResultTable": "ratchet.tracking.result_table",
     "RunFolder": "ratchet.tracking.run_folder",
     "RunManifest": "ratchet.tracking.manifest",

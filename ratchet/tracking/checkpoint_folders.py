@@ -52,7 +52,7 @@ StateFinder = Callable[[str, str], SavedState]
 
 
 def checkpoint_folder(home: str | Path, run_id: str, version: int | None = None) -> Path:
-    """Give the folder of a run's checkpoint, or of one of its versions."""
+    """Return the folder of a run's checkpoint, or of one of its versions."""
     name = run_id if version is None else f"{run_id}@{version}"
     return Path(home) / "checkpoints" / name
 
@@ -124,6 +124,6 @@ def choose_version(states: Sequence[SavedState], version: str, whose: str) -> Sa
 
 
 def state_digest(files: Mapping[str, str]) -> str:
-    """Give the digest of a state from the digests of its files, by path."""
+    """Return the digest of a state from the digests of its files, by path."""
     text = json.dumps(dict(files), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -75,7 +75,7 @@ def capture_code_state(folder: Path | None = None) -> CodeState:
 
 
 def command_line() -> list[str]:
-    """Give the command that started this process."""
+    """Return the command that started this process."""
     return list(sys.argv)
 
 

@@ -46,7 +46,7 @@ class MetricPoint:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the point as plain data; NaN and infinities as text."""
+        """Return the point as plain data; NaN and infinities as text."""
         return {
             "arm": self.arm,
             "stage": self.stage,

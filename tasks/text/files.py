@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.store.store import StageStore
-    from tasks.tables import Table
+    from tasks.stages.tables import Table
 
 ROLLOUTS_FILE = "rollouts.parquet"
 USAGE_FILE = "usage.json"
@@ -77,7 +77,7 @@ def read_usage(folder: Path) -> UsageMeter:
 
 
 def usage_metrics(usage: UsageMeter) -> dict[str, float]:
-    """Give the sums of what a stage has asked of services as metrics."""
+    """Return the sums of what a stage has asked of services as metrics."""
     total = usage.total
     return {
         "calls": float(total.calls),
@@ -88,7 +88,7 @@ def usage_metrics(usage: UsageMeter) -> dict[str, float]:
 
 
 def result_table(rollouts: NestedArrayDict, protocol: ProtocolHandler) -> Table:
-    """Give what was decided on each datapoint, a row for each rollout."""
+    """Return what was decided on each datapoint, a row for each rollout."""
     agents = protocol.agent_names
     verifier = verifier_index(agents, protocol.verifier_names[0])
     rewards = episode_rewards(rollouts)

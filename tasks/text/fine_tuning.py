@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ratchet.errors import FineTuneError
 from ratchet.store.manifest import MetricPoint
-from tasks.calls import StageCall
-from tasks.session import STATE_FOLDER
-from tasks.stage import Metrics, waiting_stage
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, waiting_stage
+from tasks.stages.session import STATE_FOLDER
 from tasks.text.files import finite, read_rollouts, write_usage
-from tasks.text_session import TextArmSession
+from tasks.text.session import TextArmSession
 
 
 @waiting_stage

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.calls import StageCall
-from tasks.session import STATE_FOLDER
-from tasks.stage import Metrics, waiting_stage
-from tasks.text_session import TextArmSession
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, waiting_stage
+from tasks.stages.session import STATE_FOLDER
+from tasks.text.session import TextArmSession
 
 
 @waiting_stage

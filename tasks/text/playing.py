@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from ratchet.language_models.usage import UsageMeter
 from ratchet.store.manifest import MetricPoint
-from tasks.calls import StageCall
-from tasks.stage import Metrics, waiting_stage
-from tasks.tables import write_table
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, waiting_stage
+from tasks.stages.tables import write_table
 from tasks.text.files import (
     finite,
     read_rollouts,
@@ -22,7 +22,7 @@ from tasks.text.files import (
     write_played,
     write_usage,
 )
-from tasks.text_session import TextArmSession
+from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
     from ratchet.rollouts.nested_array_dict import NestedArrayDict

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ratchet.store.manifest import MetricPoint
-from tasks.calls import StageCall
-from tasks.stage import Metrics, waiting_stage
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.text.files import finite, read_rollouts, write_readable
-from tasks.text_session import TextArmSession
+from tasks.text.session import TextArmSession
 
 
 @waiting_stage

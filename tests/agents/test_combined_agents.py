@@ -218,7 +218,7 @@ def test_a_solo_prediction_sees_what_the_first_round_shows(new_game):
     td = game.reset(10)
     agent = game.agents.agents["verifier"]
     seen = []
-    agent.body.register_forward_hook(lambda module, inputs, output: seen.append(output.whole))
+    agent.body.register_forward_hook(lambda module, inputs, output: seen.append(output.pooled))
     game.agents.values(td)
     game.agents.solo_logits("verifier", game.environment.gather_data(td["datapoint_id"]))
     torch.testing.assert_close(seen[0], seen[1])

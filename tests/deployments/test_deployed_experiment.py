@@ -77,7 +77,7 @@ class Api:
         return json.loads(text)
 
     def scheduled_run(self) -> dict[str, Any] | None:
-        """Give the run that the schedule has begun, if it has."""
+        """Return the run that the schedule has begun, if it has."""
         runs = self.ask("flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC", "limit": 5})
         begun = [run for run in runs if run["auto_scheduled"] and run["start_time"]]
         return begun[0] if begun else None

@@ -110,12 +110,12 @@ class Lab:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def weights(self, result: dict[str, Any], arm: str = "main") -> dict[str, str]:
-        """Give SHA-256 of the files of the final state."""
+        """Return SHA-256 of the files of the final state."""
         return self.hashes(self.folder / "home" / "store" / "stages" / result["states"][arm])
 
     @staticmethod
     def hashes(stage: Path) -> dict[str, str]:
-        """Give SHA-256 of the files of the state in a stage's folder."""
+        """Return SHA-256 of the files of the state in a stage's folder."""
         return {
             path.name: hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted((stage / "state").iterdir())
@@ -153,7 +153,7 @@ class Lab:
         assert finished.returncode == 0, finished.stdout + finished.stderr
 
     def metrics(self, result: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Give the lines of metrics.jsonl, without times."""
+        """Return the lines of metrics.jsonl, without times."""
         lines = (Path(result["folder"]) / "metrics.jsonl").read_text().splitlines()
         entries = [json.loads(line) for line in lines]
         assert not any("replaces" in entry for entry in entries)
@@ -163,7 +163,7 @@ class Lab:
         ]
 
     def child_environment(self) -> dict[str, str]:
-        """Give the environment of the processes."""
+        """Return the environment of the processes."""
         from prefect.settings import PREFECT_API_URL
 
         return {
@@ -178,11 +178,11 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def new_lab(prefect_server: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Lab]:
-    """Give a function that makes laboratories."""
+    """Return a function that makes laboratories."""
     return lambda: Lab(tmp_path_factory.mktemp("lab"))
 
 
 @pytest.fixture
 def lab(prefect_server: None, tmp_path: Path) -> Lab:
-    """Give a laboratory whose processes share the session's Prefect server."""
+    """Return a laboratory whose processes share the session's Prefect server."""
     return Lab(tmp_path)

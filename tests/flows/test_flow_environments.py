@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 
 pytestmark = pytest.mark.slow
 

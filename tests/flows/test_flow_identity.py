@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flows.identity import absolute_settings, read_arms, stable_run_id
+from flows.runs.identity import absolute_settings, read_arms, stable_run_id
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -49,7 +49,8 @@ def test_settings_mean_the_same_in_another_folder(tmp_path, monkeypatch):
 
 def test_importing_flows_and_planning_needs_no_prefect_or_torch():
     code = (
-        "import sys, flows, flows.identity, flows.run, flows.planning, flows.forking;"
+        "import sys, flows, flows.runs.identity, flows.runs.running;"
+        "import flows.planning.plan, flows.runs.forking;"
         "heavy = {'prefect', 'torch', 'mlflow', 'tensordict'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
@@ -57,8 +58,8 @@ def test_importing_flows_and_planning_needs_no_prefect_or_torch():
 
 
 def test_sweep_points_and_fork_stages_are_read():
-    from flows.forking import parse_stage
-    from flows.sweep_grid import grid_points
+    from flows.runs.forking import parse_stage
+    from flows.sweeps.grid import grid_points
 
     assert grid_points({"seed": [0, 1], "rl.lr": [0.1]}) == [
         {"seed": 0, "rl.lr": 0.1},

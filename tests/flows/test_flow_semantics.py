@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from flows import fork_experiment, plan_experiment, resume_experiment, run_experiment
-from flows.cli.environment import prepare_environment
+from flows.process.environment import prepare_environment
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.local import LocalFolder

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from flows import plan_experiment, run_experiment
-from flows.cli.environment import prepare_environment
-from flows.retesting import retest_experiment
-from flows.verifying import verify_run
+from flows.process.environment import prepare_environment
+from flows.runs.retesting import retest_experiment
+from flows.runs.verifying import verify_run
 from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.tensor_files import load_rollouts, read_about
 from ratchet.tracking.run_folder import RunFolder
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 
 pytestmark = pytest.mark.slow
 TINY = Path(__file__).parents[1] / "trainers" / "tiny_experiment.py"
@@ -114,7 +114,7 @@ def test_a_sound_run_is_verified_bit_for_bit(lab):
 def test_a_damaged_file_and_another_result_are_found(lab, monkeypatch):
     result = run(lab)
     settings = ExperimentSettings.from_dict(lab.settings())
-    from tasks.train import train
+    from tasks.tensordict.train import train
 
     work = train.work
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from flows import language_services
-from flows.language_services import LanguageServices
+from flows.runs import language_services
+from flows.runs.language_services import LanguageServices
 from ratchet.errors import MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.service import launch

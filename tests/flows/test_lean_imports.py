@@ -7,7 +7,7 @@ import sys
 
 LEAN = """
 import sys
-from flows.lean_imports import leave_compiler_out
+from flows.process.lean_imports import leave_compiler_out
 
 leave_compiler_out()
 leave_compiler_out()
@@ -16,7 +16,7 @@ import tensordict
 import torch
 
 assert "torch._dynamo" not in sys.modules
-assert type(tensordict.__loader__).__module__ != "flows.lean_imports"
+assert type(tensordict.__loader__).__module__ != "flows.process.lean_imports"
 td = tensordict.TensorDict({"a": torch.arange(3.0)}, batch_size=[3])
 assert torch.equal(torch.vmap(lambda one: one["a"] * 2)(td), 2 * torch.arange(3.0))
 assert torch.compiler.allow_in_graph.__module__ == "torch.compiler"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from flows import run_sweep
-from flows.cli.environment import prepare_environment
+from flows.process.environment import prepare_environment
 from ratchet.errors import StageFailedError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder, list_runs

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from flows.identity import MAIN_ARM, stable_run_id
-from flows.sweep_grid import grid_points, read_grid
-from flows.sweep_members import sweep_id, sweep_members
+from flows.runs.identity import MAIN_ARM, stable_run_id
+from flows.sweeps.grid import grid_points, read_grid
+from flows.sweeps.members import sweep_id, sweep_members
 from ratchet.errors import DataError, ParameterError
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.loading import load_experiment
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.sweep_folder import (
     SweepMemberRecord,

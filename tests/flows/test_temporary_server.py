@@ -14,7 +14,7 @@ import pytest
 
 SCRIPT = """
 import sys, time
-from flows import temporary_server
+from flows.process import temporary_server
 temporary_server.launch(sys.argv[1])
 temporary_server.ensure(sys.argv[1])
 import os

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.statistics.results import accuracy
 from ratchet.tracking import RunFolder
 
@@ -29,7 +29,7 @@ def parameters(name, **changes):
 
 
 def first_and_last(result):
-    """Give the accuracy of the first test and of the last, with their intervals."""
+    """Return the accuracy of the first test and of the last, with their intervals."""
     folder = RunFolder(Path(result["folder"])).path / "transcripts" / "main"
     found = []
     for name in ("test-0.jsonl", "test.jsonl"):

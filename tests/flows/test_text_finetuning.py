@@ -13,8 +13,8 @@ from pathlib import Path
 import openai
 import pytest
 
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.language_models.service.base_model import build, pretraining
-from ratchet.parameters.loading import load_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

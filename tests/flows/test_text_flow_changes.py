@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows import fork_experiment, plan_experiment, resume_experiment, run_experiment
-from flows.cli.environment import prepare_environment
-from flows.estimating import check_plan
+from flows.planning.estimates import check_plan
+from flows.process.environment import prepare_environment
 from ratchet.errors import BudgetExceededError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder

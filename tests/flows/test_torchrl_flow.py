@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -68,7 +68,7 @@ def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, small, al
 
 
 def returns_in_mlflow(lab, result):
-    """Give the curves of returns that were tracked."""
+    """Return the curves of returns that were tracked."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")

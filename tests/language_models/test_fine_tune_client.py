@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ratchet.agents.text.examples import sha256_of
 from ratchet.errors import FineTuneError, LanguageModelError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, job_status
 from ratchet.language_models.fine_tuning import FineTuneClient
+from ratchet.scenarios.pure_text.agents.examples import sha256_of
 
 CONTENT = b'{"messages": []}\n' * 10
 INTENT = FineTuneIntent(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import ParameterError, RatchetError
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.trainers import TrainerReference
 
 TEXT = """\
@@ -163,6 +163,6 @@ def test_a_missing_file_gets_the_nearest_one(file: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("on", "on"), ("true", True)])
 def test_yaml_scalars_are_what_they_look_like(file: Path, text: str, value: object) -> None:
-    from ratchet.parameters.loading import parse_overrides
+    from ratchet.experiment_files.loading import parse_overrides
 
     assert parse_overrides([f"a={text}"]) == {"a": value}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 
 TEXT = "{scenario: graph_isomorphism, trainer: vanilla_ppo, dataset: er1000}"
 

@@ -70,7 +70,7 @@ def is_verifiers_turn(game: str, round: int, verifier_first: bool) -> bool:
 
 
 def judge(game: str, common: dict[str, Any], episode: dict[str, Any]) -> tuple:
-    """Give (done, terminated, rewards) after one step of one episode."""
+    """Return (done, terminated, rewards) after one step of one episode."""
     max_rounds, min_rounds = ROUNDS[game]
     paid_for = PAID_FOR[game.split()[0]]
     done, terminated = episode["done"], episode["terminated"]

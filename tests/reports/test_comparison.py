@@ -10,11 +10,11 @@ import pytest
 from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.reports.comparing import compare_runs
-from ratchet.reports.comparison import Options
-from ratchet.reports.comparison_files import BEGIN, END, write_comparison, write_document
-from ratchet.reports.comparison_picture import draw_picture
-from ratchet.reports.comparison_text import to_data, to_markdown
+from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.comparison import Options
+from ratchet.reports.comparison.files import BEGIN, END, write_comparison, write_document
+from ratchet.reports.comparison.picture import draw_picture
+from ratchet.reports.comparison.text import to_data, to_markdown
 from ratchet.reports.labels import ranges
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ratchet.parameters.settings import ExperimentSettings
-from tasks.chain import Cut, find_chain
+from tasks.stages.chain import Cut, find_chain
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.parameters import HyperParameters
-from tasks.text_keys import TextArmKeys
+from tasks.text.keys import TextArmKeys
 
 
 @pytest.fixture

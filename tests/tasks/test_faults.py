@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ratchet.errors import ParameterError
-from tasks import faults
+from tasks.stages import faults
 
 
 def test_a_fault_strikes_in_its_stage_only_and_once(monkeypatch, tmp_path):

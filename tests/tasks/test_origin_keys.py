@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.keys import ArmKeys
-from tasks.pins import Pins
+from tasks.stages.pins import Pins
+from tasks.tensordict.keys import ArmKeys
 
 PLAIN = {
     "scenario": "graph_isomorphism",

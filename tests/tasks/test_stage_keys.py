@@ -8,8 +8,8 @@ import pytest
 
 from ratchet.errors import UnknownNameError
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.keys import ArmKeys
-from tasks.pins import Pins
+from tasks.stages.pins import Pins
+from tasks.tensordict.keys import ArmKeys
 
 FOLDER = Path(__file__).parent.parent / "flows"
 

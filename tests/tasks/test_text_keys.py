@@ -6,11 +6,11 @@ import pytest
 
 from ratchet.errors import UnknownNameError
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.calls import ITERATION_STAGES
-from tasks.families import make_keys
-from tasks.keys import ArmKeys
-from tasks.playing_code import class_that_plays
-from tasks.text_keys import TextArmKeys
+from tasks.stages.calls import ITERATION_STAGES
+from tasks.stages.families import make_keys
+from tasks.stages.playing_code import class_that_plays
+from tasks.tensordict.keys import ArmKeys
+from tasks.text.keys import TextArmKeys
 from trainers.text.expert_iteration import PureTextEiTrainer
 
 

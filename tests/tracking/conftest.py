@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.tracking.mlflow_client import connect, default_tracking_uri
+from ratchet.tracking.mlflow.client import connect, default_tracking_uri
 
 
 @pytest.fixture(scope="session")

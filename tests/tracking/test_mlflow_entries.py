@@ -12,9 +12,9 @@ import yaml
 from ratchet.errors import TrackingError
 from ratchet.tracking import MlflowMirror, RunFolder, RunManifest
 from ratchet.tracking.manifest import StageRecord
-from ratchet.tracking.mlflow_client import connect, default_tracking_uri
+from ratchet.tracking.mlflow.client import connect, default_tracking_uri
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from ratchet.tracking import (
     RunManifest,
 )
 from ratchet.tracking.environment import CodeState
-from ratchet.tracking.mlflow_arm import ArmMirror
-from ratchet.tracking.mlflow_client import connect, default_tracking_uri, run_url
-from ratchet.tracking.mlflow_content import flatten, metric_key, run_params
+from ratchet.tracking.mlflow.arm import ArmMirror
+from ratchet.tracking.mlflow.client import connect, default_tracking_uri, run_url
+from ratchet.tracking.mlflow.content import flatten, metric_key, run_params
 
 COLUMNS = {
     "datapoint_id": [0, 1, 2, 3],
@@ -167,7 +167,7 @@ def test_a_lost_cursor_is_made_up_for_by_comparing_with_mlflow(uri, folder, dama
 
 def test_a_crash_while_sending_doubles_nothing(uri, folder, monkeypatch):
     record(folder, 0, 4)
-    monkeypatch.setattr("ratchet.tracking.mlflow_arm.MAX_METRICS_PER_BATCH", 3)
+    monkeypatch.setattr("ratchet.tracking.mlflow.arm.MAX_METRICS_PER_BATCH", 3)
     client = connect(uri)
     calls = []
     original = client.log_batch

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 CODE = """
 import sys
-from ratchet.tracking.mlflow_client import connect
+from ratchet.tracking.mlflow.client import connect
 print(len(connect(sys.argv[1]).search_experiments()))
 """
 

@@ -229,7 +229,7 @@ def test_the_code_state_knows_commit_and_dirt(tmp_path):
 
 def test_importing_run_folders_is_light():
     code = (
-        "import sys, ratchet.tracking.run_folder, ratchet.tracking.mlflow_mirror;"
+        "import sys, ratchet.tracking.run_folder, ratchet.tracking.mlflow.mirror;"
         "print([m for m in ('torch', 'mlflow', 'prefect', 'scipy') if m in sys.modules])"
     )
     root = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 
 VARIANTS = {
     "clip": {},

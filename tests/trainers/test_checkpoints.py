@@ -8,7 +8,7 @@ import pytest
 
 from ratchet import HyperParameters
 from ratchet.errors import CheckPointNotFoundError, ParameterError
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def reason_to_refuse(hyper_params):
 
 
 def grid():
-    """Give everything without zero knowledge; with it, all trainers at nip and three at all."""
+    """Return everything without zero knowledge; with it, all trainers at nip and three at all."""
     for point in itertools.product(SCENARIOS, TRAINERS, PROTOCOLS, (False, True)):
         _, trainer, protocol, zero_knowledge = point
         if not zero_knowledge or protocol == "nip" or trainer in ALL_WITH_ZERO_KNOWLEDGE:

@@ -120,15 +120,15 @@ def test_second_derivatives_exist():
 
 @pytest.mark.parametrize("changed", ["policy_loss", "metrics"])
 def test_a_subclass_that_changes_a_part_is_obeyed(tiny, changed):
-    from trainers.tensordict.ppo_objectives import ClipPPOLoss
+    from trainers.tensordict.objectives.ppo import ClippedPpoObjective
 
     called = []
 
     def noted(self, *args):
         called.append(changed)
-        return getattr(ClipPPOLoss, changed)(self, *args)
+        return getattr(ClippedPpoObjective, changed)(self, *args)
 
-    own = type("OwnLoss", (ClipPPOLoss,), {changed: noted})
+    own = type("OwnLoss", (ClippedPpoObjective,), {changed: noted})
     trainer = tiny.trainer(tiny.parameters())
     trainer.initial_state()
     rollouts = trainer.components.gae(trainer.components.collector.collect(0))

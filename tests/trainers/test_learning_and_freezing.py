@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from trainers.tensordict.optimizer import learning_rate_scale
-from trainers.tensordict.state import State
+from trainers.tensordict.optimization.optimizer import learning_rate_scale
+from trainers.tensordict.states.state import State
 
 
 def _same(one: State, other: State, agent: str) -> tuple[bool, bool]:

@@ -11,10 +11,10 @@ from ratchet.errors import (
     RunNotFoundError,
     StateError,
 )
-from ratchet.parameters.loaded_agents import loaded_states, with_loaded_agents
+from ratchet.experiment_files.loaded_agents import loaded_states, with_loaded_agents
 from ratchet.parameters.settings import ExperimentSettings
 from trainers.combinations import check_combination
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 WIDE = {"agents__verifier__d_gnn": 8, "rl__num_iterations": 2}

@@ -11,8 +11,11 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
 from trainers.combinations import check_combination
 from trainers.registry import build_trainer
-from trainers.tensordict.message_regression import build_message_regression, episode_messages
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
+from trainers.tensordict.statistics.message_regression import (
+    build_message_regression,
+    episode_messages,
+)
 
 ON = {"message_regression__enabled": True}
 METHODS = ("mlp", "cnn")

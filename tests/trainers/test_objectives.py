@@ -8,7 +8,7 @@ from tensordict import TensorDict
 from torchrl.objectives import ValueEstimators
 
 from ratchet.errors import ParameterError
-from trainers.tensordict.objectives import total_loss
+from trainers.tensordict.objectives.base import total_loss
 
 
 @pytest.fixture

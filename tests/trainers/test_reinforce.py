@@ -9,11 +9,11 @@ from tensordict import TensorDict
 from ratchet.errors import ParameterError
 from trainers.algorithms.reinforce import reinforce_loss
 from trainers.registry import trainer_class
-from trainers.tensordict.episode_buffer import EpisodeBuffer
-from trainers.tensordict.joint_estimator import number_episodes
+from trainers.tensordict.objectives.joint_estimator import number_episodes
+from trainers.tensordict.objectives.value_estimators import DEFAULT_KEYS
+from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
 from trainers.tensordict.reinforce import RewardToGoEstimator
-from trainers.tensordict.state import State
-from trainers.tensordict.value_estimators import DEFAULT_KEYS
+from trainers.tensordict.states.state import State
 
 
 def test_the_loss_by_hand_and_its_gradient():

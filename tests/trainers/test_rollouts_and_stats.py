@@ -7,7 +7,7 @@ import math
 import torch
 from tensordict import TensorDict
 
-from trainers.tensordict.log_stats import (
+from trainers.tensordict.statistics.log_stats import (
     final_decisions,
     finished_episodes,
     rollout_stats,

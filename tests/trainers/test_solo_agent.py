@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ratchet.errors import ParameterError
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 
 SOLO = {"trainer": "solo_agent", "solo_agent__num_epochs": 3}
 

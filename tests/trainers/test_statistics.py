@@ -9,8 +9,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from trainers.tensordict.log_stats import loss_stats, rollout_stats
-from trainers.tensordict.statistics import PolicyMeasures, categorical_entropy
+from trainers.tensordict.statistics.episodes import PolicyMeasures, categorical_entropy
+from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
 
 AGENTS = ["prover", "verifier", "other"]
 E, T, A, C, P, S = 6, 7, 3, 2, 2, 4

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ratchet.errors import CheckPointNotFoundError, StateError
-from trainers.tensordict.state import State
+from trainers.tensordict.states.state import State
 
 
 def _state():

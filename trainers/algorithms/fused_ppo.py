@@ -231,7 +231,7 @@ def _whiten(advantage: Tensor, weight: Tensor, mask: Tensor | None) -> Tensor:
 def _critic(
     value: Tensor, sampled: Sampled, mask: Tensor | None, options: ClippedPpo
 ) -> tuple[Tensor, Tensor]:
-    """Give the critic's loss and its derivative by the value, ``[B, A]``; 0 where masked."""
+    """Return the critic's loss and its derivative by the value, ``[B, A]``; 0 where masked."""
     value, target = _shown(value, mask), _shown(sampled.value_target, mask)
     loss, slope = _distance(value, target, options.loss_critic_type)
     if options.clip_value is None:

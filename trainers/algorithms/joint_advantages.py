@@ -66,7 +66,7 @@ def joint_advantages(
 def _carry_values(
     reward: Tensor, value: Tensor, acting: Tensor, done: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
-    """Give the last value in the episode as of each step, and whether there is one."""
+    """Return the last value in the episode as of each step, and whether there is one."""
     last, there = torch.zeros_like(reward[:, 0]), torch.zeros_like(acting[:, 0])
     values, said = [], []
     for t in range(reward.shape[1]):
@@ -80,7 +80,7 @@ def _carry_values(
 
 
 def _mean_of_others(returns: Tensor, mask: Tensor, step: Tensor) -> Tensor:
-    """Give the mean of returns over the mask at the same step, leaving each frame itself out."""
+    """Return the mean of returns over the mask at the same step, leaving each frame itself out."""
     shown = torch.where(mask, returns, 0.0).flatten(0, 1)
     counted = mask.flatten(0, 1).to(returns.dtype)
     flat = step.flatten()

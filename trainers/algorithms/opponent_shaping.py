@@ -29,7 +29,7 @@ class Game(Protocol):
     """
 
     def gradient(self, loss: str, agent: str) -> Tensor:
-        """Give g = ∇_agent L_loss: [P_agent]."""
+        """Return g = ∇_agent L_loss: [P_agent]."""
 
     def mixed_products(self, leader: str, products: Iterable[Product]) -> Tensor:
         """Sum [∇_leader∇_f L_i] v over triples (i, f ≠ leader, v [P_f]): [P_leader]."""
@@ -54,7 +54,7 @@ class ShapedUpdate(NamedTuple):
 
 
 def followers_of(groups: Groups) -> dict[str, tuple[str, ...]]:
-    """Give everybody behind each agent."""
+    """Return everybody behind each agent."""
     return {
         leader: tuple(follower for behind in groups[place + 1 :] for follower in behind)
         for place, group in enumerate(groups)
@@ -168,7 +168,7 @@ def shaping_weight(
     scaling_factor: float,
     threshold_factor: float,
 ) -> float:
-    """Give p = min(p₁, p₂) of stable opponent shaping, over all agents' parameters together.
+    """Return p = min(p₁, p₂) of stable opponent shaping, over all agents' parameters together.
 
     p₁ = 1 where −χ·ξ₀ ≥ 0 and min(1, −a‖ξ₀‖²/(−χ·ξ₀)) elsewhere, so that D keeps an acute angle
     with ξ₀; p₂ = ‖ξ‖² where ‖ξ‖ < b and 1 elsewhere, so that D vanishes with ξ. (The paper has
@@ -194,7 +194,7 @@ def _simultaneous(game: Game, groups: Groups) -> Vectors:
 
 
 def _shaping_terms(game: Game, groups: Groups, like: Vectors, respond: Solve) -> Vectors:
-    """Give χ_l = Σ_f [∇_l∇_f L_f] v_f with v_f = ``respond(f, g_lf)``, for everybody."""
+    """Return χ_l = Σ_f [∇_l∇_f L_f] v_f with v_f = ``respond(f, g_lf)``, for everybody."""
     terms = {}
     for leader, behind in followers_of(groups).items():
         products = [(name, name, respond(name, game.gradient(leader, name))) for name in behind]
@@ -204,5 +204,5 @@ def _shaping_terms(game: Game, groups: Groups, like: Vectors, respond: Solve) ->
 
 
 def _hessian_term(game: Game, leader: str, steps: Mapping[str, Tensor]) -> Tensor:
-    """Give Σ_f [∇_l∇_f L_l] step_f."""
+    """Return Σ_f [∇_l∇_f L_l] step_f."""
     return game.mixed_products(leader, [(leader, name, step) for name, step in steps.items()])

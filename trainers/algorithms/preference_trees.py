@@ -101,7 +101,7 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
 
 
 def expected_rewards(nodes: TreeNodes, reward: Floats) -> npt.NDArray[np.float64]:
-    """Give an agent's expected reward at each node.
+    """Return an agent's expected reward at each node.
 
     That is the mean, over the leaves below the node, of the sum of the agent's rewards from
     the node's own step to the end of the leaf's branch. Rewards before it are no matter.

@@ -45,14 +45,14 @@ class Loss(NamedTuple):
 
 
 def policy_slope(acting: Tensor, like: Tensor) -> Tensor:
-    """Give dm/d log π of the plain policy gradient: 1 where the agent acts. ``[E, T]``."""
+    """Return dm/d log π of the plain policy gradient: 1 where the agent acts. ``[E, T]``."""
     return acting.to(like.dtype)
 
 
 def clipped_slope(
     log_ratio: Tensor, advantage: Tensor, acting: Tensor, *, clip_epsilon: float
 ) -> Tensor:
-    """Give dm/d log π of PPO's clipped ratio: ρ where it is not clipped, and 0 where it is.
+    """Return dm/d log π of PPO's clipped ratio: ρ where it is not clipped, and 0 where it is.
 
     The derivative of max(−ρA, −clip(ρ, 1−ε, 1+ε)A) is then −A times it.
 
@@ -114,7 +114,7 @@ class SampledGame:
         self._linear: dict[str, tuple[Tensor, tuple[Tensor, ...]]] = {}
 
     def gradient(self, loss: str, agent: str) -> Tensor:
-        """Give ∇_agent L_loss: [P]."""
+        """Return ∇_agent L_loss: [P]."""
         if loss == agent and self.players[agent].is_shaped:
             return _flat(self._linearised(agent)[1])  # is needed anyway
         return self._backward(agent, self._first(loss, agent))
@@ -137,7 +137,7 @@ class SampledGame:
         return _flat_rows(_derive(gradient, params, _split_rows(vectors, params), batched=True))
 
     def _first(self, loss: str, agent: str) -> Tensor:
-        """Give ∂L_loss/∂ log π_agent: ``[E, T]``."""
+        """Return ∂L_loss/∂ log π_agent: ``[E, T]``."""
         return self.losses[loss].weight * self.losses[loss].slopes[agent]
 
     def _backward(self, agent: str, cotangent: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class SampledGame:
         return found
 
     def _linearised(self, agent: str) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Give ∂L/∂ log π as a leaf, and L's gradient as a function of it and of the parameters.
+        """Return ∂L/∂ log π as a leaf, and L's gradient as a function of it and of the parameters.
 
         The gradient's derivative by the leaf is the Jacobian of the log-probabilities, that by
         the parameters is the Hessian: one graph serves both.

@@ -39,7 +39,7 @@ def threshold(rewards: Rewards, reward_threshold: float) -> Indices:
 
 
 def selection_weights(rewards: Rewards, *, minimum: float | None, epsilon: float) -> Weights:
-    """Give the probability of each rollout in weighted sampling.
+    """Return the probability of each rollout in weighted sampling.
 
     Proportional to max(R, m) − m, normalised; plus ε / N, normalised again. Uniform where all
     of these weights are zero.
@@ -115,7 +115,7 @@ def guess_replacement_proportion(
     rate: float,
     iteration: int,
 ) -> float:
-    """Give the share of a verifier's rollouts that are trained with the true decision.
+    """Return the share of a verifier's rollouts that are trained with the true decision.
 
     ``none`` p₀; ``linear`` max(0, p₀ − r · i); ``exponential`` p₀ (1 − r)^i.
 

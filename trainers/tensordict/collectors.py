@@ -15,7 +15,7 @@ from tensordict.nn.probabilistic import InteractionType, interaction_type
 from torch import Tensor
 
 from ratchet.seeding import torch_generator
-from trainers.tensordict.value_estimators import acting_mask
+from trainers.tensordict.objectives.value_estimators import acting_mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -127,7 +127,7 @@ class RolloutCollector:
         return rollouts.set("next", following)
 
     def save_episodes(self) -> dict[str, Tensor]:
-        """Give the episodes that the next batch goes on with, as tensors by name; none at first."""
+        """Return episodes that the next batch goes on with, as tensors by name; none at first."""
         if self._unfinished is None:
             return dict(self._saved)
         return self.environment.save_episodes(self._unfinished)
@@ -137,7 +137,7 @@ class RolloutCollector:
         self._unfinished, self._saved = None, dict(saved)
 
     def _first_states(self, draws: torch.Generator) -> TensorDictBase:
-        """Give the states that a batch begins with."""
+        """Return the states that a batch begins with."""
         if self._unfinished is not None:
             return self._unfinished
         if self._saved:
@@ -146,7 +146,7 @@ class RolloutCollector:
         return self.environment.reset(*self._next_episodes(self.environment.num_envs, draws))
 
     def _next_episodes(self, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Give the datapoints and protocol seeds of new episodes, int64 ``[count]`` each."""
+        """Return the datapoints and protocol seeds of new episodes, int64 ``[count]`` each."""
         device = self.environment.device
         seeds = torch.randint(_SEED_BOUND, (count,), generator=draws)
         return self.cursor.take(count).to(device), seeds.to(device)

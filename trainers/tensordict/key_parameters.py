@@ -38,7 +38,7 @@ def _keep(data: dict[str, Any], section: str, names: tuple[str, ...]) -> None:
 def initial_state_parameters(
     hyper_params: HyperParameters, trainer: type[Trainer]
 ) -> dict[str, Any]:
-    """Give what fresh weights and the fit of the normalisation depend on."""
+    """Return what fresh weights and the fit of the normalisation depend on."""
     data = relevant_parameters(hyper_params, trainer)
     if is_built_in(trainer):
         _keep(data, "rl", _INITIAL_RL)
@@ -51,7 +51,7 @@ def initial_state_parameters(
 def pretrain_parameters(
     hyper_params: HyperParameters, trainer: type[Trainer], agent_name: str
 ) -> dict[str, Any]:
-    """Give what pretraining one agent depends on beside the initial state and the data.
+    """Return what pretraining one agent depends on beside the initial state and the data.
 
     For built-in trainers that is :data:`PRETRAINED_MODEL_CACHE_PARAM_KEYS` and the agent's own.
     """
@@ -67,7 +67,7 @@ def pretrain_parameters(
 def train_parameters(
     hyper_params: HyperParameters, trainer: type[Trainer], *, reads_num_iterations: bool
 ) -> dict[str, Any]:
-    """Give what a training iteration depends on beside the state before and the data."""
+    """Return what a training iteration depends on beside the state before and the data."""
     data = relevant_parameters(hyper_params, trainer)
     left_out = {"num_test_iterations"}
     if is_built_in(trainer):  # what the initial state has read already
@@ -82,7 +82,7 @@ def train_parameters(
 
 
 def check_parameters(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
-    """Give what a test depends on beside the state and the data: no learning rates, no epochs."""
+    """Return what a test depends on beside the state and the data: no learning rates, no epochs."""
     data = relevant_parameters(hyper_params, trainer)
     if is_built_in(trainer):
         _keep(data, "rl", _TEST_RL)
@@ -101,7 +101,7 @@ def stage_parameters(
     *,
     reads_num_iterations: bool,
 ) -> dict[str, Any]:
-    """Give what a stage reads.
+    """Return what a stage reads.
 
     Raises
     ------

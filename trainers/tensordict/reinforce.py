@@ -17,16 +17,16 @@ from trainers.algorithms.masks import masked_mean
 from trainers.algorithms.reinforce import reinforce_loss
 from trainers.registry import register_trainer
 from trainers.relevant_parameters import is_built_in
-from trainers.tensordict.joint_estimator import number_episodes
-from trainers.tensordict.objectives import Objective
-from trainers.tensordict.rl import TensorDictRlTrainer
-from trainers.tensordict.staged import STAGE
-from trainers.tensordict.value_estimators import (
-    GeneralizedAdvantageEstimator,
+from trainers.tensordict.objectives.base import Objective
+from trainers.tensordict.objectives.joint_estimator import number_episodes
+from trainers.tensordict.objectives.value_estimators import (
     Key,
+    MaskedGae,
     acting_mask,
     episode_ends,
 )
+from trainers.tensordict.rl import TensorDictRlTrainer
+from trainers.tensordict.staged import STAGE
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -35,7 +35,7 @@ _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 _CRITIC_ONLY = ("lmbda", "loss_critic_type", "clip_value")
 
 
-class RewardToGoEstimator(GeneralizedAdvantageEstimator):
+class RewardToGoEstimator(MaskedGae):
     """Puts rewards to go in the place of advantages; values are not looked at.
 
     Parameters
@@ -78,7 +78,7 @@ class ReinforceLoss(Objective):
     critic
         The value operator; None where returns are not compared with values.
     loss_critic_type, clip_value
-        As for :class:`trainers.tensordict.ppo_objectives.PpoObjective`.
+        As for :class:`trainers.tensordict.objectives.ppo.PpoObjective`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class ReinforceTrainer(TensorDictRlTrainer):
 
     def _get_loss_module_and_gae(
         self,
-    ) -> tuple[Objective, GeneralizedAdvantageEstimator | None]:
+    ) -> tuple[Objective, MaskedGae | None]:
         """Make the loss, and what estimates rewards to go or advantages."""
         rl = self.hyper_params.rl
         if self.hyper_params.reinforce.use_advantage_and_critic:
@@ -178,7 +178,7 @@ class ReinforceTrainer(TensorDictRlTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads, as plain data."""
+        """Return the parameters that a stage reads, as plain data."""
         data = super().stage_key_parameters(hyper_params, stage, agent_name)
         critic = hyper_params.reinforce.use_advantage_and_critic
         if is_built_in(cls) and stage == STAGE and not critic:

@@ -19,31 +19,32 @@ from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
 from trainers.staged import Metrics, PretrainResult, TestResult
-from trainers.tensordict import pretraining, snapshots
 from trainers.tensordict.collectors import RolloutCollector
-from trainers.tensordict.components import Components
-from trainers.tensordict.fused_adam import clip_gradients
 from trainers.tensordict.key_parameters import (
     PRETRAINED_MODEL_CACHE_PARAM_KEYS,
     stage_parameters,
 )
-from trainers.tensordict.loaded_agents import load_earlier_agents
-from trainers.tensordict.log_stats import loss_stats, rollout_stats
-from trainers.tensordict.message_regression import build_message_regression
 from trainers.tensordict.normalization import fit_normalization
-from trainers.tensordict.objectives import Objective
-from trainers.tensordict.optimizer import (
+from trainers.tensordict.objectives.base import Objective
+from trainers.tensordict.objectives.value_estimators import MaskedGae
+from trainers.tensordict.optimization.fused_adam import clip_gradients
+from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
     build_adam,
     learning_rate_scale,
     set_learning_rates,
 )
-from trainers.tensordict.replay import ReplayBuffer, Transform
+from trainers.tensordict.optimization.replay import RolloutBuffer, Transform
+from trainers.tensordict.solo import pretraining
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
-from trainers.tensordict.state import State as TrainerState
-from trainers.tensordict.statistics import test_names
+from trainers.tensordict.states import snapshots
+from trainers.tensordict.states.components import Components
+from trainers.tensordict.states.loaded_agents import load_earlier_agents
+from trainers.tensordict.states.state import State as TrainerState
+from trainers.tensordict.statistics.episodes import test_names
+from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
+from trainers.tensordict.statistics.message_regression import build_message_regression
 from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
-from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
 
 if TYPE_CHECKING:
     from ratchet.agents.operators import PolicyOperator, ValueOperator
@@ -66,7 +67,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     @abstractmethod
     def _get_loss_module_and_gae(
         self,
-    ) -> tuple[Objective, GeneralizedAdvantageEstimator | None]:
+    ) -> tuple[Objective, MaskedGae | None]:
         """Make the loss and, if it uses advantages, their estimator."""
 
     @classmethod
@@ -87,7 +88,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         train = RolloutCollector(self.train_environment, agents, cursor, seed=seed, stage=STAGE)
         return train, TestPlayer(self.test_environment, agents, seed=seed)
 
-    def _get_replay_buffer(self, transform: Transform | None = None) -> ReplayBuffer:
+    def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
         """Make what holds an iteration's frames and gives out minibatches.
 
         Parameters
@@ -95,7 +96,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         transform
             Applied to rollouts ``[E, T]`` before they are stored.
         """
-        return ReplayBuffer(self.hyper_params.rl.minibatch_size, transform)
+        return RolloutBuffer(self.hyper_params.rl.minibatch_size, transform)
 
     def _get_optimizer_and_param_freezer(
         self, loss_module: Objective
@@ -388,7 +389,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads, as plain data."""
+        """Return the parameters that a stage reads, as plain data."""
         return stage_parameters(
             hyper_params,
             cls,

@@ -9,13 +9,13 @@ from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import IterationContext
 from trainers.registry import register_trainer
 from trainers.staged import Metrics, TestResult
-from trainers.tensordict import snapshots
 from trainers.tensordict.key_parameters import stage_parameters
-from trainers.tensordict.loaded_agents import load_earlier_agents
-from trainers.tensordict.optimizer import load_optimizer_tensors, optimizer_tensors
-from trainers.tensordict.solo_learning import SoloLearner
+from trainers.tensordict.optimization.optimizer import load_optimizer_tensors, optimizer_tensors
+from trainers.tensordict.solo.learning import SoloLearner
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
-from trainers.tensordict.state import State as TrainerState
+from trainers.tensordict.states import snapshots
+from trainers.tensordict.states.loaded_agents import load_earlier_agents
+from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.testing import complete_table, environment_of
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads; an epoch does not depend on how many follow."""
+        """Return the parameters that a stage reads; an epoch does not depend on how many follow."""
         data = stage_parameters(hyper_params, cls, stage, agent_name, reads_num_iterations=False)
         if stage == "train":
             data["solo_agent"].pop("num_epochs")

@@ -10,11 +10,11 @@ from ratchet.protocols.registry import build_protocol_handler
 from ratchet.seeding import torch_generator
 from trainers.registry import register_trainer
 from trainers.relevant_parameters import is_built_in
-from trainers.tensordict.episode_buffer import EpisodeBuffer
-from trainers.tensordict.joint_estimator import JointAdvantageEstimator
-from trainers.tensordict.ppo_objectives import ppo_options
+from trainers.tensordict.objectives.joint_estimator import JointAdvantageEstimator
+from trainers.tensordict.objectives.ppo import ppo_options
+from trainers.tensordict.objectives.spg import SpgObjective
+from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
 from trainers.tensordict.rl import TensorDictRlTrainer
-from trainers.tensordict.spg_objective import SpgObjective
 from trainers.tensordict.staged import STAGE
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.trainers import SpgParameters
-    from trainers.tensordict.objectives import Objective
-    from trainers.tensordict.replay import ReplayBuffer, Transform
-    from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
+    from trainers.tensordict.objectives.base import Objective
+    from trainers.tensordict.objectives.value_estimators import MaskedGae
+    from trainers.tensordict.optimization.replay import RolloutBuffer, Transform
 
 Groups = tuple[tuple[str, ...], ...]
 _CRITIC_PARTS = ("value", "solo")
@@ -40,7 +40,7 @@ class SpgTrainer(TensorDictRlTrainer):
 
     def _get_loss_module_and_gae(
         self,
-    ) -> tuple[Objective, GeneralizedAdvantageEstimator | None]:
+    ) -> tuple[Objective, MaskedGae | None]:
         """Make the objective, and the estimator of everybody's advantages in every step."""
         rl = self.hyper_params.rl
         loss_module = SpgObjective(
@@ -55,14 +55,14 @@ class SpgTrainer(TensorDictRlTrainer):
         return loss_module, gae
 
     def _actor_params(self) -> dict[str, list[torch.nn.Parameter]]:
-        """Give each agent's parameters that its policy depends on; agents without have none."""
+        """Return each agent's parameters that its policy depends on; agents without have none."""
         params: dict[str, list[torch.nn.Parameter]] = {}
         for group in self.combined_agents.parameter_groups(self.hyper_params.rl):
             if not group.part.startswith(_CRITIC_PARTS):
                 params.setdefault(group.agent, []).extend(group.params)
         return params
 
-    def _get_replay_buffer(self, transform: Transform | None = None) -> ReplayBuffer:
+    def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
         """Make what gives out whole episodes."""
         return EpisodeBuffer(self.hyper_params.rl.minibatch_size, transform)
 
@@ -105,7 +105,7 @@ class SpgTrainer(TensorDictRlTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads, as plain data."""
+        """Return the parameters that a stage reads, as plain data."""
         data = super().stage_key_parameters(hyper_params, stage, agent_name)
         if is_built_in(cls) and stage == STAGE:
             data["ppo"] = {name: data["ppo"][name] for name in _PPO_READ}
@@ -114,7 +114,7 @@ class SpgTrainer(TensorDictRlTrainer):
 
 
 def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
-    """Give the Stackelberg sequence: the chosen one, or the protocol's."""
+    """Return the Stackelberg sequence: the chosen one, or the protocol's."""
     return tuple(tuple(group) for group in spg.stackelberg_sequence or default)
 
 

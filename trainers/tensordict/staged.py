@@ -14,10 +14,10 @@ from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
 from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.staged import Metrics, StagedTrainer, TestResult
-from trainers.tensordict import checkpoints
 from trainers.tensordict.base import TensorDictTrainer
-from trainers.tensordict.state import State as TrainerState
-from trainers.tensordict.statistics import test_names
+from trainers.tensordict.states import checkpoints
+from trainers.tensordict.states.state import State as TrainerState
+from trainers.tensordict.statistics.episodes import test_names
 
 STAGE = "train"
 _LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
@@ -190,7 +190,7 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
     # -- checkpoints -----------------------------------------------------------------------
 
     def _get_metadata(self) -> dict[str, Any]:
-        """Give what a checkpoint says about itself."""
+        """Return what a checkpoint says about itself."""
         return {"trainer": self.hyper_params.trainer_name, "iteration": self.iteration}
 
     def save_checkpoint(self, log: bool = True) -> None:

@@ -17,13 +17,13 @@ from ratchet.errors import UnknownNameError, nearest
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
 from trainers.tensordict.collectors import acts_deterministically, observation
-from trainers.tensordict.log_stats import by_agent
-from trainers.tensordict.statistics import (
+from trainers.tensordict.objectives.value_estimators import acting_mask
+from trainers.tensordict.statistics.episodes import (
     PolicyMeasures,
     decision_statistics,
     episode_statistics,
 )
-from trainers.tensordict.value_estimators import acting_mask
+from trainers.tensordict.statistics.log_stats import by_agent
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
@@ -98,7 +98,7 @@ class TestPlayer:
         with self.agents.bound_to(self.environment):
             cache = self.agents.new_cache()
             td = self.environment.reset(*self._next(self.num_envs))
-            slot = torch.arange(self.num_envs)  # the how-manieth datapoint is played where
+            slot = torch.arange(self.num_envs)  # which datapoint is played where
             running = columns.fresh(self.num_envs)
             finished = 0
             while finished < wanted:
@@ -220,7 +220,7 @@ class _Columns:
 
 
 def environment_of(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
-    """Give the environment that plays on a dataset.
+    """Return the environment that plays on a dataset.
 
     Raises
     ------

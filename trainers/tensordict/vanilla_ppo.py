@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from trainers.registry import register_trainer
-from trainers.tensordict.objectives import Objective
-from trainers.tensordict.ppo_objectives import ClipPPOLoss, KLPENPPOLoss, ppo_options
+from trainers.tensordict.objectives.base import Objective
+from trainers.tensordict.objectives.ppo import (
+    ClippedPpoObjective,
+    KlPenaltyPpoObjective,
+    ppo_options,
+)
+from trainers.tensordict.objectives.value_estimators import MaskedGae
 from trainers.tensordict.rl import TensorDictRlTrainer
-from trainers.tensordict.value_estimators import GeneralizedAdvantageEstimator
 
 
 @register_trainer("vanilla_ppo")
@@ -15,15 +19,15 @@ class VanillaPpoTrainer(TensorDictRlTrainer):
 
     def _get_loss_module_and_gae(
         self,
-    ) -> tuple[Objective, GeneralizedAdvantageEstimator | None]:
+    ) -> tuple[Objective, MaskedGae | None]:
         """Make PPO's loss and the advantage estimator."""
         ppo, rl = self.hyper_params.ppo, self.hyper_params.rl
         common = ppo_options(ppo, rl)
         loss_module: Objective
         if ppo.loss_type == "clip":
-            loss_module = ClipPPOLoss(self.policy_operator, self.value_operator, **common)
+            loss_module = ClippedPpoObjective(self.policy_operator, self.value_operator, **common)
         else:
-            loss_module = KLPENPPOLoss(
+            loss_module = KlPenaltyPpoObjective(
                 self.policy_operator,
                 self.value_operator,
                 kl_target=ppo.kl_target,

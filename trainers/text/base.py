@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ratchet.agents.text.whole_agent import CallContext
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.language_models.allowances import TrainingAllowance
 from ratchet.language_models.journal import CallJournal
@@ -25,6 +24,7 @@ from ratchet.language_models.pricing import Budget, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
 from ratchet.rollouts.rollout_statistics import rollout_statistics
+from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats
@@ -128,7 +128,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         )
 
     def _get_log_stats(self, rollouts: NestedArrayDict, *, train: bool = True) -> Metrics:
-        """Give the statistics of rollouts, those of a test with names that begin ``test_``."""
+        """Return the statistics of rollouts, those of a test with names that begin ``test_``."""
         return rollout_statistics(
             rollouts,
             self.agent_names,
@@ -160,11 +160,11 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return rollouts, calls.usage
 
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Give the statistics of the iteration's rollouts."""
+        """Return the statistics of the iteration's rollouts."""
         return self._get_log_stats(rollouts, train=True)
 
     def test_stats(self, rollouts: NestedArrayDict) -> Metrics:
-        """Give the statistics of a test's rollouts."""
+        """Return the statistics of a test's rollouts."""
         return self._get_log_stats(rollouts, train=False)
 
     def test(
@@ -225,7 +225,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads; see :class:`StagedTextTrainer`."""
+        """Return the parameters that a stage reads; see :class:`StagedTextTrainer`."""
         return stage_parameters(hyper_params, cls, stage)
 
     # -- what sampling stands on -----------------------------------------------------------

@@ -13,11 +13,11 @@ from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
-    from ratchet.agents.text.whole_agent import PureTextWholeAgent
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.instance import TextScenarioInstance
+    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+    from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 

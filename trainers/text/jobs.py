@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ratchet.errors import FineTuneError
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
     from ratchet.language_models.usage import UsageMeter
+    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from trainers.text.state import State
 
 _LOGGER = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: Usag
 
 
 def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, float]:
-    """Give 0 or 1 for each group and reason to have no job."""
+    """Return 0 or 1 for each group and reason to have no job."""
     stats: dict[str, float] = {}
     for name, group in groups.items():
         state = group.state
@@ -61,7 +61,7 @@ def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, fl
 
 
 def without_jobs(state: State) -> State:
-    """Give the state before its jobs were made.
+    """Return the state before its jobs were made.
 
     Making them again finds those that succeeded, and begins those anew that failed.
     """

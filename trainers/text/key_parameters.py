@@ -52,7 +52,7 @@ _TESTED = ("test_on_whole_dataset", "test_scheme")
 def stage_parameters(
     hyper_params: HyperParameters, trainer: type[Trainer], stage: str
 ) -> dict[str, Any]:
-    """Give what a stage reads.
+    """Return what a stage reads.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def stage_parameters(
 
 
 def _everything(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[str, Any]:
-    """Give all that a trainer may read; the number of iterations it meets nowhere."""
+    """Return all that a trainer may read; the number of iterations it meets nowhere."""
     data = relevant_parameters(hyper_params, trainer)
     data["rl"].pop("num_iterations")
     return data
@@ -85,7 +85,7 @@ def _everything(hyper_params: HyperParameters, trainer: type[Trainer]) -> dict[s
 def _common(
     hyper_params: HyperParameters, trainer: type[Trainer], agent_leaves_out: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Give protocol, scenario and agents, without what only trainers of tensors read."""
+    """Return protocol, scenario and agents, without what only trainers of tensors read."""
     data = relevant_parameters(hyper_params, trainer)
     for name in _OF_TENSORS:
         data.pop(name, None)

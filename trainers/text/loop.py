@@ -150,7 +150,7 @@ class TextTrainLoop:
         return rollouts, stats
 
     def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
-        """Give the last iteration's test if there was one: of the same models and rollouts."""
+        """Return the last iteration's test if there was one: of the same models and rollouts."""
         name = _test_name(state.iteration)
         if dataset != "test" or not (name in self._rollouts or self.files.has_rollouts(name)):
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ratchet.agents.text.examples import PreferencePair
+from ratchet.scenarios.pure_text.agents.examples import PreferencePair
 from ratchet.seeding import numpy_generator
 from trainers.algorithms import preference_trees as trees
 from trainers.registry import register_trainer
@@ -138,5 +138,5 @@ class PureTextMaltTrainer(PureTextRlTrainer):
 
 
 def _mean(values: trees.Floats | trees.Flags) -> float:
-    """Give the mean; NaN of nothing."""
+    """Return the mean; NaN of nothing."""
     return float(values.mean()) if len(values) else float("nan")

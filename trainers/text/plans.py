@@ -71,7 +71,7 @@ test_plan.__test__ = False  # type: ignore[attr-defined]  # not a test case, wha
 
 
 def call_seed(seed: int, *, training: bool, iteration: int) -> int:
-    """Give the seed that an iteration's calls derive theirs from; one for all tests."""
+    """Return the seed that an iteration's calls derive theirs from; one for all tests."""
     if training:
         return derive_seed(seed, TRAIN_STAGE, iteration, "calls")
     return derive_seed(seed, TEST_STAGE, 0, "calls")

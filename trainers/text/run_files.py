@@ -66,11 +66,11 @@ class RunFiles:
             )
 
     def journal(self, name: str) -> Path:
-        """Give the path of a stage's journal of calls."""
+        """Return the path of a stage's journal of calls."""
         return self.folder / "journals" / f"{name}.jsonl"
 
     def transcripts(self, name: str) -> Path:
-        """Give the folder for a stage's transcripts."""
+        """Return the folder for a stage's transcripts."""
         return self.folder / "transcripts" / name
 
     def save_rollouts(self, name: str, rollouts: NestedArrayDict) -> None:

@@ -56,7 +56,7 @@ class StagedTextTrainer(ABC):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads, as plain data.
+        """Return the parameters that a stage reads, as plain data.
 
         Parameters
         ----------
@@ -118,7 +118,7 @@ class StagedTextTrainer(ABC):
 
     @abstractmethod
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Give the statistics of the iteration's rollouts."""
+        """Return the statistics of the iteration's rollouts."""
 
     @abstractmethod
     def test(

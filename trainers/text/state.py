@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, get_args
 
-from ratchet.agents.text.group_state import PureTextSharedModelGroupState
 from ratchet.errors import CheckPointNotFoundError, StateError
+from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 
 SCHEMA = 1
 STATE_FILE = "state.json"
@@ -59,7 +59,7 @@ class State:
     base_run_state_artifact_version: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the state as plain data."""
+        """Return the state as plain data."""
         return {
             "schema": SCHEMA,
             "iteration": self.iteration,

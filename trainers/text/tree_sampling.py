@@ -16,7 +16,7 @@ from ratchet.scenarios.pure_text.playing import begin_episode
 from ratchet.scenarios.pure_text.rollout import play_step
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.whole_agent import CallContext
+    from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from ratchet.scenarios.pure_text.episode import Episode
     from ratchet.scenarios.pure_text.rollout import TextActor

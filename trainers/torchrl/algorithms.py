@@ -74,7 +74,7 @@ class AlgorithmTrainer(TorchRlTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads, as plain data."""
+        """Return the parameters that a stage reads, as plain data."""
         batches = count_batches(hyper_params, trainer_parameters(hyper_params))
         return algorithm_stage_parameters(hyper_params, stage, batches)
 

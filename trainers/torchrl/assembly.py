@@ -63,7 +63,7 @@ def assemble(
 
 
 def push_weights(trainer: Trainer) -> None:
-    """Give the collector the weights that learn, as its hook does after each batch."""
+    """Return the collector the weights that learn, as its hook does after each batch."""
     for _, hook in hooks(trainer):
         if isinstance(hook, UpdateWeights):
             counter, hook.counter = hook.counter, hook.update_weights_interval - 1
@@ -136,7 +136,7 @@ def _check_simulators(environment: EnvBase | None) -> None:
 
 
 def _mend(trainer: Trainer) -> None:
-    """Give the trainer counters of its own, and take away what the pipeline does instead."""
+    """Return the trainer counters of its own, and take away what the pipeline does instead."""
     trainer._last_log = {}
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False

@@ -72,7 +72,7 @@ def compose_config(hyper_params: HyperParameters) -> DictConfig:
 
 
 def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Give the composed configuration of the trainer as plain data, references filled in."""
+    """Return the composed configuration of the trainer as plain data, references filled in."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -114,7 +114,7 @@ def _composed(content: str) -> DictConfig:
 def _primary(
     algorithm: str, dataset: str, config: Mapping[str, Any], choices: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give the configuration that names the defaults, and the facts that it may refer to."""
+    """Return the configuration that names the defaults, and the facts that it may refer to."""
     if "defaults" in config:
         return dict(config), {}
     facts = environment_facts(dataset)
@@ -169,7 +169,7 @@ def _drop_unfit(primary: dict[str, Any], package: str, option: str) -> None:
 
 
 def _package(entry: object) -> str:
-    """Give where an entry of a list of defaults puts its option."""
+    """Return where an entry of a list of defaults puts its option."""
     name = next(iter(entry)) if isinstance(entry, Mapping) else entry
     return str(name).rpartition("@")[2].split()[-1]
 

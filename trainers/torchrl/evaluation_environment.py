@@ -27,7 +27,7 @@ def gym_environment(name: str, device: torch.device) -> EnvBase:
 
 
 def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the configuration of one environment of those that are collected from.
+    """Return the configuration of one environment of those that are collected from.
 
     Parameters
     ----------

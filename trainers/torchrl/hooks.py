@@ -72,7 +72,7 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
         return {RETURN: fmean(returns), "evaluation_length": fmean(lengths), "log_pbar": True}
 
     def state_dict(self) -> dict[str, Any]:
-        """Give how many batches there were."""
+        """Return how many batches there were."""
         return {"count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class StopAt(TrainerHookBase):  # type: ignore[misc] # the library has no types
             self._trainer.request_stop(f"{self.monitor} is {latest:g}, at least {self.value:g}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Give nothing: the trainer knows whether it has stopped."""
+        """Return nothing: the trainer knows whether it has stopped."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
         self.weights = {k: v.detach().clone() for k, v in self.policy.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the best value and the weights that had it."""
+        """Return the best value and the weights that had it."""
         return {"best": self.best, "weights": self.weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -162,6 +162,6 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
 
 
 def last_value(trainer: Trainer | None, monitor: str) -> float | None:
-    """Give the last value of a metric, None before there is one."""
+    """Return the last value of a metric, None before there is one."""
     values = trainer._log_dict.get(monitor) if trainer is not None else None
     return float(values[-1]) if values else None

@@ -35,7 +35,7 @@ _STAGES = ("initial_state", "pretrain", "train", "test")
 def algorithm_stage_parameters(
     hyper_params: HyperParameters, stage: str, batches_per_iteration: int
 ) -> dict[str, Any]:
-    """Give what a stage reads.
+    """Return what a stage reads.
 
     ``total_frames`` is left out of the trainer and the collector, but stays wherever else it is
     referred to, e.g. as the length of a schedule: raising it continues a run unless such a

@@ -147,7 +147,7 @@ class _Mean:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def mean(self) -> TensorDict:
-        """Give the means over the steps that had a value each."""
+        """Return the means over the steps that had a value each."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         return TensorDict(means, batch_size=[])
 

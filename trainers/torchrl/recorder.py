@@ -32,7 +32,7 @@ def begin_iteration(trainer: Trainer) -> None:
 
 
 def take_metrics(trainer: Trainer, before: dict[str, int]) -> Metrics:
-    """Give the metrics that were logged in an iteration.
+    """Return the metrics that were logged in an iteration.
 
     Counts (whole numbers) have their last value, all else the mean of what was logged; tensors
     with dimensions count by their mean.
@@ -61,7 +61,7 @@ def count_values(trainer: Trainer) -> dict[str, int]:
 
 
 def finished_returns(batch: TensorDictBase) -> list[float]:
-    """Give the returns of the episodes that end in a batch, where the environment sums rewards."""
+    """List returns of the episodes that end in a batch, where the environment sums rewards."""
     totals = [batch.get(("next", name), None) for name in _RETURNS]
     total = next((found for found in totals if found is not None), None)
     done = batch.get(("next", "done"), None)

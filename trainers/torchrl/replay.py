@@ -49,7 +49,7 @@ class ReplayContent:
         return self.write_count - sum(count_frames(segment) for segment in self.segments)
 
     def joined(self) -> Frames:
-        """Give all segments as one."""
+        """Return all segments as one."""
         if len(self.segments) == 1:
             return self.segments[0]
         names = self.segments[0] if self.segments else ()
@@ -148,7 +148,7 @@ def check_buffer(buffer: ReplayBuffer) -> None:
 
 
 def frames_file(folder: Path, name: str) -> Path:
-    """Give the file of a buffer's new frames in a stage's folder."""
+    """Return the file of a buffer's new frames in a stage's folder."""
     return folder / f"{name}.frames.safetensors"
 
 

@@ -59,14 +59,14 @@ _OWN_COUNTERS = ("_greedy_last_frames",)
 
 
 def operations(trainer: Trainer, point: str) -> list[tuple[Callable[..., Any], dict[str, Any]]]:
-    """Give the live list of what is called at a hook point, with its keyword arguments."""
+    """Return the live list of what is called at a hook point, with its keyword arguments."""
     found: list[tuple[Callable[..., Any], dict[str, Any]]]
     found = getattr(trainer, _OPS.get(point, f"_{point}_ops"))
     return found
 
 
 def registered(operation: Callable[..., Any]) -> Any:  # noqa: ANN401 -- hooks are of any class
-    """Give what was registered, without the library's timer around it."""
+    """Return what was registered, without the library's timer around it."""
     return getattr(operation, "__wrapped__", operation)
 
 
@@ -89,7 +89,7 @@ def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
 
 
 def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
-    """Give the trainer's replay buffers by name."""
+    """Return the trainer's replay buffers by name."""
     found = [getattr(trainer, "replay_buffer", None)]
     found += [hook.replay_buffer for _, hook in hooks(trainer) if _is_replay(hook)]
     buffers = {id(buffer): buffer for buffer in found if buffer is not None}
@@ -98,7 +98,7 @@ def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
 
 
 def take_trainer(trainer: Trainer) -> Tree:
-    """Give what the trainer continues from, its replay buffers' contents left out.
+    """Return what the trainer continues from, its replay buffers' contents left out.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
 
 
 def _last_values(trainer: Trainer) -> dict[str, Any]:
-    """Give the last value of each metric, which hooks may ask for; no timings."""
+    """Return the last value of each metric, which hooks may ask for; no timings."""
     timers = [hook for _, hook in hooks(trainer) if isinstance(hook, LogTiming)]
     prefixes = tuple(f"{timer.prefix}/" for timer in timers)
     return {
@@ -207,7 +207,7 @@ def _updater_access(updater: object) -> _HookState | None:
 
 
 def _owner(operation: Any) -> Any:  # noqa: ANN401
-    """Give the object whose method was registered, or what was registered itself."""
+    """Return the object whose method was registered, or what was registered itself."""
     return getattr(operation, "__self__", operation)
 
 

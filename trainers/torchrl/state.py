@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from ratchet.errors import CheckPointNotFoundError, StateError
 from trainers.staged import FolderOf
-from trainers.tensordict.state import same_bits
+from trainers.tensordict.states.state import same_bits
 from trainers.torchrl.replay import Frames, ReplayContent, frames_file
 from trainers.torchrl.state_tree import Json, Tensors
 
@@ -75,7 +75,7 @@ class TorchRlState:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give what the state holds by name; tensors and buffers are the state's own."""
+        """Return what the state holds by name; tensors and buffers are the state's own."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @classmethod
@@ -184,7 +184,7 @@ def _read_buffer(directory: Path, name: str, folder_of: FolderOf | None) -> Repl
 def _walk_back(
     directory: Path, name: str, folder_of: FolderOf | None
 ) -> Iterator[tuple[Frames, int]]:
-    """Give a buffer's frames of each stage, and the number of the first, from the last stage on."""
+    """Yield a buffer's frames of each stage and the number of the first, from the last stage on."""
     place: Path | None = directory
     while place is not None:
         entry = _read_values(place)["buffers"][name]

@@ -287,7 +287,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
     ) -> dict[str, Any]:
-        """Give the parameters that a stage reads: for one's own trainer all that it may read."""
+        """Return the parameters that a stage reads: for one's own trainer all that it may read."""
         data = relevant_parameters(hyper_params, cls)
         if stage == "train":
             data["rl"] = {k: v for k, v in data["rl"].items() if k != "num_iterations"}

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.lora import Lora
 from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
+from ratchet.language_models.service.training.lora import Lora
 
 
 def main() -> int:

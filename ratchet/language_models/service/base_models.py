@@ -6,13 +6,13 @@ import importlib
 from pathlib import Path
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.engine import Engine
+from ratchet.language_models.service.engine.interface import Engine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.settings import BASE_MODEL, ServiceSettings
 
 _ENGINES = {
-    "torch": "ratchet.language_models.service.torch_engine:TorchEngine",
-    "vllm": "ratchet.language_models.service.vllm_engine:VllmEngine",
+    "torch": "ratchet.language_models.service.engine.torch_engine:TorchEngine",
+    "vllm": "ratchet.language_models.service.engine.vllm_engine:VllmEngine",
 }
 
 

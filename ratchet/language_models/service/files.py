@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from ratchet.errors import DataError
+from ratchet.language_models.service.api.errors import ApiError, not_found
+from ratchet.language_models.service.api.schemas import FileObject, Page
 from ratchet.language_models.service.database import Database, Value
-from ratchet.language_models.service.errors import ApiError, not_found
-from ratchet.language_models.service.examples import check_training_file
-from ratchet.language_models.service.schemas import FileObject, Page
 from ratchet.language_models.service.settings import Limits
+from ratchet.language_models.service.training.examples import check_training_file
 
 Purpose = Literal["fine-tune", "fine-tune-results"]
 _INSERT = (
@@ -95,7 +95,7 @@ class FileStore:
         )
 
     def describe(self, file_id: str) -> FileObject:
-        """Give a file as the API shows it."""
+        """Return a file as the API shows it."""
         return _to_object(self._row(file_id, "file_id"))
 
     def page(

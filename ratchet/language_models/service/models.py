@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ratchet.language_models.service.api.errors import ApiError, not_found
+from ratchet.language_models.service.api.schemas import ModelList, ModelObject
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.errors import ApiError, not_found
-from ratchet.language_models.service.schemas import ModelList, ModelObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class ModelRegistry:
         return model
 
     def describe(self, model_id: str) -> ModelObject:
-        """Give a model as the API shows it."""
+        """Return a model as the API shows it."""
         self.get(model_id)
         row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
         if row is None:

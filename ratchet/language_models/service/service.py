@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from ratchet.language_models.service.batching import Batcher
 from ratchet.language_models.service.database import Database
-from ratchet.language_models.service.engine import Engine
+from ratchet.language_models.service.engine.batching import Batcher
+from ratchet.language_models.service.engine.interface import Engine
 from ratchet.language_models.service.files import FileStore
-from ratchet.language_models.service.job_history import JobHistory
-from ratchet.language_models.service.job_runner import JobRunner
-from ratchet.language_models.service.jobs import JobStore
+from ratchet.language_models.service.jobs.history import JobHistory
+from ratchet.language_models.service.jobs.jobs import JobStore
+from ratchet.language_models.service.jobs.runner import JobRunner
+from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER, JobTrainer
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.trainer_choice import PLAIN_TRAINER, JobTrainer
 
 
 class ModelService:

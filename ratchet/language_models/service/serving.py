@@ -17,12 +17,12 @@ from pathlib import Path
 import uvicorn
 
 from ratchet.errors import LanguageServiceError
-from ratchet.language_models.service.app import create_app
+from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.base_models import find_base_model, make_engine
+from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
 from ratchet.language_models.service.lifeline import leave_without_users
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.trainer_choice import choose_trainer
 from ratchet.store.locks import FileLock
 from ratchet.tracking.files import write_atomically
 

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn import functional as F
 
-from ratchet.agents.building import SYMBOLS, WHOLE, AgentBuilder, AgentPlan
+from ratchet.agents.building import POOLED, SYMBOLS, AgentBuilder, AgentPlan
 from ratchet.agents.layers import Initializer, Mlp
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
 from ratchet.agents.pooled import NormAndNoise
@@ -37,7 +37,7 @@ class ErasurePerception(Perception):
         }
 
     def num_symbols(self, data: Prepared) -> int:
-        """Give 2."""
+        """Return 2."""
         return NUM_SYMBOLS
 
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class ErasureBody(AgentBody):
         d_conversation: int,
         d_representation: int,
         init: Initializer,
-        read: Collection[str] = (WHOLE, SYMBOLS),
+        read: Collection[str] = (POOLED, SYMBOLS),
     ) -> None:
         super().__init__()
         d_body = parameters.d_body
@@ -79,7 +79,7 @@ class ErasureBody(AgentBody):
         sizes = [d_conversation + NUM_SIGHTS, *[d_body] * parameters.num_body_layers]
         self.mlp = Mlp(sizes, parameters.activation_function, init)
         self.norm_and_noise = NormAndNoise(parameters, d_body, init.device)
-        self.whole_out = init.linear(d_body, d_representation) if WHOLE in read else None
+        self.pooled_out = init.linear(d_body, d_representation) if POOLED in read else None
         self.symbols_out = None
         if SYMBOLS in read:
             self.symbols_out = init.linear(d_body, NUM_SYMBOLS * d_representation)
@@ -94,7 +94,7 @@ class ErasureBody(AgentBody):
         if self.symbols_out is not None:
             symbols = self.symbols_out(hidden).unflatten(1, (NUM_SYMBOLS, -1))
         return Representation(
-            whole=None if self.whole_out is None else self.whole_out(hidden), symbols=symbols
+            pooled=None if self.pooled_out is None else self.pooled_out(hidden), symbols=symbols
         )
 
 

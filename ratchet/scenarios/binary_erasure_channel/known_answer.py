@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def accuracy_alone(section: BinaryErasureChannelParameters) -> float:
-    """Give the best accuracy of a verifier without a prover."""
+    """Return the best accuracy of a verifier without a prover."""
     return 1 - section.observation_erasure_probability / 2
 
 
 def accuracy_with_prover(section: BinaryErasureChannelParameters) -> float:
-    """Give the best accuracy of a verifier against a prover that is paid for acceptance."""
+    """Return the best accuracy of a verifier against a prover that is paid for acceptance."""
     believed_lies = 1 - section.lie_erasure_probability
     return 1 - section.observation_erasure_probability * believed_lies / 2
 
 
 def accuracy_together(section: BinaryErasureChannelParameters) -> float:
-    """Give the best accuracy where the prover is paid for right decisions too."""
+    """Return the best accuracy where the prover is paid for right decisions too."""
     return 1.0

@@ -28,5 +28,5 @@ class BinaryErasureChannelScenario(MessageScenario):
         return build_erasure_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the code that deals only."""
+        """Return the code that deals only."""
         return (build_erasure_datasets,)

@@ -86,7 +86,7 @@ def apply_mutation(source: str, mutation: Mutation) -> str:
 def random_mutations(
     source: str, rng: np.random.Generator, kinds: Sequence[str] = tuple(RULES)
 ) -> Iterator[Mutation]:
-    """Give all possible changes in random order, every kind as likely as every other."""
+    """Return all possible changes in random order, every kind as likely as every other."""
     by_kind: dict[str, list[Mutation]] = {}
     for mutation in possible_mutations(source, kinds):
         by_kind.setdefault(mutation.kind, []).append(mutation)
@@ -105,7 +105,7 @@ def mutants(
     kinds: Sequence[str] = tuple(RULES),
     max_mutations: int = 1,
 ) -> Iterator[str]:
-    """Give different changed programs in random order.
+    """Return different changed programs in random order.
 
     Parameters
     ----------

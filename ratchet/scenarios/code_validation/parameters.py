@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from ratchet.agents.text.parameters import TextAgentParameters
 from ratchet.parameters.base import (
     SubParameters,
     register_agent_parameters,
     register_parameters,
 )
+from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
 
 MAX_LEVEL = 4
 

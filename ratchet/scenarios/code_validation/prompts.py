@@ -86,7 +86,7 @@ class SystemPrompts:
 
 
 def template_digests(hyper_params: HyperParameters, handler: ProtocolHandler) -> dict[str, str]:
-    """Give the SHA-256 of each agent's template, by ``"<kind>/<protocol>/<agent>.txt"``.
+    """Return the SHA-256 of each agent's template, by ``"<kind>/<protocol>/<agent>.txt"``.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def template_digests(hyper_params: HyperParameters, handler: ProtocolHandler) ->
 
 
 def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tuple[Path, ...]:
-    """Give the folders that the templates of a protocol may lie in, in order.
+    """Return the folders that the templates of a protocol may lie in, in order.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tupl
 def _load_all(
     hyper_params: HyperParameters, handler: ProtocolHandler
 ) -> dict[str, tuple[Template, Path]]:
-    """Give the checked template of each agent, and where it lies."""
+    """Return the checked template of each agent, and where it lies."""
     kind = hyper_params.code_validation.prompt_templates
     folders = template_folders(hyper_params.interaction_protocol, kind, handler)
     loaded = {name: _load(folders, name) for name in handler.agent_names}

@@ -98,7 +98,7 @@ class SandboxProcess:
         self.close()
 
     def lines(self) -> Iterable[bytes]:
-        """Give the lines of results that are whole."""
+        """Return the lines of results that are whole."""
         for line in self._out:
             if line.endswith(b"\n"):
                 yield line

@@ -28,19 +28,19 @@ class CodeValidationScenario(TextScenario):
         return build_code_validation_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the code that makes data only; that of the sandboxed process is part of it."""
+        """Return the code that makes data only; that of the sandboxed process is part of it."""
         from ratchet.scenarios.code_validation.sandboxed.worker import main
 
         return (build_code_validation_datasets, main)
 
     def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
-        """Give the hashes of the files that are read."""
+        """Return the hashes of the files that are read."""
         return hash_data_files(hyper_params.dataset)
 
     def file_digests(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> Mapping[str, str]:
-        """Give those of the templates of system prompts."""
+        """Return those of the templates of system prompts."""
         return template_digests(hyper_params, protocol_handler)
 
     def build_system_prompts(

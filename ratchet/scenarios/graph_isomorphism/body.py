@@ -23,7 +23,7 @@ from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Re
 from ratchet.agents.recording import RecordedRepresentation, represent
 from ratchet.agents.tape import Tape, Var, run_recorded
 from ratchet.scenarios.graph_isomorphism import body_operations as operations
-from ratchet.scenarios.graph_isomorphism.gin import GinStack, Seeds
+from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,
     TransformerStack,
@@ -64,7 +64,7 @@ class GraphPerception(Perception):
         }
 
     def num_symbols(self, data: Prepared) -> int:
-        """Give 2n: a symbol for each node of both graphs."""
+        """Return 2n: a symbol for each node of both graphs."""
         return data["node_mask"][0].numel()
 
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class GraphIsomorphismBody(AgentBody):
         Features of the linear messages (rounds × channels × space), None without; they make one
         more token.
     read
-        What the heads read of the representation: the ``whole``, the ``symbols`` or both.
+        What the heads read of the representation: the ``pooled``, the ``symbols`` or both.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class GraphIsomorphismBody(AgentBody):
         d_representation: int,
         init: Initializer,
         d_linear_history: int | None = None,
-        read: Collection[str] = ("whole", "symbols"),
+        read: Collection[str] = ("pooled", "symbols"),
     ) -> None:
         super().__init__()
         d_gnn, d_model = parameters.d_gnn, parameters.d_transformer
@@ -145,9 +145,9 @@ class GraphIsomorphismBody(AgentBody):
         self.transformer = _build_transformer(parameters, init)
         self.out_norm = nn.LayerNorm(d_model, device=init.device)
         num_pooled = NUM_GRAPHS + (self.linear_in is not None)
-        self.whole_out = self.node_out = None
-        if "whole" in read:
-            self.whole_out = init.linear(num_pooled * d_model, d_representation)
+        self.pooled_out = self.node_out = None
+        if "pooled" in read:
+            self.pooled_out = init.linear(num_pooled * d_model, d_representation)
         if "symbols" in read:
             self.node_out = init.linear(d_model, d_representation)
 
@@ -188,9 +188,9 @@ class GraphIsomorphismBody(AgentBody):
         out_norm = self.out_norm
         tokens = layer_norm(tape, tokens, out_norm.weight, out_norm.bias, out_norm.eps)
         num_pooled = NUM_GRAPHS + (heard is not None)
-        whole, symbols = operations.split_tokens(tape, tokens, num_pooled)
+        pooled, symbols = operations.split_tokens(tape, tokens, num_pooled)
         return RecordedRepresentation(
-            whole=None if self.whole_out is None else _readout(tape, whole, self.whole_out),
+            pooled=None if self.pooled_out is None else _readout(tape, pooled, self.pooled_out),
             symbols=None if self.node_out is None else _readout(tape, symbols, self.node_out),
             symbol_weight=weight.flatten(1),
         )
@@ -217,7 +217,7 @@ class GraphIsomorphismBody(AgentBody):
         x = F.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
         pooled_tokens, node_tokens = torch.split(x, [num_pooled, NUM_GRAPHS * n], dim=1)
         return Representation(
-            whole=None if self.whole_out is None else self.whole_out(pooled_tokens.flatten(1)),
+            pooled=None if self.pooled_out is None else self.pooled_out(pooled_tokens.flatten(1)),
             symbols=None if self.node_out is None else self.node_out(node_tokens),
             symbol_weight=weight.flatten(1),
         )
@@ -229,34 +229,34 @@ class GraphIsomorphismBody(AgentBody):
         b, _, n = data["node_weight"].shape
         adjacency = data["adjacency"]
         if self.gnn.records and may_fuse(adjacency):
-            seeds = Seeds.of(None, adjacency, bare_copy=True, share=False)
+            sums = NeighbourSums.of(None, adjacency, bare_copy=True, share=False)
             encoder = self.encoder.weight[:, :0], self.first_features
             (run,) = run_recorded(
-                lambda tape: [self.gnn.record(tape, seeds, encoder, adjacency)],
+                lambda tape: [self.gnn.record(tape, sums, encoder, adjacency)],
                 lambda: [self._plain_invariant(data)],
             )
         else:
             run = self._plain_invariant(data)
         return run.view(b, NUM_GRAPHS, n, -1)
 
-    def digest(self, inputs: AgentInput) -> Seeds:
+    def precompute(self, inputs: AgentInput) -> NeighbourSums:
         """Find out what each node sums in the first layer of the GNN."""
-        return self._seeds(inputs, share=True)
+        return self._neighbour_sums(inputs, share=True)
 
-    def _seeds(self, inputs: AgentInput, *, share: bool) -> Seeds:
+    def _neighbour_sums(self, inputs: AgentInput, *, share: bool) -> NeighbourSums:
         history, adjacency = inputs.history, inputs.data["adjacency"]
         b, _, n, _ = adjacency.shape
         said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
         has_bare_copy = self.copies == 2 and inputs.invariant is None
-        return Seeds.of(said, adjacency, bare_copy=has_bare_copy, share=share)
+        return NeighbourSums.of(said, adjacency, bare_copy=has_bare_copy, share=share)
 
     def _record_nodes(self, tape: Tape, inputs: AgentInput) -> Var:
-        """Give node features [2b, n, copies · d]; the dual's come last."""
-        seeds = inputs.digest
-        if not isinstance(seeds, Seeds):
-            seeds = self._seeds(inputs, share=False)
+        """Return node features [2b, n, copies · d]; the dual's come last."""
+        sums = inputs.precomputed
+        if not isinstance(sums, NeighbourSums):
+            sums = self._neighbour_sums(inputs, share=False)
         encoder = self.encoder.weight, self.first_features
-        nodes = self.gnn.record(tape, seeds, encoder, inputs.data["adjacency"])
+        nodes = self.gnn.record(tape, sums, encoder, inputs.data["adjacency"])
         if inputs.invariant is not None:
             nodes = concatenate(tape, [nodes, inputs.invariant.flatten(0, 1)], dim=-1)
         if self.digits is not None:
@@ -270,7 +270,7 @@ class GraphIsomorphismBody(AgentBody):
         return run.view(b * NUM_GRAPHS, n, -1)
 
     def _run_gnn(self, inputs: AgentInput) -> Tensor:
-        """Give node features [2b, n, copies · d]; the dual's come last."""
+        """Return node features [2b, n, copies · d]; the dual's come last."""
         history, adjacency = inputs.history, inputs.data["adjacency"]
         b, _, n, _ = adjacency.shape
         said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)

@@ -52,7 +52,7 @@ class PairMix:
     uniform: bool = True
 
     def counts(self) -> tuple[int, int, int, int, int]:
-        """Give the numbers of pairs: reused isomorphic, new isomorphic, score 1, 2, higher."""
+        """Return the numbers of pairs: reused isomorphic, new isomorphic, score 1, 2, higher."""
         negatives = round(self.num_pairs * self.prop_non_isomorphic)
         score_1 = round(negatives * self.prop_score_1)
         score_2 = min(round(negatives * self.prop_score_2), negatives - score_1)

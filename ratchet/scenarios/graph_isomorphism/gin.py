@@ -19,7 +19,7 @@ from ratchet.agents.tape import Tape, Var
 
 
 @dataclass(frozen=True)
-class Seeds:
+class NeighbourSums:
     """What nodes sum over themselves and their neighbours before anything is learned.
 
     The first layer's sum of encoded features, Σ (W x + b) over a node and its neighbours, is
@@ -40,7 +40,7 @@ class Seeds:
     @classmethod
     def of(
         cls, features: Tensor | None, adjacency: Tensor, *, bare_copy: bool, share: bool
-    ) -> Seeds:
+    ) -> NeighbourSums:
         """Sum features.
 
         Parameters
@@ -73,13 +73,13 @@ class Seeds:
             tables.append(bare)
         return cls(torch.cat(tables), torch.stack(indices, dim=-1))
 
-    def take(self, rows: Tensor) -> Seeds:
+    def take(self, rows: Tensor) -> NeighbourSums:
         """Take rows [r] of the b pairs."""
         index = self.index.index_select(0, rows)
         if 2 * len(self.sums) <= index.numel():
-            return Seeds(self.sums, index)
+            return NeighbourSums(self.sums, index)
         every = torch.arange(index.numel(), device=index.device)
-        return Seeds(self.sums.index_select(0, index.flatten()), every.view(index.shape))
+        return NeighbourSums(self.sums.index_select(0, index.flatten()), every.view(index.shape))
 
 
 class GinStack(nn.Module):
@@ -128,13 +128,13 @@ class GinStack(nn.Module):
         return nodes
 
     def record(
-        self, tape: Tape, seeds: Seeds, encoder: tuple[Tensor, Tensor], adjacency: Tensor
+        self, tape: Tape, sums: NeighbourSums, encoder: tuple[Tensor, Tensor], adjacency: Tensor
     ) -> Var:
         """Encode the nodes' features and pass messages L times, on a tape; tanh only.
 
         Parameters
         ----------
-        seeds
+        sums
             What each node sums in the first layer.
         encoder
             Weight [d, F] and bias [d] of the linear layer that makes node features.
@@ -147,12 +147,12 @@ class GinStack(nn.Module):
             f32 [2b, n, c · d].
         """
         weights = (self.in_weight, self.in_bias, self.out_weight, self.out_bias)
-        return _record_gin(tape, seeds, encoder, adjacency, weights)
+        return _record_gin(tape, sums, encoder, adjacency, weights)
 
 
 def _record_gin(
     tape: Tape,
-    seeds: Seeds,
+    sums: NeighbourSums,
     encoder: tuple[Tensor, Tensor],
     adjacency: Tensor,
     weights: tuple[Tensor, Tensor, Tensor, Tensor],
@@ -160,13 +160,13 @@ def _record_gin(
     """Run a stack with tanh(x) = 2σ(2x) − 1, whose factors and shift go into the weights."""
     leaves = [tape.leaf(tensor) for tensor in (*encoder, *weights)]
     in_weight, in_bias, out_weight, out_bias = weights
-    (b, graphs, n, c), d = seeds.index.shape, in_weight.shape[2]
-    grid, picked = (b * graphs, n, c * d), seeds.index.view(-1)
+    (b, graphs, n, c), d = sums.index.shape, in_weight.shape[2]
+    grid, picked = (b * graphs, n, c * d), sums.index.view(-1)
     adjacency = adjacency.flatten(0, 1)
     encode = torch.cat([encoder[0], encoder[1].unsqueeze(1)], dim=1).t()  # [F + 1, d]
     folded = (in_weight * 2, in_bias * 2, out_weight * 2, out_bias - out_weight.sum(2))
     layers = [*zip(*(w.unbind(0) for w in folded), strict=True)]
-    x, kept = seeds.sums, []
+    x, kept = sums.sums, []
     for layer, (w_in, b_in, w_out, b_out) in enumerate(layers):
         summed = torch.bmm(adjacency, x).view(-1, d) if layer else x.mm(encode)
         hidden = torch.addmm(b_in, summed, w_in.t()).sigmoid_()
@@ -183,7 +183,7 @@ def _record_gin(
             w_in, _, w_out, _ = layers[layer]
             summed, hidden = kept[layer]
             if layer == 0:
-                grad = _sum_by_index(grad, picked, len(seeds.sums))
+                grad = _sum_by_index(grad, picked, len(sums.sums))
             d_out, d_out_bias = grad.t().mm(hidden), grad.sum(0)
             before = torch.ops.aten.sigmoid_backward(grad.mm(w_out), hidden)
             d_in, d_in_bias = before.t().mm(summed), before.sum(0)
@@ -191,7 +191,7 @@ def _record_gin(
             grad = before.mm(w_in)
             if layer:  # adjacency is symmetric
                 grad = torch.bmm(adjacency, grad.view(grid)).view(-1, d)
-        d_encode = grad.t().mm(seeds.sums)  # [d, F + 1]
+        d_encode = grad.t().mm(sums.sums)  # [d, F + 1]
         d_in, d_in_bias, d_out, d_out_bias = (
             torch.stack(grads) for grads in zip(*reversed(found), strict=True)
         )
@@ -207,7 +207,7 @@ def _record_gin(
 
 
 def _unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Give different rows [U, k] of rows [r, k], and which of them each is [r].
+    """Return different rows [U, k] of rows [r, k], and which of them each is [r].
 
     By one number for each row, which is checked; ``torch.unique`` of whole rows is slow.
     """

@@ -98,9 +98,9 @@ class ManualBody(AgentBody):
         self.first_question = first_question
 
     def forward(self, inputs: AgentInput) -> Representation:
-        """Give ``symbols`` bool [b, rounds + 1, 2n, 2n]: who has whose colour after each round.
+        """Return ``symbols`` bool [b, rounds + 1, 2n, 2n]: who has whose colour after each round.
 
-        ``whole`` is bool [b, 2n]: which nodes exist.
+        ``pooled`` is bool [b, 2n]: which nodes exist.
         """
         present = inputs.data["node_mask"].flatten(1)
         # What was said: the normalised history is positive exactly where a one was.
@@ -115,7 +115,7 @@ class ManualBody(AgentBody):
         for _ in range(self.num_rounds):
             same = _refine(inputs.data["adjacency"], same)
             history.append(same)
-        return Representation(whole=present, symbols=torch.stack(history, dim=1))
+        return Representation(pooled=present, symbols=torch.stack(history, dim=1))
 
 
 def _refine(adjacency: Tensor, same: Tensor) -> Tensor:
@@ -138,10 +138,10 @@ def _refine(adjacency: Tensor, same: Tensor) -> Tensor:
 
 
 def _refined(representation: Representation | None) -> tuple[Tensor, Tensor]:
-    """Give which nodes exist and the colours, as :class:`ManualBody` makes them."""
-    if representation is None or representation.whole is None or representation.symbols is None:
+    """Return which nodes exist and the colours, as :class:`ManualBody` makes them."""
+    if representation is None or representation.pooled is None or representation.symbols is None:
         raise StateError("a hand-made head got no representation, expected its body's colours.")
-    return representation.whole, representation.symbols
+    return representation.pooled, representation.symbols
 
 
 def _choose(score: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class ManualProverHead(AgentPolicyHead):
     """Answers with the node of the other graph that stays alike the longest."""
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
-        """Give logits for b rows."""
+        """Return logits for b rows."""
         present, colours = _refined(representation)
         asked = inputs.message.flatten(1).bool()  # [b, 2n]
         alike = (colours & asked[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
@@ -177,7 +177,7 @@ class ManualVerifierHead(AgentPolicyHead):
         self.max_rounds = max_rounds
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
-        """Give logits for b rows."""
+        """Return logits for b rows."""
         present, colours = _refined(representation)
         before, same = colours[:, -2], colours[:, -1]
         n = same.shape[1] // 2

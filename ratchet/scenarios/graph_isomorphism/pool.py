@@ -136,7 +136,7 @@ class PairPool:
     def gather(
         self,
     ) -> tuple[list[NDArray[np.uint8]], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Give all pairs, their scores, cells and kinds."""
+        """Return all pairs, their scores, cells and kinds."""
         records = np.array(self._records, dtype=np.int64).reshape(-1, 3)
         return list(self._pairs), records[:, 0], records[:, 1], records[:, 2]
 

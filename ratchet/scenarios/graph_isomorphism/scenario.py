@@ -28,5 +28,5 @@ class GraphIsomorphismScenario(MessageScenario):
         return build_graph_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the generator's code only."""
+        """Return the generator's code only."""
         return (build_graph_datasets,)

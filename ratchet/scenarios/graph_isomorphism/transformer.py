@@ -70,7 +70,7 @@ class TransformerStack(nn.Module):
         self._is_tanh = activation_name == "tanh"
 
     def weights(self) -> tuple[Tensor, ...]:
-        """Give all weights in the order in which a layer uses them."""
+        """Return all weights in the order in which a layer uses them."""
         return tuple(self.parameters())
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:

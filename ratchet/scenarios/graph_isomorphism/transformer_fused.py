@@ -105,7 +105,7 @@ class _Folds:
         return cls(scaled(root / math.log(2), 1.0), scaled(root, math.log(2)), ones.flatten())
 
     def fold(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Give the weights used going ahead, in the weights' order."""
+        """Return the weights used going ahead, in the weights' order."""
         scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 = weights
         qkv_w, qkv_b = (
             torch.matmul(self.ahead, qkv_w),
@@ -115,7 +115,7 @@ class _Folds:
         return [*attention, scale2, shift2, w1 * 2, b1 * 2, w2 * 2, b2 - w2.sum(2)]
 
     def fold_back(self, qkv_w: Tensor) -> Tensor:
-        """Give the weights of queries, keys and values used going back; the others are the same."""
+        """Return weights of queries, keys and values used going back; the others are the same."""
         return torch.matmul(self.behind, qkv_w)
 
     def unfold(self, grads: list[Tensor]) -> list[Tensor]:
@@ -152,7 +152,7 @@ def _attend(
 def _attend_back(
     grad: Tensor, kept: Kept, weights: tuple[Tensor, ...], num_heads: int
 ) -> tuple[Tensor, Grads]:
-    """Give the gradients of x and of the weights from that of :func:`_attend`'s output."""
+    """Return the gradients of x and of the weights from that of :func:`_attend`'s output."""
     x, normed, mean, rstd, qkv, powers, total, mixed = kept
     scale, shift, qkv_w, _, out_w, _ = weights
     b, t, d = x.shape
@@ -190,7 +190,7 @@ def _transform(x: Tensor, weights: tuple[Tensor, ...]) -> tuple[Tensor, Kept]:
 
 
 def _transform_back(grad: Tensor, kept: Kept, weights: tuple[Tensor, ...]) -> tuple[Tensor, Grads]:
-    """Give the gradients of x and of the weights from that of :func:`_transform`'s output."""
+    """Return the gradients of x and of the weights from that of :func:`_transform`'s output."""
     x, normed, mean, rstd, hidden = kept
     scale, shift, w1, _, w2, _ = weights
     flat = grad.view(-1, x.shape[2])

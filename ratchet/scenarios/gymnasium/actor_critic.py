@@ -153,7 +153,7 @@ class ControlActorCritic(ActorCritic):
         generators: Mapping[str, torch.Generator] | None,
         deterministic: bool,
     ) -> tuple[Choice, Tensor]:
-        """Give an agent's distribution, and actions [B, K] from it."""
+        """Return an agent's distribution, and actions [B, K] from it."""
         choice = choice_of(self.agents[name], outputs)
         generator = None if generators is None else generators[name]
         return choice, choice.mode() if deterministic else choice.sample(generator)
@@ -195,7 +195,7 @@ class ControlActorCritic(ActorCritic):
     def score_recorder(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> ScoreRecorder | None:
-        """Give what computes :meth:`score` on a tape; see :class:`ActorCritic`."""
+        """Return what computes :meth:`score` on a tape; see :class:`ActorCritic`."""
         inputs, chosen = self._asked(td, agents)
         if not self._records(inputs):
             return None
@@ -207,7 +207,7 @@ class ControlActorCritic(ActorCritic):
     def _asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
-        """Give all agents' observations, and the actions of those who are asked for."""
+        """Return all agents' observations, and the actions of those who are asked for."""
         actions = td.get(_ACTION)
         chosen = {
             name: self._chosen(actions, name) if agents is None or name in agents else None
@@ -261,7 +261,7 @@ class ControlActorCritic(ActorCritic):
         return values if acting is None else torch.where(acting, values, 0.0)
 
     def _outputs(self, inputs: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-        """Give what each agent's policy and critic give, without gradients."""
+        """Return what each agent's policy and critic give, without gradients."""
         if not self._records(inputs):
             return {name: self.agents[name].policy_and_value(x) for name, x in inputs.items()}
         tape = Tape(keeps=False)
@@ -278,7 +278,7 @@ class ControlActorCritic(ActorCritic):
         )
 
     def get_dist(self, td: TensorDictBase) -> dict[str, Choice]:
-        """Give each agent's distribution over its actions in frames [B], with gradients."""
+        """Return each agent's distribution over its actions in frames [B], with gradients."""
         inputs = self._inputs(td).items()
         outputs = {name: self.agents[name].policy_and_value(x)[0] for name, x in inputs}
         return {name: choice_of(self.agents[name], output) for name, output in outputs.items()}
@@ -292,7 +292,7 @@ class ControlActorCritic(ActorCritic):
         )
 
     def _inputs(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Give each agent's normalised observations f32 [B, its own size]."""
+        """Return each agent's normalised observations f32 [B, its own size]."""
         observation = td.get(_OBSERVATION)
         if self.normalizes:
             observation = self.normalizer(observation)

@@ -211,7 +211,7 @@ def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
 
 
 def _parallel_module(name: str) -> str | None:
-    """Give the module of a PettingZoo environment, if the name is one's."""
+    """Return the module of a PettingZoo environment, if the name is one's."""
     if "." not in name or not all(part.isidentifier() for part in name.split(".")):
         return None
     try:

@@ -30,11 +30,11 @@ class Choice(ABC):
 
     @abstractmethod
     def mode(self) -> Tensor:
-        """Give the likeliest actions [B, K]."""
+        """Return the likeliest actions [B, K]."""
 
     @abstractmethod
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Give the log-probabilities (densities) of actions [B, K], and entropies: [B, 1] each."""
+        """Return log-probabilities (densities) of actions [B, K], and entropies: [B, 1] each."""
 
 
 class Categorical(Choice):
@@ -63,7 +63,7 @@ class Categorical(Choice):
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
     def mode(self) -> Tensor:
-        """Give the likeliest."""
+        """Return the likeliest."""
         return torch.stack([f.argmax(-1) for f in divide(self.logits, self.sizes)], -1)
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ class Normal(Choice):
         return torch.addcmul(self.mean, noise, self.log_std.exp())
 
     def mode(self) -> Tensor:
-        """Give the means."""
+        """Return the means."""
         return self.mean
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +105,7 @@ class Normal(Choice):
 
 
 def choice_of(agent: ControlAgent, outputs: Tensor) -> Choice:
-    """Give the distribution that a policy's outputs [B, num_outputs] stand for."""
+    """Return the distribution that a policy's outputs [B, num_outputs] stand for."""
     if isinstance(agent.space.actions, DiscreteActions):
         return Categorical(outputs, agent.space.actions.sizes)
     head = agent.policy_head

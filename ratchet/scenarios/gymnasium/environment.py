@@ -108,12 +108,12 @@ class ControlEnvironment(TensorEnvironment):
         """Begin episodes in the places int64 [k]: first states [k]."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Give the states' tensors by dotted name."""
+        """Return the states' tensors by dotted name."""
         flat = td.exclude("next", *_CHOICES).flatten_keys(".")
         return {str(name): value for name, value in flat.items()}
 
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
-        """Give the states back."""
+        """Return the states back."""
         size = saved["datapoint_id"].shape[0]
         on_device = {name: value.to(self.device) for name, value in saved.items()}
         return TensorDict(on_device, batch_size=[size]).unflatten_keys(".")

@@ -35,7 +35,7 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         return build_seed_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the code that draws seeds only."""
+        """Return the code that draws seeds only."""
         return (build_seed_datasets,)
 
     def build_environment(

@@ -67,7 +67,7 @@ class SimulatedEnvironment(ControlEnvironment):
         self._past: list[list[npt.NDArray[Any]]] = []
 
     def own(self) -> Self:
-        """Give an environment with simulators of its own."""
+        """Return an environment with simulators of its own."""
         mine = copy.copy(self)
         mine._simulators, mine._past = [], []
         return mine
@@ -133,7 +133,7 @@ class SimulatedEnvironment(ControlEnvironment):
         )
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Give the states, and the actions that led to them."""
+        """Return the states, and the actions that led to them."""
         past = self._past[: td.batch_size[0]]
         actions = [action for episode in past for action in episode]
         shape = (0, len(self.spaces.names), self.spaces.action_width)

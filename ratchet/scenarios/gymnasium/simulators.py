@@ -206,7 +206,7 @@ def _read_actions(space: spaces.Space[Any]) -> Actions:
 
 
 def write_action(space: spaces.Space[Any], action: npt.NDArray[Any]) -> Any:  # noqa: ANN401
-    """Give the numbers [K] that an agent chose as an action of its space."""
+    """Return the numbers [K] that an agent chose as an action of its space."""
     if isinstance(space, spaces.Discrete):
         return int(action[0]) + int(space.start)
     if isinstance(space, spaces.MultiDiscrete):

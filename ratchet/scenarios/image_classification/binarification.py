@@ -17,7 +17,7 @@ LEFT_OUT = -1
 
 
 def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDArray[np.int64]:
-    """Give the label of each class.
+    """Return the label of each class.
 
     Parameters
     ----------

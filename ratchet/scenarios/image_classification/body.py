@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.building import SYMBOLS, WHOLE
+from ratchet.agents.building import POOLED, SYMBOLS
 from ratchet.agents.layers import Initializer, activation
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
 from ratchet.agents.pooled import NormAndNoise
@@ -64,7 +64,7 @@ class ImagePerception(Perception):
         return prepared
 
     def num_symbols(self, data: Prepared) -> int:
-        """Give S."""
+        """Return S."""
         return self._num_symbols
 
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class ImageBody(AgentBody):
         scenario_parameters: ImageClassificationParameters,
         shape: BodyShape,
         init: Initializer,
-        read: Collection[str] = (WHOLE, SYMBOLS),
+        read: Collection[str] = (POOLED, SYMBOLS),
     ) -> None:
         super().__init__()
         self.shape = shape
@@ -147,9 +147,9 @@ class ImageBody(AgentBody):
             channels += out
         self.norm_and_noise = NormAndNoise(parameters, channels, init.device)
         d_linear = shape.d_linear_history or 0
-        self.whole_out = self.symbols_out = None
-        if WHOLE in read:
-            self.whole_out = init.linear(channels + d_linear, shape.d_representation)
+        self.pooled_out = self.symbols_out = None
+        if POOLED in read:
+            self.pooled_out = init.linear(channels + d_linear, shape.d_representation)
         if SYMBOLS in read:
             self.symbols_out = init.linear(2 * channels + d_linear, shape.d_representation)
 
@@ -165,7 +165,7 @@ class ImageBody(AgentBody):
             beside = overall.unsqueeze(1).expand(-1, latent.shape[1], -1)
             symbols = self.symbols_out(torch.cat([latent, beside], dim=2))
         return Representation(
-            whole=None if self.whole_out is None else self.whole_out(overall), symbols=symbols
+            pooled=None if self.pooled_out is None else self.pooled_out(overall), symbols=symbols
         )
 
     def _latent_pixels(self, inputs: AgentInput) -> Tensor:

@@ -27,7 +27,7 @@ class LabelledImages:
         return len(self.classes)
 
     def take(self, rows: NDArray[np.int64]) -> LabelledImages:
-        """Give some of them, in the order of ``rows``."""
+        """Return some of them, in the order of ``rows``."""
         return LabelledImages(self.images[rows], self.classes[rows])
 
 

@@ -35,11 +35,11 @@ class ImageClassificationScenario(MessageScenario):
         return build_image_datasets(hyper_params)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Give the code that makes data only."""
+        """Return the code that makes data only."""
         return (build_image_datasets,)
 
     def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
-        """Give the hashes of the files of a local copy."""
+        """Return the hashes of the files of a local copy."""
         _, _, place = read_dataset_name(hyper_params.dataset)
         return {} if place is None else hash_files(Path(place).expanduser())
 

@@ -76,7 +76,7 @@ def read_dataset_name(name: str) -> tuple[str, ImageSource, str | None]:
 
 
 def latent_grid(hyper_params: HyperParameters) -> tuple[int, int]:
-    """Give height and width of the grid of latent pixels: halved, rounded down, in each group.
+    """Return height and width of the grid of latent pixels: halved, rounded down, in each group.
 
     Raises
     ------

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.parameters import TextAgentParameters
-    from ratchet.agents.text.whole_agent import AgentOutput, CallContext, PureTextWholeAgent
+    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+    from ratchet.scenarios.pure_text.agents.whole_agent import (
+        AgentOutput,
+        CallContext,
+        PureTextWholeAgent,
+    )
     from ratchet.scenarios.pure_text.views import AgentView
 
 

@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
-from ratchet.agents.text.whole_agent import PureTextWholeAgent
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios.instance import ScenarioInstance
 from ratchet.scenarios.pure_text.agent import TextAgent
+from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.registry import Scenario
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.whole_agent import SystemPromptSource
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.instance import TextScenarioInstance
+    from ratchet.scenarios.pure_text.agents.whole_agent import SystemPromptSource
 
 
 class TextScenario(Scenario):

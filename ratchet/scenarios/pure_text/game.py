@@ -123,7 +123,7 @@ class Game:
         return table[round][decisions[self._verifier]]
 
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
-        """Give what a prover argues for, 0 reject or 1 accept; None for who isn't one.
+        """Return what a prover argues for, 0 reject or 1 accept; None for who isn't one.
 
         It is the decision that pays the prover; the episode's stance for a single one.
         """
@@ -197,7 +197,7 @@ class Game:
         )
 
     def _like(self, seed: int) -> int:
-        """Give the first seed that was played just as this one; tables are kept by it."""
+        """Return the first seed that was played just as this one; tables are kept by it."""
         return 0 if self._ignores_seed else self._representative(seed)
 
     def _find_representative(self, seed: int) -> int:
@@ -262,5 +262,5 @@ class Game:
 
 @lru_cache(maxsize=8)
 def game_of(handler: ProtocolHandler) -> Game:
-    """Give the game of a protocol, made on first use."""
+    """Return the game of a protocol, made on first use."""
     return Game(handler)

@@ -59,13 +59,13 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
 
 
 def read_decision(text: str) -> int:
-    """Give 0 for ``Decision: reject``, 1 for ``Decision: accept``, 2 for anything else."""
+    """Return 0 for ``Decision: reject``, 1 for ``Decision: accept``, 2 for anything else."""
     match = _DECISION.fullmatch(text.translate(_EMPHASIS).strip())
     return _DECISIONS[match[1].lower()] if match else NO_DECISION
 
 
 def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
-    """Give the text after each header that is there, by channel; a repeated one goes on."""
+    """Return the text after each header that is there, by channel; a repeated one goes on."""
     channels = list(headers)
     found = list(_pattern(tuple(headers.values())).finditer(text))
     starts = [match.start() for match in found] + [len(text)]

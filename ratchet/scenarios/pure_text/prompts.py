@@ -70,7 +70,7 @@ def _order(seed: int, channels: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _heard(view: AgentView, round: int, messages: Sequence[SentMessage]) -> list[ChatMessage]:
-    """Give what others wrote in a round, channel by channel."""
+    """Return what others wrote in a round, channel by channel."""
     if view.shuffles_channels and len(messages) > 1:
         order = channel_order(view.seed, round, view.channels)
         messages = sorted(messages, key=lambda message: order.index(message.channel))

@@ -19,7 +19,7 @@ from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode, 
 from ratchet.scenarios.pure_text.views import AgentView, view_of
 
 if TYPE_CHECKING:
-    from ratchet.agents.text.whole_agent import CallContext
+    from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 
 
 class TextActor(Protocol):

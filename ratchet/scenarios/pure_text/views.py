@@ -60,7 +60,7 @@ class AgentView:
 def agent_view(
     state: NestedArrayDict, index: int, agent: str, handler: ProtocolHandler
 ) -> AgentView:
-    """Give what an agent sees in one of a batch of states.
+    """Return what an agent sees in one of a batch of states.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def agent_view(
 
 
 def view_of(game: Game, position: Position, agent: str) -> AgentView:
-    """Give what an agent sees in a position."""
+    """Return what an agent sees in a position."""
     channels = game.visible_channels[agent]
     turn = game.turn(position.round, position.seed, agent)
     return AgentView(

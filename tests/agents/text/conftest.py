@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ratchet.agents.text.whole_agent import PureTextWholeAgent
 from ratchet.parameters import ExperimentSettings, HyperParameters
 from ratchet.protocols.registry import build_protocol_handler
+from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.views import AgentView
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "language_models"))

@@ -9,9 +9,6 @@ import logging
 import numpy as np
 import pytest
 
-from ratchet.agents.text.examples import PreferencePair
-from ratchet.agents.text.group_state import PureTextSharedModelGroupState
-from ratchet.agents.text.shared_model_group import PureTextSharedModelGroup
 from ratchet.errors import (
     BudgetExceededError,
     FineTuneError,
@@ -24,6 +21,9 @@ from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.pure_text.agents.examples import PreferencePair
+from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
+from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
 
 
 def rollouts(count, agent_index, word="said"):

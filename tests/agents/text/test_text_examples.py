@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from ratchet.agents.text.examples import (
+from ratchet.errors import DataError
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.pure_text.agents.examples import (
     PreferencePair,
     guess_replaced_examples,
     preference_examples,
     supervised_examples,
     to_lines,
 )
-from ratchet.errors import DataError
-from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 PROVER, VERIFIER = 0, 1
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from ratchet.agents.text.whole_agent import CallContext
 from ratchet.errors import ContentFilterError, ParameterError, UnexpectedFinishError
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import HyperParameters
+from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 
 
 @pytest.fixture

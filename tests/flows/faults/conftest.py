@@ -123,7 +123,7 @@ class Scene:
 
 @pytest.fixture(scope="session")
 def new_scene(new_lab) -> Callable[..., Scene]:
-    """Give a function that makes the scene of some rules, in a laboratory of its own."""
+    """Return a function that makes the scene of some rules, in a laboratory of its own."""
 
     def make(*rules: dict) -> Scene:
         lab = new_lab()

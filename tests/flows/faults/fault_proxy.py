@@ -58,7 +58,7 @@ class Proxy:
         self.log = (folder / "calls.jsonl").open("a", buffering=1)
 
     def action(self, request: Request) -> str | None:
-        """Give what the first rule that fires does; every rule counts what it fits."""
+        """Return what the first rule that fires does; every rule counts what it fits."""
         found = None
         for rule in self.rules:
             fits = request.method == rule["method"] and rule["path"] in request.path
@@ -125,7 +125,7 @@ class Proxy:
             await asyncio.sleep(0.02)
 
     async def forward(self, request: Request) -> bytes:
-        """Give the service's whole answer."""
+        """Return the service's whole answer."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
         writer.write(request.head + request.body)
         await writer.drain()

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import uvicorn
 
-from ratchet.language_models.service.app import create_app
-from ratchet.language_models.service.engine import GenerationResult
+from ratchet.language_models.service.api.app import create_app
+from ratchet.language_models.service.engine.interface import GenerationResult
+from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.trainer_choice import JobTrainer
 
 WORDS = ("line", "return", "loop", "bug", "fine", "step", "value", "sum")
 

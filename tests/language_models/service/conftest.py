@@ -15,11 +15,11 @@ import openai
 import pytest
 import uvicorn
 
-from ratchet.language_models.service.app import create_app
+from ratchet.language_models.service.api.app import create_app
+from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.trainer_choice import JobTrainer
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # what processes are told by their environment
@@ -83,7 +83,7 @@ def _trainer_is_found():
 
 @pytest.fixture
 def make_service(tmp_path):
-    """Give a function that makes a service in a home of its own, or again in the same one."""
+    """Return a function that makes a service in a home of its own, or again in the same one."""
 
     def make(home=tmp_path, *, seconds=0.0, **settings):
         return RunningService(home, FakeEngine(seconds), **settings)
@@ -137,7 +137,7 @@ def _preferences(count):
 
 @pytest.fixture
 def upload():
-    """Give a function that uploads a training file and gives its id."""
+    """Return a function that uploads a training file and gives its id."""
 
     def upload(client, *, count=10, method="supervised", word="?", data=None):
         if data is None:
@@ -149,7 +149,7 @@ def upload():
 
 @pytest.fixture
 def wait_for():
-    """Give a function that waits until a job has a status."""
+    """Return a function that waits until a job has a status."""
 
     def wait(client, job_id, *statuses, seconds=20):
         deadline = time.monotonic() + seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 
-from ratchet.language_models.service.engine import (
+from ratchet.language_models.service.engine.interface import (
     GeneratedToken,
     GenerationResult,
     RequestRefusedError,

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ratchet.language_models.service.training_job import (
+from ratchet.language_models.service.training.job_folder import (
     MODEL_FOLDER,
     TrainingCheckpoint,
     TrainingEvent,

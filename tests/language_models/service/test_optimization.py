@@ -5,7 +5,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from ratchet.language_models.service.optimization import (
+from ratchet.language_models.service.training.optimization import (
     Optimization,
     TokenSequence,
     batches_of_like_length,

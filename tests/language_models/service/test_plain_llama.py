@@ -8,9 +8,9 @@ from micro_model import write_micro_model
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.base_model import vocabulary
-from ratchet.language_models.service.llama_shape import LlamaShape
-from ratchet.language_models.service.model_folder import load_model
-from ratchet.language_models.service.tokenizer import ChatTokenizer, read_json
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, read_json
 from ratchet.language_models.types import ChatMessage
 
 CHAT = (

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.language_models.service.batching import Batcher
-from ratchet.language_models.service.engine import (
+from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.engine.batching import Batcher
+from ratchet.language_models.service.engine.interface import (
     GenerationRequest,
     GenerationResult,
     RequestRefusedError,
 )
-from ratchet.language_models.service.errors import ApiError
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.types import ChatMessage
 

@@ -10,7 +10,7 @@ import time
 import openai
 import pytest
 
-from ratchet.language_models.service.errors import ApiError
+from ratchet.language_models.service.api.errors import ApiError
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import torch
 from micro_model import write_micro_model
 
 from ratchet.errors import UnknownNameError
-from ratchet.language_models.service.engine import GenerationRequest, RequestRefusedError
-from ratchet.language_models.service.sampling import Sampler
-from ratchet.language_models.service.torch_engine import TorchEngine
+from ratchet.language_models.service.engine.interface import GenerationRequest, RequestRefusedError
+from ratchet.language_models.service.engine.sampling import Sampler
+from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.types import ChatMessage
 
 
@@ -108,7 +108,7 @@ def test_top_p_keeps_the_smallest_set_that_holds_as_much():
 
 @pytest.mark.slow
 def test_transformers_models_answer_as_the_plain_one(tmp_path):
-    from ratchet.language_models.service.hugging_face_model import HuggingFaceModel
+    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
     folder = write_micro_model(tmp_path / "m")
     plain, other = TorchEngine(), TorchEngine()

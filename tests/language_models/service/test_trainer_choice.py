@@ -12,18 +12,18 @@ import pytest
 from micro_model import write_micro_model
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.service.llama_shape import LARGEST_PLAIN_MODEL
-from ratchet.language_models.service.lora import Lora
+from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER, choose_trainer
 from ratchet.language_models.service.settings import ServiceSettings
-from ratchet.language_models.service.trainer_choice import PLAIN_TRAINER, choose_trainer
-from ratchet.language_models.service.training_plan import Plan
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training.plan import Plan
 
-TRL = "ratchet.language_models.service.trl_training"
+TRL = "ratchet.language_models.service.training.trl_training"
 IMPORTS = """
 import sys
 import ratchet.language_models.service.serving
 assert "torch" not in sys.modules
-import ratchet.language_models.service.training
+import ratchet.language_models.service.training.train
 assert not {"trl", "peft", "transformers", "datasets"} & set(sys.modules)
 """
 

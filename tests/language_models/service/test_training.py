@@ -8,19 +8,19 @@ import torch
 from micro_model import write_micro_model
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.service import training
-from ratchet.language_models.service.dpo import PreferenceLoss
-from ratchet.language_models.service.engine import GenerationRequest
-from ratchet.language_models.service.model_folder import load_model
-from ratchet.language_models.service.sft import SupervisedLoss
-from ratchet.language_models.service.tokenizer import ChatTokenizer
-from ratchet.language_models.service.torch_engine import TorchEngine
-from ratchet.language_models.service.training_examples import read_preferences, read_supervised
-from ratchet.language_models.service.training_job import (
+from ratchet.language_models.service.engine.interface import GenerationRequest
+from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.training.dpo import PreferenceLoss
+from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
     TrainingResult,
     read_training_events,
 )
+from ratchet.language_models.service.training.sft import SupervisedLoss
+from ratchet.language_models.service.training.tokens import read_preferences, read_supervised
+from ratchet.language_models.service.training.train import train as training
 from ratchet.language_models.types import ChatMessage
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
@@ -226,7 +226,7 @@ def score(model, sequence):
 
 @pytest.mark.slow
 def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypatch):
-    from ratchet.language_models.service.hugging_face_model import HuggingFaceModel
+    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
     monkeypatch.setattr(
         training, "load_model", lambda folder, training: HuggingFaceModel(folder, training=training)

@@ -12,9 +12,9 @@ import torch
 from micro_model import write_micro_model
 from safetensors.torch import load_file, save_file
 
-from ratchet.language_models.service.model_folder import load_model
-from ratchet.language_models.service.tokenizer import ChatTokenizer
-from ratchet.language_models.service.training_job import (
+from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
     TrainingResult,
     read_training_events,
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 FRESH = """
 import sys
 from pathlib import Path
-from ratchet.language_models.service.trl_training import train
+from ratchet.language_models.service.training.trl_training import train
 from huggingface_hub import constants
 train(Path(sys.argv[1]))
 assert constants.HF_HUB_OFFLINE and constants.HF_HUB_DISABLE_TELEMETRY
@@ -37,7 +37,7 @@ RANK = 2
 @pytest.fixture(scope="module")
 def trl_training():
     """The module, imported once: that takes seconds."""
-    from ratchet.language_models.service import trl_training
+    from ratchet.language_models.service.training.train import trl_training
 
     return trl_training
 

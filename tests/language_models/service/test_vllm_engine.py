@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from ratchet.errors import LanguageServiceError, ParameterError
-from ratchet.language_models.service.engine import (
+from ratchet.language_models.service.engine.interface import (
     GenerationRequest,
     RequestRefusedError,
     TokenChoice,
 )
-from ratchet.language_models.service.vllm_engine import VllmEngine
+from ratchet.language_models.service.engine.vllm_engine import VllmEngine
 from ratchet.language_models.types import ChatMessage
 
 

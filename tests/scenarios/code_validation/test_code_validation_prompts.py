@@ -16,7 +16,7 @@ from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_di
 from ratchet.scenarios.pure_text.episode import Position
 from ratchet.scenarios.pure_text.game import game_of
 from ratchet.scenarios.pure_text.views import view_of
-from tasks.text_keys import TextArmKeys
+from tasks.text.keys import TextArmKeys
 
 PROTOCOLS = ("nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier")
 PROGRAM = "def f(x):\n    return '$question' + '$$'"
@@ -44,7 +44,7 @@ def rendered(protocol="nip", kind="full", stance=1, **changes):
 
 @pytest.fixture
 def own_templates(tmp_path, monkeypatch):
-    """Give a copy of the templates that a test may spoil."""
+    """Return a copy of the templates that a test may spoil."""
     shutil.copytree(prompts.TEMPLATES, tmp_path / "templates")
     monkeypatch.setattr(prompts, "TEMPLATES", tmp_path / "templates")
     return tmp_path / "templates"

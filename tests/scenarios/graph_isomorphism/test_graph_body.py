@@ -61,7 +61,7 @@ def test_relabelling_nodes_permutes_node_outputs_and_leaves_the_whole(body):
     moved = torch.stack([adjacency[:, g][:, o][:, :, o] for g, o in enumerate(orders)], 1)
     masks = torch.stack([mask[:, g][:, o] for g, o in enumerate(orders)], 1)
     again = run(body, moved, masks, history[..., both])
-    torch.testing.assert_close(again.whole, out.whole, **CLOSE)
+    torch.testing.assert_close(again.pooled, out.pooled, **CLOSE)
     present = masks.flatten(1)
     torch.testing.assert_close(again.symbols[present], out.symbols[:, both][present], **CLOSE)
 
@@ -71,7 +71,7 @@ def test_swapping_the_graphs_swaps_node_outputs_and_leaves_the_whole(body):
     out = run(body, adjacency, mask, history)
     swap = torch.cat([torch.arange(N, 2 * N), torch.arange(N)])
     again = run(body, adjacency.flip(1), mask.flip(1), history[..., swap])
-    torch.testing.assert_close(again.whole, out.whole, **CLOSE)
+    torch.testing.assert_close(again.pooled, out.pooled, **CLOSE)
     torch.testing.assert_close(again.symbols, out.symbols[:, swap], **CLOSE)
 
 
@@ -81,7 +81,7 @@ def test_without_pair_invariance_the_order_of_the_graphs_counts():
     swap = torch.cat([torch.arange(N, 2 * N), torch.arange(N)])
     out = run(body, adjacency, mask, history)
     again = run(body, adjacency.flip(1), mask.flip(1), history[..., swap])
-    assert (out.whole - again.whole).abs().max() > 1e-2
+    assert (out.pooled - again.pooled).abs().max() > 1e-2
 
 
 def test_what_is_said_at_absent_nodes_has_no_influence(body):
@@ -91,7 +91,7 @@ def test_what_is_said_at_absent_nodes_has_no_influence(body):
     out = run(body, adjacency, mask, history)
     changed = history + 10 * absent[:, None, None, None]
     again = run(body, adjacency, mask, changed)
-    torch.testing.assert_close(again.whole, out.whole)
+    torch.testing.assert_close(again.pooled, out.pooled)
     torch.testing.assert_close(again.symbols[mask.flatten(1)], out.symbols[mask.flatten(1)])
 
 
@@ -102,7 +102,7 @@ def test_padding_with_absent_nodes_changes_nothing(body):
     wide_mask = torch.nn.functional.pad(mask, (0, 3))
     wide_history = torch.nn.functional.pad(history.unflatten(-1, (2, N)), (0, 3)).flatten(-2)
     again = run(body, wide, wide_mask, wide_history)
-    torch.testing.assert_close(again.whole, out.whole, **CLOSE)
+    torch.testing.assert_close(again.pooled, out.pooled, **CLOSE)
     torch.testing.assert_close(
         again.symbols[wide_mask.flatten(1)], out.symbols[mask.flatten(1)], **CLOSE
     )
@@ -111,15 +111,15 @@ def test_padding_with_absent_nodes_changes_nothing(body):
 def test_what_the_graph_looks_like_and_what_is_said_both_count(body):
     adjacency, mask, history = make_data()
     out = run(body, adjacency, mask, history)
-    assert (run(body, adjacency, mask, history * 0).whole - out.whole).abs().max() > 1e-2
-    assert (run(body, adjacency * 0, mask, history).whole - out.whole).abs().max() > 1e-2
+    assert (run(body, adjacency, mask, history * 0).pooled - out.pooled).abs().max() > 1e-2
+    assert (run(body, adjacency * 0, mask, history).pooled - out.pooled).abs().max() > 1e-2
 
 
 def test_the_message_free_part_given_from_outside_changes_nothing():
     body = make_body()
     out = run(body, *make_data())
     again = run(body, *make_data(), invariant=True)
-    torch.testing.assert_close(again.whole, out.whole, **CLOSE)
+    torch.testing.assert_close(again.pooled, out.pooled, **CLOSE)
     torch.testing.assert_close(again.symbols, out.symbols, **CLOSE)
     assert make_body(use_dual_gnn=False).invariant({}) is None
 
@@ -175,4 +175,4 @@ def test_other_activation_functions_keep_the_symmetry(name):
     swap = torch.cat([torch.arange(N, 2 * N), torch.arange(N)])
     out = run(body, adjacency, mask, history)
     again = run(body, adjacency.flip(1), mask.flip(1), history[..., swap])
-    torch.testing.assert_close(again.whole, out.whole, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(again.pooled, out.pooled, rtol=1e-3, atol=1e-3)

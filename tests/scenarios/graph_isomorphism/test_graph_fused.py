@@ -12,7 +12,7 @@ from ratchet.agents.layers import Initializer, fast_tanh
 from ratchet.agents.parts import AgentInput
 from ratchet.agents.tape import run_recorded
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
-from ratchet.scenarios.graph_isomorphism.gin import GinStack, Seeds
+from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,
@@ -62,7 +62,7 @@ def derivatives(body, inputs, *, second):
     """What the body makes of the input, and the derivatives with respect to its parameters."""
     weights = list(body.parameters())
     made = body(inputs)
-    outputs = [made.whole, made.symbols * inputs.data["node_weight"].flatten(1).unsqueeze(2)]
+    outputs = [made.pooled, made.symbols * inputs.data["node_weight"].flatten(1).unsqueeze(2)]
     total = sum((out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() for out in outputs)
     first = torch.autograd.grad(total, weights, create_graph=second)
     if not second:
@@ -90,7 +90,7 @@ def test_what_is_digested_and_taken_row_by_row_changes_nothing(kind):
     rows = torch.tensor([4, 1, 1, 6])
     for which in (twice, rows):
         expected = derivatives(body, inputs.take(which), second=False)
-        inputs.digest = body.digest(inputs)
+        inputs.precomputed = body.precompute(inputs)
         found = derivatives(body, inputs.take(which), second=False)
         inputs.digest = None
         for one, another in zip(found, expected, strict=True):
@@ -100,7 +100,7 @@ def test_what_is_digested_and_taken_row_by_row_changes_nothing(kind):
 def test_sums_that_are_the_same_are_computed_once():
     adjacency = make_inputs().data["adjacency"]
     features = torch.zeros(B, 2, N, ROUNDS)
-    seeds = Seeds.of(features, adjacency, bare_copy=False, share=True)
+    seeds = NeighbourSums.of(features, adjacency, bare_copy=False, share=True)
     degrees = adjacency.sum(-1).flatten()
     assert len(seeds.sums) == len(degrees.unique())
     assert torch.equal(seeds.sums[seeds.index.flatten(), -1], degrees)
@@ -112,7 +112,7 @@ def test_functional_transforms_and_forward_mode_fall_back_to_plain():
 
     def loss(parameters):
         made = functional_call(body, parameters, (inputs,))
-        return made.whole.square().sum() + made.symbols.square().sum()
+        return made.pooled.square().sum() + made.symbols.square().sum()
 
     found = grad(loss)(weights)
     expected = torch.autograd.grad(loss(weights), list(weights.values()))
@@ -146,7 +146,7 @@ def test_a_stack_of_gnn_layers_equals_its_plain_version():
     )
     adjacency = inputs.data["adjacency"]
     features = torch.randn(B, 2, N, 4)
-    seeds = Seeds.of(features, adjacency, bare_copy=True, share=True)
+    seeds = NeighbourSums.of(features, adjacency, bare_copy=True, share=True)
     weights = [*stack.parameters(), *encoder.parameters()]
     (found,) = run_recorded(
         lambda tape: [stack.record(tape, seeds, (encoder.weight, encoder.bias), adjacency)],

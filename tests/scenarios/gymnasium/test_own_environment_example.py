@@ -13,7 +13,7 @@ from ratchet.errors import ParameterError
 from ratchet.protocols import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
 from ratchet.store.fingerprint import code_fingerprint
-from tasks.keys import ArmKeys
+from tasks.tensordict.keys import ArmKeys
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILE = "own_environment.py:Handover"

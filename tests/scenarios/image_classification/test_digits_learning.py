@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet import ExperimentSettings
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios import build_scenario_instance
 from ratchet.statistics import accuracy
 from trainers.registry import build_trainer, trainer_class

@@ -15,7 +15,7 @@ ROWS, GRID = 5, (4, 4)
 POINTWISE = {"agents___default__kernel_size": 1, "agents___default__num_blocks_per_group": 2}
 
 
-def make_body(hyper_params, name="verifier", read=("whole", "symbols")):
+def make_body(hyper_params, name="verifier", read=("pooled", "symbols")):
     handler = build_protocol_handler(hyper_params)
     plan = AgentPlan(hyper_params, handler, name, hyper_params.agents[name])
     return ImageAgentBuilder().build_body(plan, plan.init("body"), read)
@@ -94,7 +94,7 @@ def test_channels_double_and_the_grid_halves_whatever_the_stride(
     latent = body._latent_pixels(inputs)
     assert latent.shape == (ROWS, symbols, 2 * 2**groups)
     out = body(inputs)
-    assert out.whole.shape == (ROWS, 4)
+    assert out.pooled.shape == (ROWS, 4)
     assert out.symbols.shape == (ROWS, symbols, 4)
 
 
@@ -108,10 +108,10 @@ def test_a_convolution_is_orthogonal_over_all_pixels_under_its_kernel(image_para
 
 def test_a_body_makes_only_what_is_read(image_parameters):
     hyper_params = image_parameters(include_linear_message_space=True)
-    whole = make_body(hyper_params, read=("whole",))(make_inputs(linear=2))
+    whole = make_body(hyper_params, read=("pooled",))(make_inputs(linear=2))
     symbols = make_body(hyper_params, read=("symbols",))(make_inputs(linear=2))
     assert whole.symbols is None
-    assert symbols.whole is None
+    assert symbols.pooled is None
 
 
 def test_linear_messages_are_heard(image_parameters):
@@ -120,5 +120,5 @@ def test_linear_messages_are_heard(image_parameters):
     before = body(inputs)
     inputs.linear_history = inputs.linear_history + 1
     after = body(inputs)
-    assert not torch.equal(before.whole, after.whole)
+    assert not torch.equal(before.pooled, after.pooled)
     assert not torch.equal(before.symbols, after.symbols)

@@ -14,7 +14,7 @@ from ratchet.scenarios.image_classification.body import ImagePerception
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
 from ratchet.scenarios.image_classification.scenario import ImageClassificationScenario
 from ratchet.scenarios.image_classification.sources import SOURCES, latent_grid
-from tasks.keys import ArmKeys
+from tasks.tensordict.keys import ArmKeys
 
 OPTIONS = "dataset_options__"
 

@@ -20,7 +20,7 @@ from ratchet.scenarios.image_classification.backbone import (
 )
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
 from ratchet.scenarios.image_classification.embeddings import add_embeddings, embedding_field
-from tasks.keys import ArmKeys
+from tasks.tensordict.keys import ArmKeys
 
 SMALL = {"dataset_options__max_train_size": 24, "test_size": 0.02}
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ratchet.agents.text import whole_agent
-from ratchet.agents.text.whole_agent import PureTextWholeAgent
 from ratchet.errors import (
     BudgetExceededError,
     FineTuneError,
@@ -20,6 +18,8 @@ from ratchet.language_models.dummy import dummy_completion
 from ratchet.language_models.fine_tune_jobs import FineTuneJob
 from ratchet.language_models.pricing import ModelPrice
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.pure_text.agents import whole_agent
+from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from trainers.registry import trainer_class
 from trainers.text.state import State
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ratchet.agents.text.parameters import TextAgentParameters
 from ratchet.parameters import ExperimentSettings, HyperParameters, register_agent_parameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
 from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.pure_text.views import AgentView
 from ratchet.scenarios.registry import register_scenario
@@ -82,7 +82,7 @@ def main(name: str, home: str, pause: str) -> None:
     """Train under a run's id, as a process of its own that can be killed."""
     import time
 
-    from ratchet.agents.text import whole_agent
+    from ratchet.scenarios.pure_text.agents import whole_agent
 
     answer = whole_agent.dummy_completion
 

@@ -32,7 +32,7 @@ def with_workers(small):
 
 
 def learned(trainer):
-    """Give the tensors of the loss; frames have labels that depend on which worker is first."""
+    """Return the tensors of the loss; frames have labels that depend on which worker is first."""
     tensors = trainer.state.tensors
     return {name: tensor for name, tensor in tensors.items() if name.startswith("/loss")}
 

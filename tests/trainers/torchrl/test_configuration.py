@@ -9,7 +9,7 @@ import yaml
 
 from ratchet import HyperParameters
 from ratchet.errors import ParameterError
-from ratchet.parameters.loading import load_experiment
+from ratchet.experiment_files.loading import load_experiment
 from trainers.torchrl.configuration import trainer_parameters
 from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.placing import place_on

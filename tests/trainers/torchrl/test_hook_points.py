@@ -68,7 +68,7 @@ def recording(trainer, calls):
 
 @pytest.fixture
 def recorded(small, monkeypatch):
-    """Give a trainer of two iterations with recording hooks, and what they have written down."""
+    """Return a trainer of two iterations with recording hooks, and what they have written down."""
     calls = []
     made = small.build(small.own_parameters(rl__num_iterations=2, rl__num_epochs=2))
     build = made.build_trainer

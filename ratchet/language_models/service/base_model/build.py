@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ratchet.language_models.service import llama_shape, optimization, plain_llama, tokenizer
 from ratchet.language_models.service.base_model import (
     corpus,
     players,
@@ -20,9 +19,11 @@ from ratchet.language_models.service.base_model import (
     vocabulary,
 )
 from ratchet.language_models.service.base_model.vocabulary import END, PAD
-from ratchet.language_models.service.llama_shape import LlamaShape
-from ratchet.language_models.service.model_folder import save_llama
-from ratchet.language_models.service.tokenizer import ChatTokenizer
+from ratchet.language_models.service.engine import llama_shape, plain_llama, tokenizer
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.language_models.service.engine.model_folder import save_llama
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.training import optimization
 from ratchet.scenarios.code_validation.generator import level0
 from ratchet.tracking.files import locked
 
@@ -35,7 +36,7 @@ _RECIPE = (
 
 
 def ensure_base_model(home: Path) -> Path:
-    """Give the folder of the base model; make it if this home has none.
+    """Return the folder of the base model; make it if this home has none.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def build_base_model(folder: Path) -> None:
 
 
 def recipe_digest() -> str:
-    """Give the first digits of a SHA-256 of the code that makes the base model."""
+    """Return the first digits of a SHA-256 of the code that makes the base model."""
     sources = [Path(str(module.__file__)) for module in _RECIPE]
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
     return digest.hexdigest()[:_DIGEST_LENGTH]

@@ -16,15 +16,15 @@ from torch import Tensor
 from ratchet.language_models.service.base_model.corpus import Reply, write_corpus
 from ratchet.language_models.service.base_model.players import Skill
 from ratchet.language_models.service.base_model.vocabulary import END
-from ratchet.language_models.service.llama_shape import LlamaShape
-from ratchet.language_models.service.optimization import (
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
+from ratchet.language_models.service.engine.plain_llama import PlainLlama
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.training.optimization import (
     Optimization,
     TokenSequence,
     batches_of_like_length,
     pad,
 )
-from ratchet.language_models.service.plain_llama import PlainLlama
-from ratchet.language_models.service.tokenizer import ChatTokenizer
 from ratchet.seeding import numpy_generator, torch_generator
 
 SEED = 0
@@ -40,7 +40,7 @@ _WARMUP = 50
 
 
 def base_shape(vocab_size: int) -> LlamaShape:
-    """Give the figures of the base model."""
+    """Return the figures of the base model."""
     return LlamaShape(
         vocab_size=vocab_size,
         hidden_size=64,

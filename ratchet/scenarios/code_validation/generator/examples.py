@@ -107,7 +107,7 @@ def generate_examples(plan: ExamplePlan) -> list[Example]:
 
 
 def question_share(question: str, salt: int) -> float:
-    """Give a question's place in [0, 1), the same whatever else is in the dataset."""
+    """Return a question's place in [0, 1), the same whatever else is in the dataset."""
     digest = hashlib.sha256(f"{salt}\x1f{question}".encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
 
@@ -124,7 +124,7 @@ def _slots(plan: ExamplePlan) -> Iterator[_Slot]:
 
 
 def _draw_problems(plan: ExamplePlan, slots: Sequence[_Slot], asked: set[str]) -> None:
-    """Give each slot without a problem a new one, and test the true solutions."""
+    """Return each slot without a problem a new one, and test the true solutions."""
     new = [slot for slot in slots if slot.problem is None]
     for slot in new:
         _draw_problem(plan, slot, asked)

@@ -73,7 +73,7 @@ class Worker:
             yield from self.run([job])
 
     def _run_in_one_process(self, jobs: list[Job]) -> tuple[list[bytes], str, float]:
-        """Give the lines that were finished, why there are no more, and the CPU seconds."""
+        """Return the lines that were finished, why there are no more, and the CPU seconds."""
         reading, writing = os.pipe()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         pid = os.fork()
@@ -190,7 +190,7 @@ def _kill(pid: int) -> None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Give a process's CPU time; its clock is found by number, so that no /proc is needed."""
+    """Return a process's CPU time; its clock is found by number, so that no /proc is needed."""
     try:
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:

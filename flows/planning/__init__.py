@@ -1,0 +1,1 @@
+"""What would happen: stages, hits and misses, and what they would cost."""

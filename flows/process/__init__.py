@@ -1,0 +1,1 @@
+"""Where it happens: the process's environment, imports, and a temporary Prefect server."""

@@ -1,0 +1,64 @@
+"""Set up the process before Prefect, MLflow and torch are imported.
+
+They read the environment once, when they are imported. What the user has set stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from flows.cli.stack_file import read_stack
+from flows.process.lean_imports import leave_compiler_out
+
+_QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # the temporary server complains of being stopped; what we say ourselves is let through below
+    "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+}
+_OUR_LOGGERS = ("deployments", "flows", "ratchet", "tasks", "trainers")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_CHOSEN_PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
+
+
+def prepare_environment(
+    home: str | Path, num_threads: int = 1, *, make_folders: bool = True
+) -> None:
+    """Keep Prefect's files under ``home``, use the local stack if it is up, and tell no one.
+
+    A Prefect that the user has chosen (``PREFECT_API_URL``, ``PREFECT_HOME`` or
+    ``PREFECT_PROFILE``) is used as it is.
+
+    Parameters
+    ----------
+    home
+        ``ExperimentSettings.home``.
+    num_threads
+        Threads of the numerical libraries.
+    make_folders
+        Whether to make Prefect's folder; Prefect itself makes no parents.
+    """
+    leave_compiler_out()
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    for name in _OUR_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _THREADS:
+        os.environ.setdefault(name, str(num_threads))
+    if any(os.environ.get(name) for name in _CHOSEN_PREFECT):
+        return
+    folder = Path(home).resolve()
+    os.environ["PREFECT_HOME"] = str(folder / "prefect")
+    if make_folders:
+        (folder / "prefect").mkdir(parents=True, exist_ok=True)
+    stack = read_stack(folder)
+    if stack is not None and stack.is_up():
+        os.environ["PREFECT_API_URL"] = stack.prefect_api_url

@@ -1,0 +1,196 @@
+"""A Prefect server for one process, when there is no other: started early, gone with the process.
+
+It takes seconds to start, so it is launched in a process of its own while this one imports what a
+run needs. It ends when this process ends, even by SIGKILL: it watches its standard input.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from ratchet.errors import RatchetError, StageFailedError
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+_LOOPBACK = "127.0.0.1"
+_launched: TemporaryServer | None = None
+
+
+class TemporaryServer:
+    """A server that is starting, or has started.
+
+    Parameters
+    ----------
+    folder
+        ``PREFECT_HOME``: its database and log.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "temporary-server.log"
+        self.port = _free_port()
+        self.api_url = f"http://{_LOOPBACK}:{self.port}/api"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: RatchetError | None = None
+        self._thread = threading.Thread(target=self._start, name="prefect-server", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it answers.
+
+        Raises
+        ------
+        StageFailedError
+            If it does not; the message names its log.
+        """
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        """Start it, one process after the other: two that make one new database both fail."""
+        from ratchet.tracking.files import locked
+
+        try:
+            with locked(self.folder / ".server.lock"), self.log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "flows.process.temporary_server", str(self.port)],
+                    env=_server_environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+                self._await_health(self._process)
+        except OSError as error:
+            self._error = StageFailedError(f"Prefect's temporary server did not start: {error}")
+        except RatchetError as error:
+            self._error = error
+
+    def _await_health(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"{self.api_url}/health", timeout=5) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        ended = process.poll()
+        what = f"did not answer in {START_SECONDS:.0f} s" if ended is None else f"ended ({ended})"
+        raise StageFailedError(
+            f"Prefect's temporary server {what}; its log: {self.log}. Start one with `ratchet up`"
+            " or set PREFECT_API_URL, and run the same command again."
+        )
+
+
+def launch(home: str | Path) -> None:
+    """Begin to start a server, unless there is one already; returns at once.
+
+    Call it before Prefect is imported, since Prefect reads the server's address then.
+
+    Parameters
+    ----------
+    home
+        ``ExperimentSettings.home``, whose folder for Prefect exists.
+    """
+    global _launched  # one server a process, like the environment that names it
+    if _launched is not None or "prefect" in sys.modules or _is_chosen():
+        return
+    folder = Path(os.environ.get("PREFECT_HOME", Path(home).resolve() / "prefect"))
+    folder.mkdir(parents=True, exist_ok=True)
+    _launched = TemporaryServer(folder)
+    atexit.register(_launched.stop)
+    os.environ["PREFECT_API_URL"] = _launched.api_url
+
+
+def ensure(home: str | Path) -> None:
+    """Wait for a server: the launched one, a chosen one, or one that Prefect starts itself.
+
+    Raises
+    ------
+    StageFailedError
+        If the launched one does not start.
+    """
+    launch(home)
+    if _launched is not None:
+        _launched.wait()
+        return
+    from prefect.settings import PREFECT_API_URL
+
+    if PREFECT_API_URL.value():
+        return
+    from prefect.server.api.server import SubprocessASGIServer
+
+    from ratchet.tracking.files import locked
+
+    with locked(Path(home) / "prefect" / ".server.lock"):
+        SubprocessASGIServer().start()
+
+
+def _is_chosen() -> bool:
+    """Say whether the user has, or may have, named a server of their own."""
+    if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_PROFILE"):
+        return True
+    profiles = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser() / "profiles.toml"
+    return profiles.exists()
+
+
+def _server_environment() -> dict[str, str]:
+    own = {
+        "PREFECT_UI_ENABLED": "0",
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT__SERVER_FINAL": "1",
+    }
+    inherited = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return {**inherited, **own}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def _serve(port: int) -> None:
+    """Serve until told to stop, or until the process that started this one is gone."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()  # ends when the other side of the pipe is closed
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+    import uvicorn
+
+    uvicorn.run(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host=_LOOPBACK,
+        port=port,
+        log_level="error",
+        lifespan="on",
+    )
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

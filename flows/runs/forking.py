@@ -1,0 +1,147 @@
+"""Fork a run: a new run with other parameters that shares all before a point of its parent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.runs.identity import Arms, absolute_settings, read_arms, stable_run_id
+from flows.runs.pinning import Fork
+from flows.runs.result import ExperimentResult
+from flows.runs.running import run_arms
+from flows.runs.text_pinning import ForkPoint
+from ratchet.errors import ParameterError
+from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.experiment_files.loading import expand_paths
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.manifest import MAIN_ARM, RunManifest
+from ratchet.tracking.run_folder import find_run
+from tasks.stages.calls import ITERATION_STAGES
+from tasks.stages.families import make_keys
+from tasks.text.keys import TextArmKeys
+
+_FIRST = ("train", ITERATION_STAGES[0])
+_POINT = re.compile(r"(\d+)(?::([a-z_]+))?")
+
+
+def fork_experiment(
+    run: str,
+    from_stage: str | int,
+    changes: Mapping[str, Any] | None = None,
+    settings: ExperimentSettings | None = None,
+) -> ExperimentResult:
+    """Start a run that continues another's state with other parameters.
+
+    The same fork again goes on with the same run.
+
+    Parameters
+    ----------
+    run
+        The parent's id, its beginning, or its folder.
+    from_stage
+        "K" or "K:train": the first training iteration that the fork does itself; the state after
+        K iterations is the parent's. 0 shares no training. Of chat models also "K:STAGE", such as
+        "3:create_fine_tune_jobs": the first stage that it does itself.
+    changes
+        Dotted path → new value, for every arm.
+    settings
+        Other settings than the parent's.
+
+    Raises
+    ------
+    RunNotFoundError
+        If there is no such run.
+    ParameterError
+        If the parent has no state after K iterations, or the changes don't fit.
+    """
+    base = settings or ExperimentSettings()
+    parent = find_run(base.runs, run)
+    manifest = parent.manifest
+    chosen = settings or ExperimentSettings.from_dict(manifest.settings)
+    iteration, stage = parse_point(from_stage)
+    arms = {
+        arm: HyperParameters.from_dict(merge_changes(data, expand_paths(changes or {}, "changes")))
+        for arm, data in manifest.arms.items()
+    }
+    others = {arm: params for arm, params in arms.items() if arm != MAIN_ARM}
+    arms = read_arms(arms[MAIN_ARM], others)
+    _check_state(manifest, arms, iteration, stage, chosen.base_dir)
+    name = f"{manifest.name}-fork"
+    place = f"{iteration}:{stage}" if stage not in ("", *_FIRST) else str(iteration)
+    run_id = stable_run_id(name, arms, parent.run_id, place)
+    chosen = absolute_settings(
+        chosen.model_copy(update={"run_id": run_id, "runs": str(parent.path.resolve().parent)})
+    )
+    own = "" if stage in _FIRST else stage
+    fork = Fork(parent=parent.run_id, iteration=iteration, stage=own, stages=manifest.stages)
+    if Fork.read(Path(chosen.runs) / run_id) is None:
+        fork.write(Path(chosen.runs) / run_id)
+    return run_arms(arms, chosen, name=name)
+
+
+def parse_stage(from_stage: str | int) -> int:
+    """Read "3" or "3:train" as 3.
+
+    Raises
+    ------
+    ParameterError
+        For anything else.
+    """
+    iteration, stage = parse_point(from_stage)
+    if stage not in ("", "train"):
+        raise ParameterError(
+            f"fork: got the stage {from_stage!r}, expected K or K:train, the first iteration that"
+            " the fork does itself."
+        )
+    return iteration
+
+
+def parse_point(from_stage: str | int) -> tuple[int, str]:
+    """Read "3:create_fine_tune_jobs" as its two parts, the second empty if it is not there.
+
+    Raises
+    ------
+    ParameterError
+        For anything else.
+    """
+    match = _POINT.fullmatch(str(from_stage))
+    if match is None:
+        raise ParameterError(
+            f"fork: got the stage {from_stage!r}, expected K, K:train, or K:STAGE of chat models."
+        )
+    return int(match.group(1)), match.group(2) or ""
+
+
+def _check_state(
+    manifest: RunManifest, arms: Arms, iteration: int, stage: str, base_dir: str | None
+) -> None:
+    """Make sure that the parent has what the fork begins with."""
+    for arm, hyper_params in arms.items():
+        if isinstance(make_keys(arm, hyper_params, base_dir=base_dir), TextArmKeys):
+            _check_text_state(manifest, arm, ForkPoint.at(iteration, stage or ITERATION_STAGES[0]))
+        else:
+            _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
+
+
+def _check_text_state(manifest: RunManifest, arm: str, point: ForkPoint) -> None:
+    known = {(record.stage, record.iteration) for record in manifest.stages if record.arm == arm}
+    for name, iteration in point.needed:
+        if (name, iteration) not in known:
+            raise ParameterError(
+                f"fork: run {manifest.run_id} has not finished {name} {iteration} of arm {arm!r},"
+                " which the fork would continue. Choose an earlier point, or go on with"
+                f" `ratchet resume {manifest.run_id}` first."
+            )
+
+
+def _check_tensor_state(manifest: RunManifest, iteration: int) -> None:
+    known = sorted({r.iteration for r in manifest.stages if r.stage == "train"})
+    if iteration and iteration not in known:
+        states = ", ".join(map(str, known)) or "none"
+        raise ParameterError(
+            f"fork: run {manifest.run_id} has no state after {iteration} iterations; it has those"
+            f" after 0, {states}. Choose one of them: `ratchet fork {manifest.run_id} --from K`."
+        )

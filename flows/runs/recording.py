@@ -1,0 +1,216 @@
+"""``RunRecorder``: keeps the run folder up to what the flow has done, each number exactly once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from flows.runs.usage import RunUsage
+from ratchet.errors import RatchetError, TrackingError
+from ratchet.tracking.files import write_atomically
+from ratchet.tracking.manifest import StageRecord
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.result_table import ResultTable, holds_results
+from tasks.stages.datasets import DATASETS_FILE
+from tasks.tensordict.rollouts import ROLLOUTS_FILE
+from tasks.save import note_tracking_failure, sync_mirror
+from tasks.stages.session import STATE_FOLDER
+from tasks.stages.tables import read_table
+from tasks.text.files import TRANSCRIPTS_FILE
+from tasks.tensordict.whole import HISTORY_FILE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ratchet.store.store import Damage, StageStore
+    from ratchet.tracking.run_folder import RunFolder
+    from tasks.stages.calls import StageCall
+    from tasks.stages.decorator import StageOutcome
+
+logger = logging.getLogger(__name__)
+
+_TABLED = ("pretrain", "test")
+FIRST_SYNC_SECONDS = 30.0
+"""How long a run goes on before MLflow first hears of it; shorter ones tell it at the end."""
+SYNC_SHARE = 0.02
+"""The largest share of the time that may go into telling MLflow on the way."""
+
+
+class RunRecorder:
+    """Writes what happens into the run folder.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    store
+        Where the stages lie.
+    tracking_uri
+        The MLflow to mirror to on the way; None for none.
+    """
+
+    def __init__(self, folder: RunFolder, store: StageStore, tracking_uri: str | None) -> None:
+        self.folder = folder
+        self.store = store
+        self.made = self.found = 0
+        self.metrics: dict[str, dict[str, dict[str, float]]] = {}
+        self.states: dict[str, str] = {}
+        self._known = {record.place: record for record in folder.manifest.stages}
+        self._usage = RunUsage(folder, store)
+        self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
+
+    def stage_finished(self, outcome: StageOutcome) -> None:
+        """Record a finished stage: where it lies, its metrics, its table."""
+        call, manifest = outcome.call, outcome.manifest
+        self.found += outcome.hit
+        self.made += not outcome.hit
+        record = StageRecord(
+            arm=call.arm,
+            stage=call.name,
+            iteration=manifest.iteration,
+            start_iteration=manifest.start_iteration if call.stage == "train" else 0,
+            key=manifest.key,
+            hit=outcome.hit,
+            reason=outcome.reason,
+            seconds=manifest.seconds,
+        )
+        known = self._known.get(record.place)
+        self._record_metrics(outcome)
+        self._usage.add(outcome)
+        if known is None or known.key != record.key or not outcome.hit:
+            self._record_table(outcome)
+            self._copy_transcripts(outcome)
+            self._copy_rollouts(outcome)
+            self.folder.record_stage(record)
+            self._known[record.place] = record
+        if self._mirror is not None and not outcome.hit:
+            self._mirror.nudge()
+
+    def final_state(self, arm: str, key: str) -> None:
+        """Note which state an arm has ended with."""
+        self.states[arm] = key
+        state = self.store.open(key) / STATE_FOLDER
+        files = [str(path) for path in sorted(state.rglob("*")) if path.is_file()]
+        checkpoints = self.folder.manifest.checkpoints
+        if checkpoints.get(arm) != files:
+            self.folder.update(checkpoints={**checkpoints, arm: files})
+
+    def dataset_hashes(self, key: str) -> None:
+        """Note what an arm's datasets hold."""
+        hashes = json.loads((self.store.open(key) / DATASETS_FILE).read_text())
+        known = self.folder.manifest.dataset_hashes
+        if known != {**known, **hashes}:
+            self.folder.update(dataset_hashes={**known, **hashes})
+
+    def damaged(self, damage: Damage) -> None:
+        """Record that a stored stage was damaged and set aside."""
+        self.folder.log_event(
+            "stage_damaged",
+            f"stage {damage.key} was damaged ({'; '.join(damage.problems)}), set aside in"
+            f" {damage.moved_to}, and is made again.",
+            key=damage.key,
+        )
+
+    def waiting(self, holder: str) -> None:
+        """Record that another run makes the same stage, and that this one waits for it."""
+        self.folder.log_event("waiting", f"waits for a stage that {holder} makes.")
+
+    def close(self) -> None:
+        """Wait for what goes on in the background."""
+        if self._mirror is not None:
+            self._mirror.close()
+
+    def _record_metrics(self, outcome: StageOutcome) -> None:
+        call = outcome.call
+        if call.stage == "whole":
+            points = self._history(outcome)
+        else:
+            points = [
+                MetricPoint(call.name, point.iteration, point.values, call.arm)
+                for point in outcome.manifest.metrics
+            ]
+        self.folder.append_points(points, replace=True)
+        for point in points:
+            if point.stage.partition("-")[0] == "test":
+                self.metrics.setdefault(call.arm, {})[point.stage] = dict(point.values)
+
+    def _history(self, outcome: StageOutcome) -> list[MetricPoint]:
+        """Read what a trainer that is run as a whole has logged under its own stages' names."""
+        path = self.store.open(outcome.manifest.key) / HISTORY_FILE
+        merged: dict[tuple[str, int], dict[str, float]] = {}
+        for stage, iteration, values in json.loads(path.read_text()):
+            merged.setdefault((stage, iteration), {}).update(values)
+        arm = outcome.call.arm
+        return [MetricPoint(stage, i, values, arm) for (stage, i), values in merged.items()]
+
+    def _record_table(self, outcome: StageOutcome) -> None:
+        call = outcome.call
+        if call.stage not in _TABLED:
+            return
+        columns = read_table(self.store.open(outcome.manifest.key))
+        if columns is not None and holds_results(columns):
+            self.folder.write_table(ResultTable(call.name, columns, call.arm))
+
+    def _copy_transcripts(self, outcome: StageOutcome) -> None:
+        """Copy what was said into the run folder, a file for each iteration and test."""
+        call, manifest = outcome.call, outcome.manifest
+        parameters = self.folder.manifest.arms.get(call.arm, {})
+        wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
+        if wanted and TRANSCRIPTS_FILE in manifest.files:
+            place = self.folder.transcripts_path / call.arm / transcripts_name(call)
+            _copy(self.store.open(manifest.key) / TRANSCRIPTS_FILE, place)
+
+    def _copy_rollouts(self, outcome: StageOutcome) -> None:
+        """Copy an iteration's rollouts into the run folder, named by the iteration."""
+        call, manifest = outcome.call, outcome.manifest
+        if call.stage == "rollouts":
+            place = self.folder.rollouts_path / call.arm / f"{call.iteration}.safetensors"
+            _copy(self.store.open(manifest.key) / ROLLOUTS_FILE, place)
+
+
+def _copy(source: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, source.read_bytes())
+
+
+def transcripts_name(call: StageCall) -> str:
+    """Name a stage's transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
+    if call.stage == "sample_rollouts":
+        return f"{call.iteration}.jsonl"
+    if call.stage == "test_during_training":
+        return f"test-{call.iteration}.jsonl"
+    return f"{call.name}.jsonl"
+
+
+class _BackgroundMirror:
+    """Tells MLflow on the way, in a thread, seldom enough not to slow the run."""
+
+    def __init__(self, folder: RunFolder, uri: str) -> None:
+        self._folder, self._uri = folder, uri
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="mirror")
+        self._running: Future[None] | None = None
+        self._due = time.monotonic() + FIRST_SYNC_SECONDS
+
+    def nudge(self) -> None:
+        """Start a sync if none is running and it is time."""
+        busy = self._running is not None and not self._running.done()
+        if not busy and time.monotonic() >= self._due:
+            self._running = self._thread.submit(self._sync)
+
+    def close(self) -> None:
+        """Wait for the sync that is running, if any."""
+        self._thread.shutdown(wait=True)
+
+    def _sync(self) -> None:
+        begin = time.monotonic()
+        try:
+            sync_mirror(self._folder, self._uri)
+        except TrackingError as error:
+            note_tracking_failure(self._folder, error)
+        except RatchetError:
+            logger.exception("mirroring run %s", self._folder.run_id)
+        end = time.monotonic()
+        self._due = end + max(FIRST_SYNC_SECONDS, (end - begin) / SYNC_SHARE)

@@ -1,0 +1,110 @@
+"""What a run has used of services: ``usage.json`` in the run folder, and what counts as spent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ratchet.tracking.files import write_atomically
+from tasks.text.files import USAGE_FILE, read_usage
+
+if TYPE_CHECKING:
+    from ratchet.language_models.usage import UsageMeter
+    from ratchet.store.manifest import Manifest
+    from ratchet.store.store import StageStore
+    from ratchet.tracking.run_folder import RunFolder
+    from tasks.stages.decorator import StageOutcome
+
+_SUMMED = ("calls", "prompt_tokens", "completion_tokens", "training_tokens", "cost")
+
+
+@dataclass(frozen=True)
+class _StageUsage:
+    """What one stage of a run has used; ``paid`` by this run, or found in the store."""
+
+    key: str
+    about: Mapping[str, str | int | bool]
+    usage: UsageMeter
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each agent and model."""
+        return [{**row, **self.about} for row in self.usage.to_table()]
+
+
+class RunUsage:
+    """Keeps a run's ``usage.json`` up to what the flow has done.
+
+    Parameters
+    ----------
+    folder
+        The run's.
+    store
+        Where the stages lie.
+    """
+
+    def __init__(self, folder: RunFolder, store: StageStore) -> None:
+        self._folder = folder
+        self._store = store
+        self._stages: dict[tuple[str, str, int], _StageUsage] = {}
+        self._written = ""
+
+    def add(self, outcome: StageOutcome) -> None:
+        """Take in a finished stage, and write the file if that has changed it."""
+        usage = stage_usage(self._store, outcome.manifest)
+        if usage is None:
+            return
+        call, manifest = outcome.call, outcome.manifest
+        about: dict[str, str | int | bool] = {
+            "arm": call.arm,
+            "stage": call.name,
+            "iteration": call.iteration,
+            "paid": manifest.run_id == self._folder.run_id,
+        }
+        place = (call.arm, call.name, call.iteration)
+        self._stages[place] = _StageUsage(manifest.key, about, usage)
+        self._write()
+
+    def _write(self) -> None:
+        stages = [self._stages[place] for place in sorted(self._stages)]
+        once = {stage.key: stage for stage in reversed(stages)}.values()  # arms share stages
+        content = {
+            "by_agent": _sums(once, "agent"),
+            "by_stage": _sums(once, "stage"),
+            "by_model": _sums(once, "model"),
+            "rows": [row for stage in stages for row in stage.rows()],
+        }
+        text = json.dumps(content, indent=1, sort_keys=True) + "\n"
+        if text != self._written:
+            write_atomically(self._folder.usage_path, text)
+            self._written = text
+
+
+def spent_by_run(store: StageStore, folder: RunFolder) -> float:
+    """Sum what the stages have cost that a run has made itself; what it found was paid before."""
+    spent = 0.0
+    for key in {record.key for record in folder.manifest.stages}:
+        manifest = store.peek(key)
+        if manifest is not None and manifest.run_id == folder.run_id:
+            usage = stage_usage(store, manifest)
+            spent += usage.cost if usage is not None else 0.0
+    return spent
+
+
+def stage_usage(store: StageStore, manifest: Manifest) -> UsageMeter | None:
+    """Read what a finished stage has used; None if it asks no service."""
+    if USAGE_FILE not in manifest.files:
+        return None
+    return read_usage(store.open(manifest.key))
+
+
+def _sums(stages: Iterable[_StageUsage], name: str) -> dict[str, dict[str, float]]:
+    """Sum tokens and money by agent, stage or model; what has no price counts as free."""
+    totals: dict[str, dict[str, float]] = {}
+    for stage in stages:
+        for row in stage.rows():
+            total = totals.setdefault(str(row[name]), dict.fromkeys(_SUMMED, 0.0))
+            for column in _SUMMED:
+                total[column] += row[column] or 0
+    return totals

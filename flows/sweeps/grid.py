@@ -1,0 +1,106 @@
+"""The grid of a sweep: ``seed=0..4 interaction_protocol=nip,adp`` → every combination."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ratchet.errors import ParameterError
+from ratchet.experiment_files.yaml_files import parse_yaml
+
+Grid = dict[str, list[Any]]
+
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
+    """Tell what varies from what is the same for all members.
+
+    Parameters
+    ----------
+    assignments
+        ``a.b=VALUES``. Values are YAML with commas between them; ``0..4`` stands for the integers
+        from 0 to 4. A value that is a list itself stands in brackets: ``[7,8],[9]`` are two.
+
+    Returns
+    -------
+    tuple
+        Dotted path → values, for those with several; and the assignments with a single one, which
+        are overrides of the experiment file.
+
+    Raises
+    ------
+    ParameterError
+        If an assignment has no ``=``, no values, the same value twice or a range that ends before
+        it begins; if settings vary, which change no result; or a path stands there twice.
+    """
+    grid: Grid = {}
+    overrides: list[str] = []
+    seen: set[str] = set()
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        path = path.strip()
+        if not equals or not all(path.split(".")):
+            raise ParameterError(
+                f"sweep: got {assignment!r}, expected a.b=VALUES, e.g. seed=0..4 or rl.lr=0.1,0.01."
+            )
+        if path in seen:
+            raise ParameterError(f"sweep: {path} stands there twice; give all its values at once.")
+        seen.add(path)
+        values = _read_values(path, text)
+        if len(values) == 1:
+            overrides.append(assignment)
+        elif path.partition(".")[0] in ("settings", "arms"):
+            raise ParameterError(
+                f"sweep: {path}: got {values!r}, expected a single value: settings change no"
+                " result, and arms are changes of their own."
+            )
+        else:
+            grid[path] = values
+    return grid, overrides
+
+
+def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """List the combinations of a grid, the last parameter changing fastest.
+
+    Raises
+    ------
+    ParameterError
+        If a parameter has no values.
+    """
+    for path, values in grid.items():
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ParameterError(f"sweep: {path}: got {values!r}, expected a list of values.")
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def describe_point(changes: Mapping[str, Any]) -> str:
+    """Write a combination as it would stand on the command line."""
+    return " ".join(f"{path}={value}" for path, value in changes.items())
+
+
+def _read_values(path: str, text: str) -> list[Any]:
+    where = f"sweep: {path}"
+    listed = parse_yaml(f"[{text}]", where)
+    values: list[Any] = []
+    for value in listed:
+        values += _read_range(where, value) if isinstance(value, str) else [value]
+    if not values:
+        raise ParameterError(f"{where}: got no values, expected some, e.g. {path}=1,2.")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ParameterError(f"{where}: the value {value!r} stands there twice.")
+    return values
+
+
+def _read_range(where: str, text: str) -> list[Any]:
+    """Return the integers of ``0..4``; any other text is a value itself."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return [text]
+    first, last = int(match[1]), int(match[2])
+    if last < first:
+        raise ParameterError(f"{where}: the range {text} ends before it begins.")
+    return list(range(first, last + 1))

@@ -1,0 +1,131 @@
+"""Run the members of a sweep side by side, each in a process: one that dies takes no other along.
+
+Processes are kept for the next member, since importing what a run needs takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.sweeps.members import SweepMember
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.run_folder import RunFolder
+
+MAX_ANSWER_BYTES = 2**24
+
+MakeRequest = Callable[[SweepMember], dict[str, Any]]
+MemberDone = Callable[[SweepMember, dict[str, Any]], None]
+
+
+async def play_side_by_side(
+    members: Sequence[SweepMember],
+    request: MakeRequest,
+    done: MemberDone,
+    *,
+    num_processes: int,
+    log_folder: Path,
+) -> None:
+    """Run members in a few processes until all have been run.
+
+    Parameters
+    ----------
+    members
+        Whom to run; begun in this order.
+    request
+        Makes what :func:`flows.sweeps.worker.play_member` is given.
+    done
+        Called with each member and its answer, in the order in which they end.
+    num_processes
+        How many run at a time.
+    log_folder
+        Where each process' output goes, ``worker-1.log`` and so on.
+    """
+    waiting = deque(members)
+
+    async def work(number: int) -> None:
+        worker = _Worker(log_folder / f"worker-{number}.log")
+        try:
+            while waiting:
+                member = waiting.popleft()
+                done(member, await worker.play(member, request(member)))
+        finally:
+            await worker.stop()
+
+    places: list[Awaitable[None]] = [
+        work(number + 1) for number in range(min(num_processes, len(members)))
+    ]
+    await asyncio.gather(*places)
+
+
+class _Worker:
+    """One process at a time; a new one after it has died."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: Process | None = None
+
+    async def play(self, member: SweepMember, request: dict[str, Any]) -> dict[str, Any]:
+        """Run a member, and give the answer; an error if the process dies of it."""
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            await process.stdin.drain()
+            line = await process.stdout.readline()
+        except (BrokenPipeError, ConnectionResetError):
+            line = b""
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        return {"error": self._died(member, request, await process.wait())}
+
+    async def stop(self) -> None:
+        """End the process: it is idle, or the sweep is being given up."""
+        process, self._process = self._process, None
+        if process is not None and process.returncode is None:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
+
+    async def _start(self) -> Process:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "flows.sweeps.worker"),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=log,
+                env=_environment(),
+                limit=MAX_ANSWER_BYTES,
+            )
+        return self._process
+
+    def _died(self, member: SweepMember, request: dict[str, Any], code: int) -> str:
+        """Say how the process ended, in the member's run folder too."""
+        self._process = None
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        text = f"its process was ended {how}; what it printed: {self._log}."
+        settings = ExperimentSettings.from_dict(request["settings"])
+        path = Path(settings.runs) / member.run_id
+        if (path / "manifest.json").exists():
+            folder = RunFolder(path)
+            folder.set_status("failed", text)
+            folder.log_event("failed", text)
+        return text
+
+
+def _environment() -> dict[str, str]:
+    """Return the processes this one's Prefect server, whichever it is."""
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    return {**os.environ, **({"PREFECT_API_URL": str(url)} if url else {})}

@@ -1,0 +1,1 @@
+"""Experiment files: YAML, overrides, parameters and agents of earlier runs, older versions."""

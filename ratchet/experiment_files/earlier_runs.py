@@ -1,0 +1,58 @@
+"""Parameters of an earlier run under those of a file: ``base_run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import ParameterError
+from ratchet.experiment_files.converters import upgraded
+from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.changes import merge_changes
+
+_MAIN_ARM = "main"
+
+
+def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
+    """Put parameters on top of those of the run that ``base_run`` names, if it does.
+
+    Parameters
+    ----------
+    data
+        Nested parameters, as a file has them. What they change of ``agents._default`` holds for
+        all agents that they do not name.
+    runs
+        The folder of all runs.
+
+    Raises
+    ------
+    ParameterError
+        If a run is needed and none is named.
+    RunNotFoundError
+        If there is no such run.
+    """
+    from ratchet.tracking.run_folder import find_run
+
+    base_run = data.get("base_run")
+    if not isinstance(base_run, Mapping) or base_run.get("base_run_type", "none") == "none":
+        return dict(data)
+    run_id = base_run.get("run_id")
+    if not isinstance(run_id, str):
+        raise ParameterError(
+            f"base_run.run_id: got {run_id!r}, expected the id of the run to build on, since"
+            f" base_run.base_run_type is {base_run['base_run_type']!r}."
+        )
+    arms = find_run(runs, run_id).manifest.arms
+    base = {**upgraded(arms[_MAIN_ARM], f"run {run_id}"), "base_run": {}}
+    return merge_changes(_for_all_agents(base, data), data)
+
+
+def _for_all_agents(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Change every agent of the base as the default one is changed."""
+    agents = data.get("agents")
+    changes = agents.get(DEFAULT_AGENT) if isinstance(agents, Mapping) else None
+    if not isinstance(changes, Mapping):
+        return dict(base)
+    changed = {name: merge_changes(agent, changes) for name, agent in base["agents"].items()}
+    return {**base, "agents": changed}

@@ -1,0 +1,157 @@
+"""Recognise configurations written for TorchRL's ``train.py``, and bring its groups to their place.
+
+An experiment file may be such a configuration, unchanged, or have its groups as sections; either
+way they come to lie in ``torchrl.config``. Stands between files and hyper-parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
+
+SECTION = "torchrl"
+_DEFAULTS, _TRAINER = "defaults", "trainer"
+_GROUP = re.compile(
+    r"defaults|hydra|training_env|env|networks?|models?|exploration(_module)?|greedy_module"
+    r"|transforms?\d*|loss(_module)?|value|gae|target_net_updater|replay_buffer|sampler|storage"
+    r"|writer|collector|optimizer|lr_scheduler|logger|hooks?|weight_updater|weight_sync_schemes?"
+    r"|policy_module\d+"
+)
+
+
+def is_library_config(data: Mapping[str, Any]) -> bool:
+    """Say whether a file was written for the library alone: it has its list of defaults."""
+    return isinstance(data.get(_DEFAULTS), list) and "scenario" not in data
+
+
+def uses_library_groups(data: Mapping[str, Any]) -> bool:
+    """Say whether a file's references (``${…}``) are for the library to follow."""
+    return is_library_config(data) or data.get(_TRAINER) in TORCHRL_TRAINERS
+
+
+def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    """Move the library's groups from the top of an experiment into ``torchrl.config``.
+
+    Parameters
+    ----------
+    data
+        A file's content, with nested keys. Left as it is if it has nothing to do with TorchRL.
+    known
+        What may stand at the top of an experiment.
+
+    Raises
+    ------
+    ParameterError
+        If a configuration of the library's names no algorithm or no environment.
+    """
+    if is_library_config(data):
+        data = _as_experiment(data, known)
+    if data.get(_TRAINER) not in TORCHRL_TRAINERS:
+        return dict(data)
+    section = dict(data.get(SECTION) or {})
+    config, choices = dict(section.get("config") or {}), dict(section.get("choices") or {})
+    result = {}
+    for name, value in data.items():
+        if name in known or not (name in config or _GROUP.fullmatch(name)):
+            result[name] = value
+        elif _is_choice(name, value):
+            choices[name] = value
+        else:
+            config[name] = _merged(config.get(name), value)
+    for part, content in (("config", config), ("choices", choices)):
+        if content:
+            section[part] = content
+    _move_seed(result, section)
+    return {**result, SECTION: section} if section else result
+
+
+def path_in_section(data: Mapping[str, Any], path: str) -> str:
+    """Return the place of ``trainer.total_frames`` and the like, ``trainer`` being a name here."""
+    if path.startswith("trainer.") and data.get(_TRAINER) in TORCHRL_TRAINERS:
+        return f"{SECTION}.config.{path}"
+    return path
+
+
+def name_choices(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell choices of options (``optimizer=adamw``) from values (``optimizer.lr=0.1``).
+
+    Parameters
+    ----------
+    data
+        The experiment.
+    changes
+        Dotted paths and their values.
+    """
+    if data.get(_TRAINER) not in TORCHRL_TRAINERS:
+        return dict(changes)
+    return {
+        f"{SECTION}.choices.{path}" if _is_choice(path, value) else path: value
+        for path, value in changes.items()
+    }
+
+
+def _is_choice(name: str, value: object) -> bool:
+    return bool(_GROUP.fullmatch(name)) and isinstance(value, str) and not value.startswith("${")
+
+
+def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+    own = {"settings", "arms", "seed", SECTION, "gymnasium"} & set(known)
+    config = {name: value for name, value in data.items() if name not in own}
+    algorithm = _chosen(data[_DEFAULTS], _TRAINER)
+    if algorithm not in TORCHRL_ALGORITHMS:
+        raise ParameterError(
+            f"defaults: the trainer is {algorithm!r}, expected an entry such as"
+            f" `trainer@trainer: ppo`.{nearest(str(algorithm), TORCHRL_ALGORITHMS)}"
+        )
+    names = list(dict.fromkeys(_values_of(config, "env_name")))
+    if len(names) != 1:
+        raise ParameterError(
+            f"training_env: the values of env_name are {names}, expected one environment."
+        )
+    given = dict(data.get(SECTION) or {})
+    return {
+        "scenario": "gymnasium",
+        _TRAINER: f"torchrl_{algorithm}",
+        "dataset": names[0],
+        **{name: data[name] for name in data if name in own},
+        SECTION: {**given, "config": config},
+    }
+
+
+def _chosen(defaults: list[Any], package: str) -> object:
+    """Return the option that a list of defaults takes for a package."""
+    for entry in defaults:
+        for name, option in entry.items() if isinstance(entry, Mapping) else ():
+            if str(name).rpartition("@")[2].split()[-1] == package:
+                return option
+    return None
+
+
+def _values_of(tree: object, name: str) -> Iterator[object]:
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            if key == name:
+                yield value
+            else:
+                yield from _values_of(value, name)
+
+
+def _merged(old: object, new: object) -> object:
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return new
+    return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
+
+
+def _move_seed(data: dict[str, Any], section: dict[str, Any]) -> None:
+    """Let the library's ``trainer.seed`` be the experiment's, so that there is one."""
+    trainer = section.get("config", {}).get(_TRAINER)
+    if not isinstance(trainer, Mapping) or "seed" not in trainer:
+        return
+    rest = {name: value for name, value in trainer.items() if name != "seed"}
+    section["config"] = {**section["config"], _TRAINER: rest}
+    if trainer["seed"] is not None:
+        data["seed"] = trainer["seed"]

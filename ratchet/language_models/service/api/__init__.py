@@ -1,0 +1,1 @@
+"""OpenAI's API over HTTP: routes, what goes in and out, and who may ask."""

@@ -1,0 +1,88 @@
+"""The web application: routes, errors, and its own description (``/openapi.json``)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Response
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from ratchet.language_models.service.api.auth import HEALTH_PATH, Gate
+from ratchet.language_models.service.api.chat_schemas import ChatCompletionRequest
+from ratchet.language_models.service.api.errors import ApiErrorBody, install_error_handlers
+from ratchet.language_models.service.api.fine_tuning_schemas import CreateJobRequest
+from ratchet.language_models.service.api.routes_chat import chat_routes, model_routes
+from ratchet.language_models.service.api.routes_files import file_routes
+from ratchet.language_models.service.api.routes_fine_tuning import fine_tuning_routes
+from ratchet.language_models.service.api.schemas import Health
+from ratchet.language_models.service.service import ModelService
+
+_TITLE = "Ratchet's model service"
+
+
+def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
+    """Make the application; its lifespan runs the service.
+
+    Parameters
+    ----------
+    service
+        What it serves.
+    instance
+        A word by which a starter knows that it reached the service it meant.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        with service.running():
+            yield
+
+    app = FastAPI(
+        title=_TITLE,
+        version="1",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={"4XX": {"model": ApiErrorBody, "description": "Refused"}},
+    )
+    install_error_handlers(app)
+    for routes in (chat_routes, file_routes, fine_tuning_routes, model_routes):
+        app.include_router(routes(service))
+
+    @app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health}})
+    def health(response: Response) -> Health:
+        """Say whether models can be asked yet."""
+        ready = service.batcher.ready
+        ok = ready.done() and ready.exception() is None
+        response.status_code = 200 if ok else 503
+        return Health(
+            status="ok" if ok else "starting",
+            instance=instance,
+            model=service.models.base.id,
+            pid=os.getpid(),
+        )
+
+    app.add_middleware(Gate, settings=service.settings)
+    app.openapi = lambda: _describe(app)  # type: ignore[method-assign]
+    return app
+
+
+def _describe(app: FastAPI) -> dict[str, Any]:
+    """Describe the app, with the bodies that the routes read themselves."""
+    if app.openapi_schema is None:
+        content = get_openapi(title=_TITLE, version="1", routes=app.routes)
+        _, bodies = models_json_schema(
+            [(ChatCompletionRequest, "validation"), (CreateJobRequest, "validation")],
+            ref_template="#/components/schemas/{model}",
+        )
+        schemas = content["components"]["schemas"]
+        schemas.update(bodies["$defs"])
+        for operations in content["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)  # ours is a 400
+        app.openapi_schema = content
+    return app.openapi_schema

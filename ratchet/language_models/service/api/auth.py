@@ -1,0 +1,114 @@
+"""Who may ask, and how much at a time: key, host, origin and size of a request.
+
+Plain ASGI, before anything reads the request's body.
+"""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.settings import ServiceSettings
+
+_LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
+HEALTH_PATH = "/health"
+FILES_PATH = "/v1/files"
+
+
+class Gate:
+    """Lets through what is allowed and small enough.
+
+    Parameters
+    ----------
+    app
+        What comes behind.
+    settings
+        The key, the limits, and whether only this machine can reach the service. If so and there
+        is no key, a web page that is open on this machine must not get in either: requests that
+        name another host or come from another origin are refused.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
+        self._app = app
+        self._key = None if settings.api_key is None else settings.api_key.encode()
+        self._loopback = settings.is_loopback
+        self._limits = settings.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            self._check(scope["path"], headers)
+            limit = self._limit(scope["path"], headers)
+        except ApiError as error:
+            await error.to_response()(scope, receive, send)
+            return
+        await self._app(scope, _counted(receive, limit), send)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        if self._key is not None:
+            if path != HEALTH_PATH:
+                self._check_key(headers.get("authorization", ""))
+        elif self._loopback:
+            origin = headers.get("origin")
+            names = [_host_of(f"//{headers.get('host', '')}")]
+            if origin is not None:
+                names.append(_host_of(origin))
+            if not _LOOPBACK_NAMES.issuperset(names):
+                message = f"Requests for or from {names[-1]!r} are refused; use http://127.0.0.1."
+                raise ApiError(403, message, code="foreign_host")
+
+    def _check_key(self, authorization: str) -> None:
+        scheme, _, key = authorization.partition(" ")
+        assert self._key is not None
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            key.strip().encode("utf-8", "replace"), self._key
+        ):
+            raise ApiError(
+                401,
+                "The API key is missing or wrong. Send it as 'Authorization: Bearer KEY'.",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    def _limit(self, path: str, headers: Headers) -> int:
+        is_upload = path.rstrip("/") == FILES_PATH
+        limit = self._limits.upload_bytes if is_upload else self._limits.request_bytes
+        length = headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > limit:
+            raise _too_large(limit)
+        return limit
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    """Stop reading where the limit is passed, whatever length was announced."""
+    seen = 0
+
+    async def counting() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                raise _too_large(limit)
+        return message
+
+    return counting
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"The request is larger than {limit} bytes.", code="request_too_large")
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,210 @@
+"""Fine-tuning jobs as OpenAI's API describes them: what comes in and what goes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from ratchet.language_models.service.api.chat_schemas import RequestModel
+from ratchet.language_models.service.training.job_folder import HyperParameterValue
+from ratchet.language_models.service.training.lora import LORA_PARAMETERS
+
+Auto = Literal["auto"]
+JobStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+MetadataKey = Annotated[str, StringConstraints(max_length=64)]
+MetadataValue = Annotated[str, StringConstraints(max_length=512)]
+Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
+Suffix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
+
+
+class SupervisedHyperParameters(RequestModel):
+    """How long and how strongly to train, and what; ``lora_*`` are not OpenAI's."""
+
+    n_epochs: Auto | Annotated[int, Field(ge=1, le=1000)] | None = None
+    batch_size: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
+    learning_rate_multiplier: Auto | Annotated[float, Field(gt=0, le=1000)] | None = None
+    lora_rank: Auto | Annotated[int, Field(ge=0, le=1024)] | None = None
+    lora_alpha: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
+    lora_dropout: Auto | Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    def resolved(self) -> dict[str, HyperParameterValue]:
+        """Return every hyper-parameter, ``"auto"`` where nothing was said.
+
+        Those of LoRA are there only if something was said: the service's settings have the rest.
+        """
+        values = {name: "auto" if value is None else value for name, value in self}
+        unsaid = [name for name in LORA_PARAMETERS if values[name] == "auto"]
+        return {name: value for name, value in values.items() if name not in unsaid}
+
+
+class DpoHyperParameters(SupervisedHyperParameters):
+    """With the weight of staying near the model one starts from."""
+
+    beta: Auto | Annotated[float, Field(gt=0, le=100)] | None = None
+
+
+class SupervisedSettings(RequestModel):
+    """What ``method.supervised`` holds."""
+
+    hyperparameters: SupervisedHyperParameters | None = None
+
+
+class DpoSettings(RequestModel):
+    """What ``method.dpo`` holds."""
+
+    hyperparameters: DpoHyperParameters | None = None
+
+
+class SupervisedMethod(RequestModel):
+    """Learn to say what the examples say."""
+
+    type: Literal["supervised"]
+    supervised: SupervisedSettings | None = None
+
+    @property
+    def hyperparameters(self) -> dict[str, HyperParameterValue]:
+        """All hyper-parameters."""
+        given = self.supervised.hyperparameters if self.supervised else None
+        return (given or SupervisedHyperParameters()).resolved()
+
+
+class DpoMethod(RequestModel):
+    """Learn to prefer one answer to another."""
+
+    type: Literal["dpo"]
+    dpo: DpoSettings | None = None
+
+    @property
+    def hyperparameters(self) -> dict[str, HyperParameterValue]:
+        """All hyper-parameters."""
+        given = self.dpo.hyperparameters if self.dpo else None
+        return (given or DpoHyperParameters()).resolved()
+
+
+class CreateJobRequest(RequestModel):
+    """The body of ``POST /v1/fine_tuning/jobs``."""
+
+    model: str
+    training_file: str
+    validation_file: str | None = None
+    method: Annotated[SupervisedMethod | DpoMethod, Field(discriminator="type")] | None = None
+    hyperparameters: SupervisedHyperParameters | None = None
+    suffix: Suffix | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    metadata: Metadata | None = None
+    integrations: Annotated[list[None], Field(max_length=0)] | None = None
+
+    @model_validator(mode="after")
+    def _says_it_once(self) -> CreateJobRequest:
+        if self.method is not None and self.hyperparameters is not None:
+            raise ValueError("give the hyper-parameters in 'method' or in 'hyperparameters'")
+        return self
+
+    @property
+    def resolved_method(self) -> SupervisedMethod | DpoMethod:
+        """The method, also where only the older field ``hyperparameters`` was sent."""
+        if self.method is not None:
+            return self.method
+        settings = SupervisedSettings(hyperparameters=self.hyperparameters)
+        return SupervisedMethod(type="supervised", supervised=settings)
+
+
+class JobError(BaseModel):
+    """Why a job failed."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+class HyperParametersObject(BaseModel):
+    """What a job was given, and later what it used."""
+
+    n_epochs: Auto | int
+    batch_size: Auto | int
+    learning_rate_multiplier: Auto | float
+    lora_rank: int | None = None
+    lora_alpha: int | None = None
+    lora_dropout: float | None = None
+
+
+class DpoHyperParametersObject(HyperParametersObject):
+    """The same for ``dpo``."""
+
+    beta: Auto | float
+
+
+class SupervisedMethodContent(BaseModel):
+    """What ``method.supervised`` holds."""
+
+    hyperparameters: HyperParametersObject
+
+
+class DpoMethodContent(BaseModel):
+    """What ``method.dpo`` holds."""
+
+    hyperparameters: DpoHyperParametersObject
+
+
+class MethodObject(BaseModel):
+    """How a job trains."""
+
+    type: Literal["supervised", "dpo"]
+    supervised: SupervisedMethodContent | None = None
+    dpo: DpoMethodContent | None = None
+
+
+class JobObject(BaseModel):
+    """A fine-tuning job."""
+
+    id: str
+    object: Literal["fine_tuning.job"] = "fine_tuning.job"
+    created_at: int
+    finished_at: int | None
+    model: str
+    fine_tuned_model: str | None
+    organization_id: str = "ratchet"
+    status: JobStatus
+    error: JobError | None
+    training_file: str
+    validation_file: str | None
+    result_files: list[str]
+    hyperparameters: HyperParametersObject
+    method: MethodObject
+    seed: int
+    trained_tokens: int | None
+    estimated_finish: int | None = None
+    integrations: list[None] = Field(default_factory=list)
+    metadata: dict[str, str] | None
+
+
+class JobEventObject(BaseModel):
+    """Something that happened to a job."""
+
+    id: str
+    object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
+    created_at: int
+    level: Literal["info", "warn", "error"]
+    message: str
+    type: Literal["message", "metrics"]
+    data: dict[str, float]
+
+
+class CheckpointMetrics(BaseModel):
+    """Figures at a checkpoint."""
+
+    step: int
+    train_loss: float
+
+
+class CheckpointObject(BaseModel):
+    """A model that was saved on the way, ready for use."""
+
+    id: str
+    object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
+    created_at: int
+    fine_tuned_model_checkpoint: str
+    fine_tuning_job_id: str
+    metrics: CheckpointMetrics
+    step_number: int

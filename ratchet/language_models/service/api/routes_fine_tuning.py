@@ -1,0 +1,97 @@
+"""``/v1/fine_tuning/jobs``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from ratchet.language_models.service.api.fine_tuning_schemas import (
+    CheckpointObject,
+    CreateJobRequest,
+    JobEventObject,
+    JobObject,
+)
+from ratchet.language_models.service.api.request_reading import (
+    body_of,
+    metadata_filter,
+    read_body,
+    refuse_unknown,
+)
+from ratchet.language_models.service.api.schemas import Page
+from ratchet.language_models.service.service import ModelService
+
+_METADATA: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "metadata",
+            "in": "query",
+            "required": False,
+            "style": "deepObject",
+            "explode": True,
+            "description": "metadata[key]=value, or metadata=null for jobs without metadata",
+            "schema": {"type": "object", "additionalProperties": True},
+        }
+    ]
+}
+Limit = Annotated[int, Query(ge=1, le=100)]
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
+
+
+def fine_tuning_routes(service: ModelService) -> APIRouter:
+    """Make the routes that train models."""
+    router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["fine-tuning"])
+
+    @router.post("", response_model=JobObject, openapi_extra=body_of(CreateJobRequest))
+    async def create_job(request: Request, idempotency_key: IdempotencyKey = None) -> JobObject:
+        """Make a job, once for each idempotency key."""
+        refuse_unknown(request, ())
+        asked = await read_body(request, CreateJobRequest)
+        job = await run_in_threadpool(service.jobs.create, asked, idempotency_key)
+        service.runner.wake()
+        return job
+
+    @router.get("", response_model=Page[JobObject], openapi_extra=_METADATA)
+    def list_jobs(request: Request, after: str | None = None, limit: Limit = 20) -> Page[JobObject]:
+        """List jobs, newest first."""
+        refuse_unknown(request, ("after", "limit", "metadata"))
+        pairs, nothing = metadata_filter(request)
+        return service.jobs.page(after=after, limit=limit, metadata=pairs, no_metadata=nothing)
+
+    @router.get("/{fine_tuning_job_id}", response_model=JobObject)
+    def retrieve_job(request: Request, fine_tuning_job_id: str) -> JobObject:
+        """Show a job."""
+        refuse_unknown(request, ())
+        return service.jobs.get(fine_tuning_job_id)
+
+    @router.post("/{fine_tuning_job_id}/cancel", response_model=JobObject)
+    def cancel_job(request: Request, fine_tuning_job_id: str) -> JobObject:
+        """Cancel a job that waits or runs."""
+        refuse_unknown(request, ())
+        job = service.jobs.cancel(fine_tuning_job_id)
+        service.runner.kill(fine_tuning_job_id)
+        return job
+
+    _add_history(router, service)
+    return router
+
+
+def _add_history(router: APIRouter, service: ModelService) -> None:
+    @router.get("/{fine_tuning_job_id}/events", response_model=Page[JobEventObject])
+    def list_events(
+        request: Request, fine_tuning_job_id: str, after: str | None = None, limit: Limit = 20
+    ) -> Page[JobEventObject]:
+        """Tell what happened to a job, newest first."""
+        refuse_unknown(request, ("after", "limit"))
+        service.jobs.row(fine_tuning_job_id)
+        return service.history.events(fine_tuning_job_id, after=after, limit=limit)
+
+    @router.get("/{fine_tuning_job_id}/checkpoints", response_model=Page[CheckpointObject])
+    def list_checkpoints(
+        request: Request, fine_tuning_job_id: str, after: str | None = None, limit: Limit = 10
+    ) -> Page[CheckpointObject]:
+        """List the models that a job saved on its way, newest first."""
+        refuse_unknown(request, ("after", "limit"))
+        service.jobs.row(fine_tuning_job_id)
+        return service.history.checkpoints(fine_tuning_job_id, after=after, limit=limit)

@@ -1,0 +1,1 @@
+"""Running models: folders, tokenizers, and engines that generate."""

@@ -1,0 +1,191 @@
+"""Completions that wait together are generated together, in one thread that owns the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from ratchet.errors import RatchetError
+from ratchet.language_models.service.api.errors import ApiError, not_found
+from ratchet.language_models.service.engine.interface import (
+    Engine,
+    GenerationRequest,
+    GenerationResult,
+    RequestRefusedError,
+)
+from ratchet.language_models.service.models import StoredModel
+
+logger = logging.getLogger(__name__)
+
+_QUIET_SECONDS = 0.001  # no arrival for so long: who comes together has come
+_GATHER_SECONDS = 0.01  # the longest an idle engine waits for company
+
+
+@dataclass(slots=True)
+class _Waiting:
+    model: StoredModel
+    request: GenerationRequest
+    result: Future[GenerationResult] = field(default_factory=Future)
+
+
+class Batcher:
+    """Gathers requests into batches of one model and runs them one batch at a time.
+
+    Parameters
+    ----------
+    make_engine
+        Makes the engine, in the batcher's own thread (imports take seconds).
+    waiting_max
+        How many requests may wait.
+    loaded_max
+        How many models the engine may hold.
+    """
+
+    def __init__(
+        self, make_engine: Callable[[], Engine], *, waiting_max: int, loaded_max: int
+    ) -> None:
+        self._make_engine = make_engine
+        self._waiting_max = waiting_max
+        self._loaded_max = loaded_max
+        self._waiting: deque[_Waiting] = deque()
+        self._to_unload: list[str] = []
+        self._loaded: OrderedDict[str, None] = OrderedDict()
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self.ready: Future[None] = Future()
+
+    def start(self, first: StoredModel) -> None:
+        """Make the engine and load a first model, in the background; see ``ready``."""
+        self._first = first
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the batch it is at; who still waits gets a 503."""
+        with self._changed:
+            self._stopped = True
+            left, self._waiting = list(self._waiting), deque()
+            self._changed.notify()
+        for item in left:
+            _fail(item, ApiError(503, "The service is stopping.", code="stopping"))
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    async def generate(
+        self, model: StoredModel, requests: list[GenerationRequest]
+    ) -> list[GenerationResult]:
+        """Answer requests to one model together with whatever else waits for it.
+
+        Raises
+        ------
+        ApiError
+            429 if too many wait; 400 if a request does not fit the model; 5xx if the engine fails.
+        """
+        items = [_Waiting(model, request) for request in requests]
+        with self._changed:
+            if self._stopped:
+                raise ApiError(503, "The service is stopping.", code="stopping")
+            if len(self._waiting) + len(items) > self._waiting_max:
+                raise ApiError(
+                    429,
+                    f"{len(self._waiting)} completions wait already. Try again later.",
+                    code="queue_full",
+                    headers={"Retry-After": "1"},
+                )
+            self._waiting.extend(items)
+            self._changed.notify()
+        return await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
+
+    def forget(self, model_id: str) -> None:
+        """Unload a model that has been deleted."""
+        with self._changed:
+            self._to_unload.append(model_id)
+            self._changed.notify()
+
+    def _work(self) -> None:
+        try:
+            engine = self._make_engine()
+            self._load(engine, self._first)
+        except Exception as error:  # noqa: BLE001 -- told to whoever waits for the start
+            self.ready.set_exception(error)
+            return
+        self.ready.set_result(None)
+        while True:
+            batch, unload = self._next(engine.max_batch_size)
+            for model_id in unload:
+                self._unload(engine, model_id)
+            if batch:
+                self._answer(engine, batch)
+            elif self._stopped:
+                return
+
+    def _next(self, size: int) -> tuple[list[_Waiting], list[str]]:
+        """Wait for work: the oldest request and all others to its model, up to a full batch."""
+        with self._changed:
+            while not (self._waiting or self._to_unload or self._stopped):
+                self._changed.wait()
+            deadline = time.monotonic() + _GATHER_SECONDS
+            while 0 < len(self._waiting) < size and time.monotonic() < deadline:
+                if not self._changed.wait(_QUIET_SECONDS):
+                    break
+            unload, self._to_unload = self._to_unload, []
+            batch: list[_Waiting] = []
+            others: deque[_Waiting] = deque()
+            for item in self._waiting:
+                if item.result.cancelled():
+                    continue
+                same = not batch or item.model.id == batch[0].model.id
+                (batch if same and len(batch) < size else others).append(item)
+            self._waiting = others
+            return batch, unload
+
+    def _answer(self, engine: Engine, batch: list[_Waiting]) -> None:
+        try:
+            self._load(engine, batch[0].model)
+            results = engine.generate([item.request for item in batch])
+            if len(results) != len(batch):
+                message = f"the engine gave {len(results)} results for {len(batch)} requests"
+                raise RuntimeError(message)
+        except ApiError as error:
+            for item in batch:
+                _fail(item, error)
+            return
+        except Exception as error:  # the thread must live; the clients are told
+            logger.error("A batch for %s failed", batch[0].model.id, exc_info=error)
+            what = str(error) if isinstance(error, RatchetError) else "the service's log says why"
+            failure = ApiError(500, f"The model could not answer: {what}.", code="engine_failed")
+            for item in batch:
+                _fail(item, failure)
+            return
+        for item, result in zip(batch, results, strict=True):
+            if isinstance(result, RequestRefusedError):
+                _fail(item, ApiError(400, str(result), code=result.code, param=result.param))
+            elif item.result.set_running_or_notify_cancel():
+                item.result.set_result(result)
+
+    def _load(self, engine: Engine, model: StoredModel) -> None:
+        if model.id in self._loaded:
+            self._loaded.move_to_end(model.id)
+            return
+        if not model.folder.is_dir():  # deleted while the request waited
+            raise not_found("model", model.id, param="model")
+        while len(self._loaded) >= self._loaded_max:
+            self._unload(engine, next(iter(self._loaded)))
+        engine.load(model.id, model.folder)
+        self._loaded[model.id] = None
+
+    def _unload(self, engine: Engine, model_id: str) -> None:
+        if model_id in self._loaded:
+            del self._loaded[model_id]
+            engine.unload(model_id)
+
+
+def _fail(item: _Waiting, error: ApiError) -> None:
+    if item.result.set_running_or_notify_cancel():
+        item.result.set_exception(error)

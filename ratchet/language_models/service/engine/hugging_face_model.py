@@ -1,0 +1,109 @@
+"""Any causal language model that transformers can run, behind the same border as the small one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
+
+
+class HuggingFaceCache:
+    """What a model remembers of the rows it is reading, with the mask of their padding."""
+
+    def __init__(self, past: Any, readable: Tensor) -> None:  # noqa: ANN401 -- transformers' Cache
+        self.past = past
+        self.readable = readable
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these, int[B']."""
+        rows = rows.to(self.readable.device)
+        self.past.batch_select_indices(rows)
+        self.readable = self.readable[rows]
+
+
+class HuggingFaceModel:
+    """A model that transformers loads, on a GPU if there is one.
+
+    Parameters
+    ----------
+    folder
+        Where it lies.
+    training
+        In float32 with gradients. Otherwise without, in float64 where it is small; a large one
+        keeps the type it is stored in, and then the last bits of its logits, and at times a
+        token, depend on what a request is batched with.
+
+    Raises
+    ------
+    DataError
+        If transformers can't load it.
+    """
+
+    def __init__(self, folder: Path, *, training: bool) -> None:
+        from transformers import AutoModelForCausalLM
+
+        try:
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype="auto", use_safetensors=True
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
+        self.folder = folder
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._model = model
+        self._model.eval().to(self._device)  # dropout would make training unrepeatable
+        if training:
+            self._model.float().requires_grad_(True)
+        else:
+            self._model.requires_grad_(False)
+            if self._model.num_parameters() <= LARGEST_PLAIN_MODEL:
+                self._model.double()
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and completion together."""
+        return int(self._model.config.get_text_config().max_position_embeddings)
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
+        """Read prompts padded on the left; logits [B, V] of the next token."""
+        return self._read(ids.to(self._device), HuggingFaceCache(None, readable.to(self._device)))
+
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
+        """Read one more token per row, int[B]; logits [B, V] of the next."""
+        assert isinstance(cache, HuggingFaceCache)
+        cache.readable = torch.cat([cache.readable, torch.ones_like(cache.readable[:, :1])], dim=1)
+        return self._read(tokens[:, None].to(self._device), cache)[0]
+
+    def _read(self, ids: Tensor, cache: HuggingFaceCache) -> tuple[Tensor, HuggingFaceCache]:
+        positions = (cache.readable.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        output = self._model(
+            input_ids=ids,
+            attention_mask=cache.readable.long(),
+            position_ids=positions,
+            past_key_values=cache.past,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        cache.past = output.past_key_values
+        return output.logits[:, -1].cpu(), cache
+
+    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
+        """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""
+        logits = self._model(input_ids=ids.to(self._device), use_cache=False).logits
+        picked: Tensor = logits[chosen.to(self._device)]
+        return picked.cpu()
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The weights that training changes."""
+        return list(self._model.parameters())
+
+    def save(self, folder: Path) -> None:
+        """Write weights and configuration."""
+        self._model.save_pretrained(folder)
+        copy_configuration(self.folder, folder)

@@ -1,0 +1,147 @@
+"""Models as folders in Hugging Face's layout: reading, writing, and which code runs them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape, plain_shape
+from ratchet.language_models.service.engine.plain_llama import PlainLlama
+
+_CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
+
+
+class GenerationCache(Protocol):
+    """What a model remembers of the rows it is reading."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these, int[B']."""
+        ...
+
+
+class CausalModel(Protocol):
+    """What generation and training ask of a model, whichever code runs it."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and completion together."""
+        ...
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
+        """Read prompts [B, T] padded on the left; logits [B, V] of the next token."""
+        ...
+
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
+        """Read one more token per row, int[B]; logits [B, V] of the next."""
+        ...
+
+    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
+        """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""
+        ...
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The weights that training changes."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write weights and configuration."""
+        ...
+
+
+def load_model(folder: Path, *, training: bool) -> CausalModel:
+    """Read a model from a folder.
+
+    Parameters
+    ----------
+    folder
+        With ``config.json`` and weights in safetensors.
+    training
+        In float32 with gradients; otherwise for generation.
+
+    Raises
+    ------
+    DataError
+        If the folder holds no model that can be run.
+    """
+    shape = plain_shape(folder)
+    if shape is not None:
+        return PlainModel(folder, shape, training=training)
+    from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
+
+    return HuggingFaceModel(folder, training=training)
+
+
+def copy_configuration(source: Path, folder: Path) -> None:
+    """Copy all that a model's folder holds besides its weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(source.iterdir()):
+        is_index = file.name.endswith(".index.json")
+        if file.is_file() and not is_index and file.suffix in _CONFIGURATION_SUFFIXES:
+            shutil.copyfile(file, folder / file.name)
+
+
+class PlainModel:
+    """A small Llama in plain torch.
+
+    Parameters
+    ----------
+    folder
+        Where it lies.
+    shape
+        What its ``config.json`` says.
+    training
+        In float32 with gradients; otherwise in float64 without.
+    """
+
+    def __init__(self, folder: Path, shape: LlamaShape, *, training: bool) -> None:
+        self.folder = folder
+        self.llama = PlainLlama(shape)
+        self.llama.load_weights(_read_weights(folder / WEIGHTS_FILE))
+        if not training:
+            self.llama.double().requires_grad_(False)
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and completion together."""
+        return self.llama.shape.max_position_embeddings
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
+        """Read prompts; see :class:`CausalModel`."""
+        return self.llama.start(ids, readable)
+
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
+        """Read one more token per row; see :class:`CausalModel`."""
+        return self.llama.step(tokens, cache)  # type: ignore[arg-type]
+
+    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
+        """Logits after chosen places; see :class:`CausalModel`."""
+        return self.llama.logits(self.llama(ids)[chosen])
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The weights that training changes."""
+        return list(self.llama.parameters())
+
+    def save(self, folder: Path) -> None:
+        """Write weights and configuration."""
+        copy_configuration(self.folder, folder)
+        save_llama(self.llama, folder)
+
+
+def save_llama(llama: PlainLlama, folder: Path) -> None:
+    """Write the weights of a small Llama in float32, by the names that transformers knows."""
+    weights = {name: tensor.float() for name, tensor in llama.weights().items()}
+    save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{file} cannot be read: {error}") from error

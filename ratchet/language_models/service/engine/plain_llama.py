@@ -1,0 +1,269 @@
+"""Llama in plain torch: what a small model on a CPU needs, and nothing that takes long to import.
+
+The same weights and the same logits as transformers' ``LlamaForCausalLM``, which is used for all
+that this one does not know. Projections that read the same input are kept as one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
+
+_GROWTH = 32  # tokens by which a full cache is made longer
+
+
+@dataclass(slots=True)
+class Cache:
+    """Keys and values of what was read: [layers, 2, B, heads, S, head], ``length`` of S in use.
+
+    ``readable`` bool[B, S] has the places that are no padding; ``positions`` int[B] the position
+    of each row's next token.
+    """
+
+    values: Tensor
+    readable: Tensor
+    positions: Tensor
+    length: int
+
+    def make_room(self) -> None:
+        """Make the cache longer if all of it is in use."""
+        if self.length < self.readable.shape[1]:
+            return
+        self.values = F.pad(self.values, (0, 0, 0, _GROWTH))
+        self.readable = F.pad(self.readable, (0, _GROWTH), value=True)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these, int[B']."""
+        self.values = self.values[:, :, rows]
+        self.readable = self.readable[rows]
+        self.positions = self.positions[rows]
+
+
+class LlamaLayer(nn.Module):
+    """The parameters of a layer; ``*_in`` hold projections that read the same input."""
+
+    def __init__(self, shape: LlamaShape, queries: int, keys: int) -> None:
+        super().__init__()
+        width = shape.hidden_size
+        self.attention_norm = nn.Parameter(torch.empty(width))
+        self.attention_in = nn.Parameter(torch.empty(queries + 2 * keys, width))
+        self.attention_out = nn.Parameter(torch.empty(width, queries))
+        self.mlp_norm = nn.Parameter(torch.empty(width))
+        self.mlp_in = nn.Parameter(torch.empty(2 * shape.intermediate_size, width))
+        self.mlp_out = nn.Parameter(torch.empty(width, shape.intermediate_size))
+
+
+class PlainLlama(nn.Module):
+    """A Llama.
+
+    Parameters
+    ----------
+    shape
+        Its figures. The weights are uninitialised: load or draw them.
+    """
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.hidden_size
+        self._queries = shape.num_attention_heads * shape.head_dim
+        self._keys = shape.num_key_value_heads * shape.head_dim
+        self.embeddings = nn.Parameter(torch.empty(shape.vocab_size, width))
+        self.layers = [
+            LlamaLayer(shape, self._queries, self._keys) for _ in range(shape.num_hidden_layers)
+        ]
+        for number, layer in enumerate(self.layers):
+            self.add_module(f"layer{number}", layer)
+        self.norm = nn.Parameter(torch.empty(width))
+        tied = shape.tie_word_embeddings
+        self.head = self.embeddings if tied else nn.Parameter(torch.empty(shape.vocab_size, width))
+        places = torch.arange(0, shape.head_dim, 2, dtype=torch.float64) / shape.head_dim
+        angles = torch.arange(shape.max_position_embeddings, dtype=torch.float64)[:, None] * (
+            shape.rope_theta**-places
+        )
+        self._cos, self._sin = angles.cos(), angles.sin()
+
+    def initialise(self, generator: torch.Generator, scale: float = 0.06) -> None:
+        """Draw all weights anew: matrices normal with this standard deviation, norms 1."""
+        with torch.no_grad():
+            for parameter in self.parameters():
+                if parameter.ndim == 1:
+                    parameter.fill_(1.0)
+                else:
+                    parameter.normal_(0.0, scale, generator=generator)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Read rows that are padded on the right.
+
+        Parameters
+        ----------
+        ids
+            int[B, T].
+
+        Returns
+        -------
+        Tensor
+            Hidden states [B, T, hidden]; ``logits`` turns them into logits.
+        """
+        cos, sin = self._rotations(torch.arange(ids.shape[1]))
+        x = F.embedding(ids, self.embeddings)
+        for layer in self.layers:
+            query, key, value = self._project(layer, x, cos, sin)
+            x = self._add(layer, x, self._attend(query, key, value, None))
+        return self._normalise(x, self.norm)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Turn hidden states [..., hidden] into logits [..., V]."""
+        return F.linear(hidden, self.head)
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, Cache]:
+        """Read prompts that are padded on the left.
+
+        Parameters
+        ----------
+        ids
+            int[B, T].
+        readable
+            bool[B, T], False where padding.
+
+        Returns
+        -------
+        tuple
+            Logits [B, V] of the next token, and the cache to go on with.
+        """
+        batch, length = ids.shape
+        s = self.shape
+        size = (s.num_hidden_layers, 2, batch, s.num_key_value_heads, length, s.head_dim)
+        positions = (readable.cumsum(1) - 1).clamp(min=0)
+        cache = Cache(
+            torch.zeros(size, dtype=self.embeddings.dtype),
+            readable,
+            positions[:, -1] + 1,
+            length,
+        )
+        before = torch.ones(length, length, dtype=torch.bool).tril()
+        itself = torch.eye(length, dtype=torch.bool)  # padding has to attend to something
+        mask = ((before & readable[:, None]) | itself)[:, None]
+        return self._read(ids, positions, mask, cache, 0), cache
+
+    def step(self, tokens: Tensor, cache: Cache) -> Tensor:
+        """Read one more token per row, int[B]; gives the logits [B, V] of the next."""
+        at = cache.length
+        cache.make_room()
+        cache.length += 1
+        mask = cache.readable[:, None, None, : at + 1]
+        logits = self._read(tokens[:, None], cache.positions[:, None], mask, cache, at)
+        cache.positions = cache.positions + 1
+        return logits
+
+    def _read(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache, at: int) -> Tensor:
+        cos, sin = self._rotations(positions)
+        end = at + ids.shape[1]
+        x = F.embedding(ids, self.embeddings)
+        for layer, (keys, values) in zip(self.layers, cache.values, strict=True):
+            query, keys[:, :, at:end], values[:, :, at:end] = self._project(layer, x, cos, sin)
+            x = self._add(layer, x, self._attend(query, keys[:, :, :end], values[:, :, :end], mask))
+        return self.logits(self._normalise(x[:, -1], self.norm))
+
+    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [1 or B, 1, T, head / 2] of positions int[T] or int[B, T]."""
+        places = positions if positions.ndim == 2 else positions[None]
+        dtype = self.embeddings.dtype
+        return self._cos[places][:, None].to(dtype), self._sin[places][:, None].to(dtype)
+
+    def _project(
+        self, layer: LlamaLayer, x: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each [B, heads, T, head]; the first two rotated."""
+        normed = self._normalise(x, layer.attention_norm)
+        heads = F.linear(normed, layer.attention_in).view(*x.shape[:2], -1, self.shape.head_dim)
+        queries, keys = self.shape.num_attention_heads, self.shape.num_key_value_heads
+        query, key, value = torch.split(heads.transpose(1, 2), [queries, keys, keys], dim=1)
+        return _rotate(query, cos, sin), _rotate(key, cos, sin), value
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention over what lies before, or where the mask allows it, [B, T, hidden]."""
+        shared = self._queries != self._keys
+        read = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=shared
+        )
+        return read.transpose(1, 2).flatten(-2)
+
+    def _add(self, layer: LlamaLayer, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + F.linear(attended, layer.attention_out)
+        gate, up = F.linear(self._normalise(x, layer.mlp_norm), layer.mlp_in).chunk(2, dim=-1)
+        return x + F.linear(F.silu(gate) * up, layer.mlp_out)
+
+    def _normalise(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.shape.rms_norm_eps)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights by the names that transformers has for them."""
+        return {name: view.detach().contiguous() for name, view in self._targets().items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take weights as :meth:`weights` gives them.
+
+        Raises
+        ------
+        DataError
+            If one is missing or has another shape.
+        """
+        with torch.no_grad():
+            for name, own in self._targets().items():
+                given = weights.get(name)
+                if given is None or given.shape != own.shape:
+                    got = "nothing" if given is None else f"the shape {tuple(given.shape)}"
+                    raise DataError(
+                        f"weights: got {got} for {name}, expected the shape {tuple(own.shape)}."
+                        " config.json and model.safetensors don't belong together."
+                    )
+                own.copy_(given)
+
+    def _targets(self) -> dict[str, Tensor]:
+        """Views of the parameters by the names that transformers has for them."""
+        named: dict[str, Tensor] = {
+            "model.embed_tokens.weight": self.embeddings,
+            "model.norm.weight": self.norm,
+        }
+        if not self.shape.tie_word_embeddings:
+            named["lm_head.weight"] = self.head
+        for number, layer in enumerate(self.layers):
+            for ours, theirs in _names(number).items():
+                named |= zip(theirs, getattr(layer, ours).split(self._sizes(ours)), strict=True)
+        return named
+
+    def _sizes(self, name: str) -> list[int]:
+        s = self.shape
+        match name:
+            case "attention_in":
+                return [self._queries, self._keys, self._keys]
+            case "mlp_in":
+                return [s.intermediate_size] * 2
+        return [s.hidden_size]
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _names(layer: int) -> dict[str, tuple[str, ...]]:
+    """What transformers calls the parts of each of a layer's parameters."""
+    prefix = f"model.layers.{layer}"
+    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+    return {
+        "attention_norm": (f"{prefix}.input_layernorm.weight",),
+        "attention_in": tuple(f"{attention}.{part}_proj.weight" for part in "qkv"),
+        "attention_out": (f"{attention}.o_proj.weight",),
+        "mlp_norm": (f"{prefix}.post_attention_layernorm.weight",),
+        "mlp_in": (f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+        "mlp_out": (f"{mlp}.down_proj.weight",),
+    }

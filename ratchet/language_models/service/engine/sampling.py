@@ -1,0 +1,90 @@
+"""Choosing the next token: a function of one request's logits, its parameters and its own seed.
+
+Rows of a batch do not see one another. Computed in float64, so that the last bits in which the
+same logits differ from batch to batch do not reach what is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ratchet.language_models.service.engine.interface import GenerationRequest
+
+_DECIMALS = 9
+_CHUNK = 64
+
+
+class Sampler:
+    """Draws the tokens of a batch of requests.
+
+    Parameters
+    ----------
+    requests
+        The batch; each has a seed, a temperature and top-p of its own.
+    """
+
+    def __init__(self, requests: Sequence[GenerationRequest]) -> None:
+        temperatures = [request.temperature for request in requests]
+        self._temperature = torch.tensor(temperatures, dtype=torch.float64)[:, None]
+        self._top_p = torch.tensor([r.top_p for r in requests], dtype=torch.float64)[:, None]
+        self._greedy = self._temperature[:, 0] <= 0
+        self._cuts = bool((self._top_p < 1).any())
+        self._generators = [np.random.Generator(np.random.PCG64(r.seed)) for r in requests]
+        self._numbers = np.empty((len(requests), 0))
+        self._used = 0
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all rows but these, int[B']."""
+        self._temperature, self._top_p = self._temperature[rows], self._top_p[rows]
+        self._greedy = self._greedy[rows]
+        self._generators = [self._generators[row] for row in rows.tolist()]
+        self._numbers = self._numbers[rows.numpy()]
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """Draw a token for each row.
+
+        Parameters
+        ----------
+        logits
+            [B, V].
+
+        Returns
+        -------
+        Tensor
+            int64[B].
+        """
+        scaled = logits.double().cpu() / self._temperature.clamp(min=1e-6)
+        probabilities = scaled.softmax(-1)
+        if self._cuts:
+            probabilities = _cut(probabilities, self._top_p)
+        cumulated = probabilities.cumsum(-1)
+        number = torch.from_numpy(self._next_numbers())[:, None] * cumulated[:, -1:]
+        drawn = torch.searchsorted(cumulated, number, right=True)[:, 0]
+        drawn = drawn.clamp(max=logits.shape[-1] - 1)
+        return torch.where(self._greedy, scaled.argmax(-1), drawn)
+
+    def _next_numbers(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """One uniform number for each row: the next of its own stream."""
+        if self._used == self._numbers.shape[1]:
+            self._numbers = np.stack([g.random(_CHUNK) for g in self._generators])
+            self._used = 0
+        self._used += 1
+        numbers: np.ndarray[tuple[int], np.dtype[np.float64]] = self._numbers[:, self._used - 1]
+        return np.ascontiguousarray(numbers)
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-probabilities [..., V] at temperature 1, rounded to what batching leaves the same."""
+    return logits.double().cpu().log_softmax(-1).round(decimals=_DECIMALS)
+
+
+def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
+    """Keep the smallest set of likeliest tokens that holds ``top_p``; the rest becomes 0."""
+    ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(-1) - ordered
+    kept = torch.where(before < top_p, ordered, 0.0)
+    return torch.zeros_like(probabilities).scatter(-1, places, kept)

@@ -1,0 +1,1 @@
+"""Fine-tuning jobs: made once, run one at a time, kept."""

@@ -1,0 +1,59 @@
+"""What happened to jobs, page by page: events and checkpoints, newest first."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel
+
+from ratchet.language_models.service.api.errors import not_found
+from ratchet.language_models.service.api.fine_tuning_schemas import CheckpointObject, JobEventObject
+from ratchet.language_models.service.api.schemas import Page
+from ratchet.language_models.service.database import Database, Value
+from ratchet.language_models.service.jobs.objects import to_checkpoint_object, to_event_object
+
+Item = TypeVar("Item", bound=BaseModel)
+
+
+class JobHistory:
+    """Reads events and checkpoints.
+
+    Parameters
+    ----------
+    database
+        Where they are recorded.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def events(self, job_id: str, *, after: str | None, limit: int) -> Page[JobEventObject]:
+        """List a job's events."""
+        return self._page("events", job_id, after, limit, to_event_object)
+
+    def checkpoints(self, job_id: str, *, after: str | None, limit: int) -> Page[CheckpointObject]:
+        """List the models that were saved while a job ran."""
+        return self._page("checkpoints", job_id, after, limit, to_checkpoint_object)
+
+    def _page(
+        self,
+        table: Literal["events", "checkpoints"],
+        job_id: str,
+        after: str | None,
+        limit: int,
+        show: Callable[[sqlite3.Row], Item],
+    ) -> Page[Item]:
+        where, values = "job_id = ?", list[Value]([job_id])
+        if after is not None:
+            last = self._database.row(f"SELECT sequence FROM {table} WHERE id = ?", (after,))
+            if last is None:
+                raise not_found(table.removesuffix("s"), after, param="after")
+            where += " AND sequence < ?"
+            values.append(last["sequence"])
+        rows = self._database.rows(
+            f"SELECT * FROM {table} WHERE {where} ORDER BY sequence DESC LIMIT ?",
+            [*values, limit + 1],
+        )
+        return Page(data=[show(row) for row in rows[:limit]], has_more=len(rows) > limit)

@@ -1,0 +1,293 @@
+"""Fine-tuning jobs: made once, listed, cancelled; what became of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ratchet.language_models.service.api.errors import ApiError, not_found
+from ratchet.language_models.service.api.fine_tuning_schemas import CreateJobRequest, JobObject
+from ratchet.language_models.service.api.schemas import Page
+from ratchet.language_models.service.database import Database, Value
+from ratchet.language_models.service.files import FileStore, StoredFile
+from ratchet.language_models.service.jobs.objects import to_job_object
+from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
+from ratchet.language_models.service.models import ModelRegistry
+from ratchet.language_models.service.settings import Limits
+from ratchet.language_models.service.training.job_folder import HyperParameterValue, Method
+from ratchet.language_models.service.training.lora import LORA_PARAMETERS
+
+_INSERT = (
+    "INSERT INTO jobs (id, created_at, model, method, hyperparameters, seed, suffix, metadata,"
+    " training_file, validation_file, identity, idempotency_key, status)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobContent:
+    """All that decides a job's weights."""
+
+    model: str
+    method: Method
+    hyperparameters: Mapping[str, HyperParameterValue]
+    suffix: str | None
+    training_sha256: str
+    validation_sha256: str | None
+    seed: int | None
+
+    def identity(self) -> str:
+        """Return the SHA-256 of the content's canonical JSON."""
+        content = {
+            "model": self.model,
+            "method": self.method,
+            "hyperparameters": dict(self.hyperparameters),
+            "suffix": self.suffix,
+            "training": self.training_sha256,
+            "validation": self.validation_sha256,
+            "seed": self.seed,
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class JobStore:
+    """All jobs of a service.
+
+    Parameters
+    ----------
+    database
+        Where they are recorded.
+    files, models
+        What they train with and from.
+    limits
+        How many may wait, and how few examples are too few.
+    trainer
+        What will train them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        files: FileStore,
+        models: ModelRegistry,
+        limits: Limits,
+        trainer: JobTrainer,
+    ) -> None:
+        self._database = database
+        self._files = files
+        self._models = models
+        self._limits = limits
+        self._trainer = trainer
+
+    def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
+        """Record a job, or find the one that was made with the same idempotency key.
+
+        Parameters
+        ----------
+        request
+            What is asked for.
+        header_key
+            The header ``Idempotency-Key``.
+
+        Raises
+        ------
+        ApiError
+            404 for an unknown model or file; 400 for files that do not fit, a key that was used
+            for another job, or LoRA where the trainer has none; 429 if too many jobs wait.
+        """
+        key = _idempotency_key(request, header_key)
+        with self._database.transaction() as connection:
+            found = None
+            if key is not None:
+                statement = "SELECT * FROM jobs WHERE idempotency_key = ?"
+                found = connection.execute(statement, (key,)).fetchone()
+            if found is not None:
+                self._require_same(found, request)
+                return to_job_object(found)
+            identity = self._content(request).identity()
+            self._require_trainable(request)
+            self._require_room(connection)
+            job_id = f"ftjob-{secrets.token_hex(12)}"
+            method = request.resolved_method
+            seed = request.seed if request.seed is not None else int(identity[:7], 16)
+            metadata = None if request.metadata is None else json.dumps(request.metadata)
+            values = (
+                *(job_id, int(time.time()), request.model, method.type),
+                *(json.dumps(method.hyperparameters), seed, request.suffix, metadata),
+                *(request.training_file, request.validation_file, identity, key),
+            )
+            connection.execute(_INSERT, values)
+            add_event(connection, job_id, "Created the job; it waits for its turn.")
+        return self.get(job_id)
+
+    def get(self, job_id: str) -> JobObject:
+        """Find a job; raises a 404 if there is none of that id."""
+        return to_job_object(self.row(job_id))
+
+    def row(self, job_id: str, *, param: str = "fine_tuning_job_id") -> sqlite3.Row:
+        """Find a job's row."""
+        row = self._database.row("SELECT * FROM jobs WHERE id = ?", (job_id,))
+        if row is None:
+            raise not_found("fine-tuning job", job_id, param=param)
+        return row
+
+    def page(
+        self,
+        *,
+        after: str | None,
+        limit: int,
+        metadata: Mapping[str, str] | None,
+        no_metadata: bool,
+    ) -> Page[JobObject]:
+        """List jobs, newest first.
+
+        Parameters
+        ----------
+        after
+            The job after which to begin.
+        limit
+            How many at most.
+        metadata
+            Pairs that a job must have.
+        no_metadata
+            Whether to list only jobs without metadata.
+        """
+        where, values = ["1"], list[Value]()
+        if after is not None:
+            where.append("sequence < ?")
+            values.append(self.row(after, param="after")["sequence"])
+        if no_metadata:
+            where.append("metadata IS NULL")
+        for name, value in (metadata or {}).items():
+            where.append(
+                "EXISTS (SELECT 1 FROM json_each(jobs.metadata) AS pair"
+                " WHERE pair.key = ? AND pair.value = ?)"
+            )
+            values += [name, value]
+        rows = self._database.rows(
+            f"SELECT * FROM jobs WHERE {' AND '.join(where)} ORDER BY sequence DESC LIMIT ?",
+            [*values, limit + 1],
+        )
+        return Page(data=[to_job_object(row) for row in rows[:limit]], has_more=len(rows) > limit)
+
+    def cancel(self, job_id: str) -> JobObject:
+        """Mark a job as cancelled; raises a 400 if it has ended already."""
+        with self._database.transaction() as connection:
+            row = self.row(job_id)
+            changed = connection.execute(
+                "UPDATE jobs SET status = 'cancelled', finished_at = ?"
+                " WHERE id = ? AND status IN ('queued', 'running')",
+                (int(time.time()), job_id),
+            ).rowcount
+            if not changed:
+                raise ApiError(
+                    400,
+                    f"The job {job_id} has ended already: {row['status']}.",
+                    code="job_not_cancellable",
+                    param="fine_tuning_job_id",
+                )
+            add_event(connection, job_id, "Cancelled the job.")
+        return self.get(job_id)
+
+    def _content(self, request: CreateJobRequest) -> JobContent:
+        self._models.get(request.model)
+        method = request.resolved_method
+        training = self._training_file(request.training_file, method.type, "training_file")
+        validation = None
+        if request.validation_file is not None:
+            validation = self._training_file(
+                request.validation_file, method.type, "validation_file"
+            )
+        return JobContent(
+            model=request.model,
+            method=method.type,
+            hyperparameters=method.hyperparameters,
+            suffix=request.suffix,
+            training_sha256=training.sha256,
+            validation_sha256=None if validation is None else validation.sha256,
+            seed=request.seed,
+        )
+
+    def _training_file(self, file_id: str, method: Method, param: str) -> StoredFile:
+        file = self._files.get(file_id, param=param)
+        fewest = self._limits.examples_min if param == "training_file" else 1
+        if file.purpose != "fine-tune":
+            problem = f"has the purpose {file.purpose!r}, expected 'fine-tune'"
+        elif file.kind != method:
+            problem = f"holds {file.kind} examples, expected those of the method {method!r}"
+        elif file.examples < fewest:
+            problem = f"has {file.examples} example(s), but must have at least {fewest}"
+        else:
+            return file
+        message = f"The file {file_id} {problem}."
+        raise ApiError(400, message, code="invalid_training_file", param=param)
+
+    def _require_same(self, found: sqlite3.Row, request: CreateJobRequest) -> None:
+        """Refuse a key that another request has used; a file that is gone cannot be compared."""
+        try:
+            same = self._content(request).identity() == found["identity"]
+        except ApiError as error:
+            same = error.status == 404 and request.training_file == found["training_file"]
+        if not same:
+            raise ApiError(
+                400,
+                f"The idempotency key was used for the job {found['id']}, which has other"
+                " parameters. Use a new key for a new job.",
+                code="idempotency_key_reused",
+                param="metadata.idempotency_key",
+            )
+
+    def _require_trainable(self, request: CreateJobRequest) -> None:
+        method = request.resolved_method
+        asked = [name for name in LORA_PARAMETERS if name in method.hyperparameters]
+        if asked and self._trainer.lora is None:
+            place = "hyperparameters"
+            if request.method is not None:
+                place = f"method.{method.type}.{place}"
+            raise ApiError(
+                400,
+                f"This service trains all weights of {request.model!r}: there is no {asked[0]}."
+                " Leave it out, or start the service with --trainer trl.",
+                code="unsupported_parameter",
+                param=f"{place}.{asked[0]}",
+            )
+
+    def _require_room(self, connection: sqlite3.Connection) -> None:
+        statement = "SELECT COUNT(*) FROM jobs WHERE status IN ('queued', 'running')"
+        waiting = connection.execute(statement).fetchone()[0]
+        if waiting >= self._limits.queued_jobs:
+            raise ApiError(
+                429,
+                f"{waiting} fine-tuning jobs wait already, the most there may be. Try later.",
+                code="queue_full",
+                headers={"Retry-After": "10"},
+            )
+
+
+def add_event(
+    connection: sqlite3.Connection, job_id: str, message: str, *, level: str = "info"
+) -> None:
+    """Record in words what happened to a job."""
+    connection.execute(
+        "INSERT INTO events (id, job_id, created_at, level, message, type, data)"
+        " VALUES (?, ?, ?, ?, ?, 'message', '{}')",
+        (f"ftevent-{secrets.token_hex(12)}", job_id, int(time.time()), level, message),
+    )
+
+
+def _idempotency_key(request: CreateJobRequest, header_key: str | None) -> str | None:
+    in_metadata = (request.metadata or {}).get("idempotency_key")
+    if header_key is not None and in_metadata is not None and header_key != in_metadata:
+        raise ApiError(
+            400,
+            "The header Idempotency-Key and metadata.idempotency_key differ; send one.",
+            code="idempotency_keys_differ",
+            param="metadata.idempotency_key",
+        )
+    return in_metadata if header_key is None else header_key

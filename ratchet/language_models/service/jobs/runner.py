@@ -1,0 +1,240 @@
+"""Runs fine-tuning jobs, one at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ratchet.errors import RatchetError
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.files import FileStore
+from ratchet.language_models.service.jobs.jobs import add_event
+from ratchet.language_models.service.jobs.outcome import record_failure, record_success
+from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
+from ratchet.language_models.service.jobs.trainer_process import TrainerProcess
+from ratchet.language_models.service.models import ModelRegistry
+from ratchet.language_models.service.training.job_folder import (
+    TrainingEvent,
+    TrainingJob,
+    TrainingResult,
+    read_training_events,
+)
+
+logger = logging.getLogger(__name__)
+_POLL_SECONDS = 0.05
+
+
+class JobRunner:
+    """A thread that takes the oldest waiting job, again and again.
+
+    Parameters
+    ----------
+    database
+        Where jobs are recorded.
+    files, models
+        What they train with and from, and where the results go.
+    folder
+        Where jobs are worked on; what an interrupted one has left there is removed.
+    trainer
+        What trains.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        files: FileStore,
+        models: ModelRegistry,
+        folder: Path,
+        trainer: JobTrainer,
+    ) -> None:
+        self._database = database
+        self._files = files
+        self._models = models
+        self._folder = folder
+        self._trainer = trainer
+        self._wake = threading.Event()
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._spare: TrainerProcess | None = None
+        self._current: tuple[str, TrainerProcess] | None = None
+        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Put interrupted jobs back into the queue and begin to work."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        with self._database.transaction() as connection:
+            rows = connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall()
+            for row in rows:
+                connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
+                add_event(connection, row["id"], "The service has restarted; so will the job.")
+        self._wake.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the work; a running job stays recorded as running and starts again next time."""
+        self._stopped = True
+        self._wake.set()
+        with self._lock:
+            if self._current is not None:
+                self._current[1].kill()
+        if self._thread.ident is not None:
+            self._thread.join()
+        with self._lock:
+            if self._spare is not None:
+                self._spare.close()
+                self._spare = None
+
+    def wake(self) -> None:
+        """Tell that there is a job to run."""
+        self._wake.set()
+
+    def warm_up(self) -> None:
+        """Start a trainer for the next job: its imports take longer than a small job's training."""
+        with self._lock:
+            if self._stopped or (self._spare is not None and self._spare.is_alive):
+                return
+            if self._spare is not None:
+                self._spare.close()
+            self._spare = TrainerProcess(self._trainer.module)
+
+    def kill(self, job_id: str) -> None:
+        """End a job's process, if it is the one that runs."""
+        with self._lock:
+            if self._current is not None and self._current[0] == job_id:
+                self._current[1].kill()
+
+    def _work(self) -> None:
+        while not self._stopped:
+            row = self._take()
+            if row is None:
+                self._wake.wait()
+                self._wake.clear()
+                continue
+            try:
+                self._run(row)
+            except Exception as error:  # the thread must live for the jobs to come
+                logger.error("The job %s failed", row["id"], exc_info=error)
+                what = str(error) if isinstance(error, RatchetError) else "see the service's log"
+                record_failure(self._database, row["id"], f"The job could not be run: {what}")
+            shutil.rmtree(self._folder / row["id"], ignore_errors=True)
+
+    def _take(self) -> sqlite3.Row | None:
+        with self._database.transaction() as connection:
+            row: sqlite3.Row | None = connection.execute(
+                "SELECT * FROM jobs WHERE status = 'queued' ORDER BY sequence LIMIT 1"
+            ).fetchone()
+            if row is not None:
+                connection.execute(
+                    "UPDATE jobs SET status = 'running', attempts = attempts + 1 WHERE id = ?",
+                    (row["id"],),
+                )
+                add_event(connection, row["id"], "Began to train.")
+        return row
+
+    def _run(self, row: sqlite3.Row) -> None:
+        job_id = row["id"]
+        folder = self._folder / job_id / str(row["attempts"])  # not where an orphan may write
+        folder.mkdir(parents=True)
+        self._job(row).write(folder)
+        process = self._process()
+        with self._lock:
+            self._current = (job_id, process)
+        try:
+            if self._is_running(job_id):  # else it was cancelled before its process was known
+                process.begin(folder)
+                code = self._watch(job_id, folder, process)
+                self._finish(row, folder, process, code)
+        finally:
+            with self._lock:
+                self._current = None
+            process.close()
+
+    def _job(self, row: sqlite3.Row) -> TrainingJob:
+        validation = row["validation_file"]
+        return TrainingJob(
+            id=row["id"],
+            method=row["method"],
+            base_folder=str(self._models.get(row["model"]).folder),
+            training_file=str(self._files.get(row["training_file"]).path),
+            validation_file=None if validation is None else str(self._files.get(validation).path),
+            hyperparameters={
+                **self._trainer.hyperparameters,
+                **json.loads(row["hyperparameters"]),
+            },
+            seed=row["seed"],
+        )
+
+    def _process(self) -> TrainerProcess:
+        with self._lock:
+            process, self._spare = self._spare, None
+        if process is not None and process.is_alive:
+            return process
+        if process is not None:
+            process.close()
+        return TrainerProcess(self._trainer.module)
+
+    def _watch(self, job_id: str, folder: Path, process: TrainerProcess) -> int:
+        """Record what the trainer tells until it ends; gives its code."""
+        offset, code = 0, None
+        while code is None:
+            code = process.wait(_POLL_SECONDS)
+            events, offset = read_training_events(folder, offset)
+            self._record(job_id, events)
+        return code
+
+    def _record(self, job_id: str, events: Sequence[TrainingEvent]) -> None:
+        if not events:
+            return
+        now = int(time.time())
+        rows = [_event_row(job_id, event, now) for event in events]
+        with self._database.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO events (id, job_id, created_at, level, message, type, data)"
+                " VALUES (?, ?, ?, 'info', ?, 'metrics', ?)",
+                rows,
+            )
+
+    def _finish(self, row: sqlite3.Row, folder: Path, process: TrainerProcess, code: int) -> None:
+        if self._stopped or not self._is_running(row["id"]):
+            return
+        try:
+            if code != 0:
+                raise RatchetError(f"The trainer ended with {_words(code)}.")
+            result = TrainingResult.read(folder)
+            record_success(
+                *(self._database, self._files, self._models, row, folder, result),
+                trainer_version=self._trainer.version,
+            )
+        except RatchetError as error:
+            lines = process.last_lines()
+            message = f"{error} Its last lines:\n{lines}" if lines else str(error)
+            record_failure(self._database, row["id"], message)
+
+    def _is_running(self, job_id: str) -> bool:
+        row = self._database.row("SELECT status FROM jobs WHERE id = ?", (job_id,))
+        return row is not None and row["status"] == "running"
+
+
+def _event_row(job_id: str, event: TrainingEvent, now: int) -> tuple[str, str, int, str, str]:
+    data = {"step": event.step, "epoch": event.epoch, "train_loss": event.train_loss}
+    message = f"Step {event.step}/{event.total_steps}: training loss={event.train_loss:.4f}"
+    data_text = json.dumps({**data, **event.metrics})
+    return f"ftevent-{secrets.token_hex(12)}", job_id, now, message, data_text
+
+
+def _words(code: int) -> str:
+    if code >= 0:
+        return f"code {code}"
+    try:
+        return f"the signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"the signal {-code}"

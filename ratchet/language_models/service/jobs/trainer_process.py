@@ -1,0 +1,110 @@
+"""A process that trains one job and ends with the service.
+
+``python -m ratchet.language_models.service.jobs.trainer_process MODULE`` imports the module, which
+takes seconds, then waits for a job's folder as a line on its standard input, and runs
+``MODULE.train(folder)``. So a trainer can be warm before there is anything to train.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from ratchet.language_models.service.lifeline import leave_with_parent
+
+_SECRET_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+_TAIL_BYTES = 4000
+_TAIL_LINES = 20
+
+
+class TrainerProcess:
+    """A trainer that is starting, waiting, or at work.
+
+    Parameters
+    ----------
+    module
+        The module whose ``train(folder: Path)`` trains.
+    """
+
+    def __init__(self, module: str) -> None:
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by close()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ratchet.language_models.service.jobs.trainer_process", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            env=_environment(),
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.poll() is None
+
+    def begin(self, folder: Path) -> None:
+        """Tell it what to train."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died; who waits for it will see that
+            self._process.stdin.write(os.fsencode(folder) + b"\n")
+            self._process.stdin.flush()
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait for its end; gives its code, or None if it is still at work."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End it if it lives, and let go of its pipes."""
+        self.kill()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._stderr.close()
+
+    def last_lines(self) -> str:
+        """Return the end of what it wrote to its standard error."""
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - _TAIL_BYTES))
+        text = self._stderr.read().decode("utf-8", "replace")
+        return "\n".join(text.strip().splitlines()[-_TAIL_LINES:])
+
+
+def _environment() -> dict[str, str]:
+    """Keep keys away from the trainer: its last lines are shown to clients."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.upper().endswith(_SECRET_ENDINGS)
+    }
+
+
+def _main() -> None:
+    module = importlib.import_module(sys.argv[1])
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return  # the service has gone
+    leave_with_parent()
+    module.train(Path(os.fsdecode(line.rstrip(b"\n"))))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,1 @@
+"""Training a model for a job: examples, losses, loops."""

@@ -1,0 +1,86 @@
+"""How much of a model a job trains: all of it, or a change of low rank (LoRA, Hu et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.service.training.job_folder import HyperParameterValue
+
+LORA_PARAMETERS = ("lora_rank", "lora_alpha", "lora_dropout")
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """The figures of an adapter: each linear layer W but the head becomes W + (α / r) B A.
+
+    Parameters
+    ----------
+    rank
+        r, the rank of the change; 0 trains all weights instead.
+    alpha
+        α; None for 2 r.
+    dropout
+        Share of the adapter's inputs that is dropped in training.
+
+    Raises
+    ------
+    ParameterError
+        If the rank is negative, alpha below 1 or the dropout not in [0, 1).
+    """
+
+    rank: int = 0
+    alpha: int | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ParameterError(f"lora_rank: got {self.rank}, expected 0 (no LoRA) or more.")
+        if self.alpha is not None and self.alpha < 1:
+            raise ParameterError(f"lora_alpha: got {self.alpha}, expected 1 or more.")
+        if not 0 <= self.dropout < 1:
+            raise ParameterError(f"lora_dropout: got {self.dropout}, expected 0 or more, below 1.")
+
+    @classmethod
+    def of(cls, given: Mapping[str, HyperParameterValue]) -> Lora:
+        """Read a job's hyper-parameters; what is not there, or ``"auto"``, has its default.
+
+        Raises
+        ------
+        ParameterError
+            For a value that is not what it should be.
+        """
+        values: dict[str, int | float] = {}
+        for name in LORA_PARAMETERS:
+            value = given.get(name, "auto")
+            if value == "auto":
+                continue
+            if isinstance(value, str):
+                raise ParameterError(f'{name}: got {value!r}, expected a number or "auto".')
+            values[name] = value
+        return cls(
+            rank=int(values.get("lora_rank", 0)),
+            alpha=int(values["lora_alpha"]) if "lora_alpha" in values else None,
+            dropout=values.get("lora_dropout", 0.0),
+        )
+
+    @property
+    def chosen_alpha(self) -> int:
+        """α, as a number."""
+        return 2 * self.rank if self.alpha is None else self.alpha
+
+    def as_hyperparameters(self) -> dict[str, HyperParameterValue]:
+        """Return the figures by the names that jobs have for them; :meth:`of` reads them."""
+        alpha = "auto" if self.alpha is None else self.alpha
+        return {"lora_rank": self.rank, "lora_alpha": alpha, "lora_dropout": self.dropout}
+
+    def as_used(self) -> dict[str, float | int]:
+        """Return the figures as they were used; none where all weights were trained."""
+        if self.rank == 0:
+            return {}
+        return {
+            "lora_rank": self.rank,
+            "lora_alpha": self.chosen_alpha,
+            "lora_dropout": self.dropout,
+        }

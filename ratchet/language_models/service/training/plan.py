@@ -1,0 +1,78 @@
+"""A job's hyper-parameters as numbers, whichever trainer uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.service.training.job_folder import HyperParameterValue, Method
+from ratchet.language_models.service.training.lora import Lora
+
+_EPOCHS: Mapping[Method, int] = {"supervised": 3, "dpo": 2}
+_LEARNING_RATES: Mapping[Method, float] = {"supervised": 1e-3, "dpo": 3e-4}
+_TINY = 1e5
+_LORA_FACTOR = 10.0
+_BATCH_SIZE = 16
+_BETA = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long, how strongly and what of the model to train.
+
+    ``learning_rate_multiplier`` multiplies 1e-3 (dpo: 3e-4) for a model of 10⁵ parameters, less
+    for larger ones: with the root of their number. With LoRA ten times as much (Schulman et al.
+    2025, LoRA without regret).
+    """
+
+    method: Method
+    n_epochs: int
+    batch_size: int
+    learning_rate_multiplier: float
+    beta: float | None
+    lora: Lora
+
+    @classmethod
+    def of(cls, method: Method, given: Mapping[str, HyperParameterValue]) -> Plan:
+        """Put numbers where ``"auto"`` or nothing stands.
+
+        Raises
+        ------
+        ParameterError
+            For a value that is no number, or no positive one where it must be.
+        """
+        return cls(
+            method=method,
+            n_epochs=int(_number(given, "n_epochs", _EPOCHS[method])),
+            batch_size=int(_number(given, "batch_size", _BATCH_SIZE)),
+            learning_rate_multiplier=_number(given, "learning_rate_multiplier", 1.0),
+            beta=_number(given, "beta", _BETA) if method == "dpo" else None,
+            lora=Lora.of(given),
+        )
+
+    def learning_rate(self, parameters: int) -> float:
+        """Return the learning rate, at its highest, for a model of so many parameters."""
+        rate = _LEARNING_RATES[self.method] * float(min(1.0, (_TINY / parameters) ** 0.5))
+        factor = _LORA_FACTOR if self.lora.rank else 1.0
+        return rate * factor * self.learning_rate_multiplier
+
+    def as_mapping(self) -> dict[str, float | int]:
+        """Return the values by name, without what the method does not have."""
+        values: dict[str, float | int] = {
+            "n_epochs": self.n_epochs,
+            "batch_size": self.batch_size,
+            "learning_rate_multiplier": self.learning_rate_multiplier,
+        }
+        if self.beta is not None:
+            values["beta"] = self.beta
+        return values | self.lora.as_used()
+
+
+def _number(given: Mapping[str, HyperParameterValue], name: str, automatic: float) -> float:
+    value = given.get(name, "auto")
+    if value == "auto":
+        return automatic
+    if isinstance(value, str) or not value > 0:
+        raise ParameterError(f'{name}: got {value!r}, expected a positive number or "auto".')
+    return float(value)

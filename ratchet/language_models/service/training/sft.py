@@ -1,0 +1,41 @@
+"""Supervised fine-tuning: a plain loop over chats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from ratchet.language_models.service.engine.model_folder import CausalModel
+from ratchet.language_models.service.training.optimization import TokenSequence, pad
+
+
+class SupervisedLoss:
+    """Mean cross-entropy of the tokens that are to be learned.
+
+    Parameters
+    ----------
+    model
+        What is trained.
+    sequences
+        What it is trained on.
+    """
+
+    def __init__(self, model: CausalModel, sequences: Sequence[TokenSequence]) -> None:
+        self._model = model
+        self._sequences = sequences
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def tokens(self) -> int:
+        """How many tokens are read in an epoch."""
+        return sum(len(sequence.ids) for sequence in self._sequences)
+
+    def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
+        """Return the loss of a batch, and no further figures."""
+        ids, weights = pad([self._sequences[place] for place in places])
+        chosen = weights[:, 1:] > 0
+        logits = self._model.chosen_logits(ids[:, :-1], chosen)
+        return F.cross_entropy(logits, ids[:, 1:][chosen]), {}

@@ -1,0 +1,171 @@
+"""Training files as token sequences: what a model reads, and which of it is to be learned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.training.optimization import TokenSequence
+from ratchet.language_models.types import ChatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """The better and the worse of two answers, each with its prompt before it."""
+
+    preferred: TokenSequence
+    non_preferred: TokenSequence
+
+
+def read_supervised(
+    file: Path, tokenizer: ChatTokenizer, context_length: int
+) -> list[TokenSequence]:
+    """Read chats whose assistant messages are to be learned.
+
+    Parameters
+    ----------
+    file
+        JSON lines ``{"messages": [...]}``; an assistant's message with ``weight`` 0 is only read.
+    tokenizer
+        The model's.
+    context_length
+        Most tokens of a sequence.
+
+    Returns
+    -------
+    list of TokenSequence
+        One for each line; more where the chat template writes an earlier message otherwise once
+        another follows, so that each is learned as it is written when it is the last.
+
+    Raises
+    ------
+    DataError
+        If a chat is longer than the context.
+    """
+    sequences: list[TokenSequence] = []
+    for number, line in _lines(file):
+        messages, learned = _read_messages(line["messages"])
+        for sequence in _chat_sequences(tokenizer, messages, learned):
+            sequences.append(_checked(sequence, context_length, file, number))
+    return sequences
+
+
+def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) -> list[Preference]:
+    """Read pairs of answers to one prompt.
+
+    Parameters
+    ----------
+    file
+        JSON lines with ``input``, ``preferred_output`` and ``non_preferred_output``.
+    tokenizer
+        The model's.
+    context_length
+        Most tokens of prompt and answer.
+
+    Returns
+    -------
+    list of Preference
+        One for each line.
+
+    Raises
+    ------
+    DataError
+        If a prompt with an answer is longer than the context.
+    """
+    pairs = []
+    for number, line in _lines(file):
+        prompt, _ = _read_messages(line["input"]["messages"])
+        before = tokenizer.prompt_ids(prompt)
+        sides = []
+        for side in ("preferred_output", "non_preferred_output"):
+            answer, _ = _read_messages(line[side])
+            after = tokenizer.encode(_reply_text(tokenizer, prompt, answer[0]))
+            weights = (0.0,) * len(before) + (1.0,) * len(after)
+            sequence = TokenSequence((*before, *after), weights)
+            sides.append(_checked(sequence, context_length, file, number))
+        pairs.append(Preference(*sides))
+    return pairs
+
+
+def _lines(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    texts = file.read_text(encoding="utf-8").splitlines()
+    return [(number, json.loads(text)) for number, text in enumerate(texts, 1) if text.strip()]
+
+
+def _read_messages(given: Sequence[Mapping[str, Any]]) -> tuple[list[ChatMessage], list[bool]]:
+    """Return the messages, and which of them are to be learned."""
+    messages = [
+        ChatMessage(_role(m["role"]), _text(m.get("content")), m.get("name")) for m in given
+    ]
+    learned = [m["role"] == "assistant" and m.get("weight", 1) != 0 for m in given]
+    return messages, learned
+
+
+def _role(name: str) -> Any:  # noqa: ANN401 -- the service has checked it
+    return "system" if name == "developer" else name
+
+
+def _text(content: str | Sequence[Mapping[str, Any]] | None) -> str:
+    """Return the text of a message, which may come in parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part["text"] for part in content)
+
+
+def _chat_sequences(
+    tokenizer: ChatTokenizer, messages: Sequence[ChatMessage], learned: Sequence[bool]
+) -> list[TokenSequence]:
+    """Tokenize a chat piece by piece, as it is when the model answers."""
+    ids: list[int] = []
+    weights: list[float] = []
+    written = ""
+    for place in (i for i, is_learned in enumerate(learned) if is_learned):
+        before = tokenizer.render(messages[:place], answer=True)
+        if not before.startswith(written):  # an earlier answer is written otherwise by now
+            parts = [
+                _chat_sequences(tokenizer, messages[: i + 1], _only(i, learned))
+                for i, is_learned in enumerate(learned)
+                if is_learned
+            ]
+            return [sequence for part in parts for sequence in part]
+        _extend(ids, weights, tokenizer.encode(before[len(written) :]), 0.0)
+        reply = _reply_text(tokenizer, messages[:place], messages[place])
+        _extend(ids, weights, tokenizer.encode(reply), 1.0)
+        written = before + reply
+    return [TokenSequence(tuple(ids), tuple(weights))]
+
+
+def _reply_text(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatMessage) -> str:
+    """Return what a model writes to make this reply: its text and the token that ends it."""
+    before = tokenizer.render(prompt, answer=True)
+    whole = tokenizer.render([*prompt, reply], answer=False)
+    if whole.startswith(before):
+        text = whole[len(before) :]
+        ends = [tokenizer.token_text(end) for end in tokenizer.end_ids]
+        found = [text.rindex(end) + len(end) for end in ends if end in text]
+        if found:
+            return text[: max(found)]
+    return reply.content + tokenizer.token_text(tokenizer.end_ids[0])
+
+
+def _extend(ids: list[int], weights: list[float], more: Sequence[int], weight: float) -> None:
+    ids += more
+    weights += [weight] * len(more)
+
+
+def _only(place: int, learned: Sequence[bool]) -> list[bool]:
+    return [i == place for i in range(min(len(learned), place + 1))]
+
+
+def _checked(sequence: TokenSequence, limit: int, file: Path, number: int) -> TokenSequence:
+    if len(sequence.ids) > limit:
+        raise DataError(
+            f"{file.name}, line {number}: has {len(sequence.ids)} tokens, the model's context takes"
+            f" {limit}. Shorten the messages or leave the example out."
+        )
+    return sequence

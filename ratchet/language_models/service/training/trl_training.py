@@ -1,0 +1,218 @@
+"""Trains one job through TRL, for models that run through transformers, with LoRA where asked.
+
+``python -m ratchet.language_models.service.training.trl_training FOLDER``; see ``job_folder``
+for the border. Imported in the process that trains alone: it takes seconds, and settles for the
+whole process that nothing is asked of the network, nothing told to anybody, and one GPU used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["DO_NOT_TRACK"] = os.environ["TQDM_DISABLE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import AutoTokenizer, PrinterCallback
+from trl.trainer.dpo_config import DPOConfig
+from trl.trainer.dpo_trainer import DPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.training.job_folder import (
+    MODEL_FOLDER,
+    Method,
+    TrainingJob,
+    TrainingResult,
+    begin_attempt,
+)
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training.optimization import TokenSequence
+from ratchet.language_models.service.training.plan import Plan
+from ratchet.language_models.service.training.tokens import (
+    Preference,
+    read_preferences,
+    read_supervised,
+)
+from ratchet.language_models.service.training.trl_models import load_for_training, write_model
+from ratchet.language_models.service.training.trl_progress import Progress
+from ratchet.seeding import derive_seed, seeded_globals
+
+warnings.simplefilter("ignore", FutureWarning)  # a job's last lines are for those who sent it
+
+_IGNORED = -100
+_WARMUP = 5
+
+
+class PreferenceTrainer(DPOTrainer):
+    """TRL's, for pairs that are token ids already: both trainers read a file alike."""
+
+    def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
+        return dataset
+
+
+def train(folder: Path) -> None:
+    """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
+
+    Parameters
+    ----------
+    folder
+        The job's, with ``job.json``. What an interrupted attempt left there is dropped.
+
+    Raises
+    ------
+    RatchetError
+        If the job, its model or its training file is not what it should be.
+    """
+    job = begin_attempt(folder)
+    plan = Plan.of(job.method, job.hyperparameters)
+    base = Path(job.base_folder)
+    progress = Progress(
+        folder, plan.n_epochs, lambda trained, place: write_model(trained, base, place)
+    )
+    seed = derive_seed(job.seed, "fine-tuning", purpose="trl")
+    with seeded_globals(seed):
+        trainer = make_trainer(folder, job, plan, seed % 2**32)
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(progress)
+        trainer.train()
+        write_model(trainer.model, base, folder / MODEL_FOLDER)
+    steps = len(progress.losses)
+    last_epoch = progress.losses[-(steps // plan.n_epochs) :]
+    TrainingResult(
+        trained_tokens=plan.n_epochs * _count_tokens(trainer.train_dataset),
+        steps=steps,
+        hyperparameters=plan.as_mapping(),
+        train_loss=sum(last_epoch) / len(last_epoch),
+        checkpoints=tuple(progress.checkpoints),
+    ).write(folder)
+
+
+def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTrainer | DPOTrainer:
+    """Make the trainer of a job: model, examples and TRL's settings.
+
+    Parameters
+    ----------
+    folder
+        The job's.
+    job, plan
+        What to train, and how.
+    seed
+        Seed of the adapter's first weights, of dropout and of the examples' order, below 2³².
+    """
+    base = Path(job.base_folder)
+    model = load_for_training(base, all_weights=plan.lora.rank == 0)
+    chat_tokenizer = ChatTokenizer(base)
+    tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
+    if tokenizer.pad_token is None:  # what stands in the padding is never read
+        tokenizer.pad_token = chat_tokenizer.token_text(chat_tokenizer.end_ids[0])
+    context_length = int(model.config.get_text_config().max_position_embeddings)
+    training, validation = (
+        None if file is None else _read(job.method, Path(file), chat_tokenizer, context_length)
+        for file in (job.training_file, job.validation_file)
+    )
+    settings: dict[str, Any] = {
+        **_settings(plan, len(training or ())),
+        "output_dir": str(folder / "trl"),
+        "seed": seed,
+        "learning_rate": plan.learning_rate(sum(p.numel() for p in model.parameters())),
+        "eval_strategy": "no" if validation is None else "epoch",
+    }
+    parts: dict[str, Any] = {
+        "model": model,
+        "train_dataset": training,
+        "eval_dataset": validation,
+        "processing_class": tokenizer,
+        "peft_config": _adapter(plan.lora),
+    }
+    if job.method == "supervised":
+        return SFTTrainer(args=SFTConfig(**settings), **parts)
+    preferences: dict[str, Any] = {
+        "beta": plan.beta,
+        "precompute_ref_log_probs": True,  # with the start model itself: no second one in memory
+        "disable_dropout": plan.lora.dropout == 0,
+    }
+    return PreferenceTrainer(args=DPOConfig(**settings, **preferences), **parts)
+
+
+def _settings(plan: Plan, examples: int) -> dict[str, Any]:
+    """What both of TRL's trainers are told."""
+    on_gpu = torch.cuda.is_available()
+    steps = plan.n_epochs * -(-examples // plan.batch_size)
+    return {
+        "num_train_epochs": plan.n_epochs,
+        "per_device_train_batch_size": plan.batch_size,
+        "per_device_eval_batch_size": plan.batch_size,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": min(_WARMUP, steps // 10),
+        "max_length": None,  # too long ones have been refused
+        "use_cpu": not on_gpu,
+        "bf16": on_gpu and torch.cuda.is_bf16_supported(),
+        "gradient_checkpointing": on_gpu,  # a GPU's memory is what one has too little of
+        "dataloader_pin_memory": on_gpu,
+        "save_strategy": "no",  # its checkpoints hold pickles
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def _adapter(lora: Lora) -> LoraConfig | None:
+    if lora.rank == 0:
+        return None
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.chosen_alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+    )
+
+
+def _read(method: Method, file: Path, tokenizer: ChatTokenizer, context_length: int) -> Dataset:
+    """Read a file as the columns that TRL's collators take."""
+    if method == "supervised":
+        chats = read_supervised(file, tokenizer, context_length)
+        return Dataset.from_list([_labelled(chat) for chat in chats])
+    pairs = read_preferences(file, tokenizer, context_length)
+    return Dataset.from_list([_compared(pair) for pair in pairs])
+
+
+def _labelled(sequence: TokenSequence) -> dict[str, Sequence[int]]:
+    labels = [
+        token if weight else _IGNORED
+        for token, weight in zip(sequence.ids, sequence.weights, strict=True)
+    ]
+    return {"input_ids": sequence.ids, "labels": labels}
+
+
+def _compared(pair: Preference) -> dict[str, Sequence[int]]:
+    start = pair.preferred.weights.index(1.0)  # both have one prompt
+    return {
+        "prompt_ids": pair.preferred.ids[:start],
+        "chosen_ids": pair.preferred.ids[start:],
+        "rejected_ids": pair.non_preferred.ids[start:],
+    }
+
+
+def _count_tokens(examples: Dataset) -> int:
+    """Tokens that are read in an epoch; of a pair, those of its two sides."""
+    if "input_ids" in examples.column_names:
+        return sum(map(len, examples["input_ids"]))
+    prompts, answers = 2 * sum(map(len, examples["prompt_ids"])), ("chosen_ids", "rejected_ids")
+    return prompts + sum(len(ids) for name in answers for ids in examples[name])
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]))

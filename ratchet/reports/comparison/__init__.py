@@ -1,0 +1,1 @@
+"""Comparing runs: groups, aggregates, intervals, pages."""

@@ -1,0 +1,107 @@
+"""``compare_runs``: from run folders to a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ratchet.errors import DataError
+from ratchet.reports.comparison.comparison import (
+    Comparison,
+    Options,
+    compare_groups,
+    recorded_metric,
+    test_metrics,
+)
+from ratchet.reports.comparison.groups import Grouping, group_runs
+from ratchet.reports.comparison.runs import ComparedRun, check_same_tests, read_compared_runs
+from ratchet.tracking.run_folder import RunFolder
+
+
+def compare_runs(
+    folders: Sequence[RunFolder],
+    *,
+    title: str = "",
+    tasks: Sequence[str] = (),
+    metrics: Sequence[str] = (),
+    options: Options | None = None,
+    different_data: bool = False,
+    skip_unfinished: bool = False,
+) -> Comparison:
+    """Compare runs: groups by what differs, seeds as repetitions.
+
+    Parameters
+    ----------
+    folders
+        The runs; each arm counts as a trained experiment.
+    title
+        Of what is written; what differs by default.
+    tasks
+        Dotted paths of parameters that tell tasks apart, over which groups are averaged.
+    metrics
+        Recorded metrics ``STAGE/NAME`` to compare by, beside the accuracies in tests.
+    options
+        How intervals are made.
+    different_data
+        Whether to compare what was tested on different datapoints all the same.
+    skip_unfinished
+        Whether to leave out runs that are not finished.
+
+    Raises
+    ------
+    DataError
+        If the runs cannot be compared, with what to do.
+    ParameterError
+        If a task's parameter does not differ.
+    """
+    runs, unfinished = read_compared_runs(folders, skip_unfinished=skip_unfinished)
+    notes = check_same_tests(runs, allow_different=different_data)
+    grouping = group_runs(runs, tasks)
+    chosen = [*test_metrics(runs), *(recorded_metric(name, runs) for name in metrics)]
+    if not chosen:
+        known = {f"{p.stage}/{name}" for run in runs for p in run.points for name in p.values}
+        tested = sorted(name for name in known if name.startswith("test"))
+        raise DataError(
+            "compare: these runs have no test in common in which anything is decided. Name what to"
+            f" compare them by, e.g. --metric {tested[0] if tested else 'STAGE/NAME'}."
+        )
+    used = options or Options()
+    return Comparison(
+        title=title or _title(grouping),
+        grouping=grouping,
+        metrics=compare_groups(grouping, chosen, used),
+        notes=[*notes, *_notes(grouping, runs, unfinished)],
+        options=used,
+    )
+
+
+def _title(grouping: Grouping) -> str:
+    labels = [group.label for group in grouping.groups]
+    return f"Comparison of {', '.join(labels[:-1])} and {labels[-1]}" if labels[1:] else labels[0]
+
+
+def _notes(grouping: Grouping, runs: Sequence[ComparedRun], unfinished: Sequence[str]) -> list[str]:
+    """Say what a reader should know about these runs."""
+    notes = []
+    for what in ("train", "test"):
+        hashes = {run.data_hashes[what] for run in runs if what in run.data_hashes}
+        if len(hashes) == 1 and what == "test":
+            notes.append(f"Test data {next(iter(hashes))[:16]}, the same for all runs.")
+        elif len(hashes) > 1 and what == "train":
+            notes.append(f"Training data differ: {len(hashes)} different sets.")
+    sizes = {
+        test: len(set(runs[0].tables[test].columns["datapoint_id"])) for test in runs[0].tables
+    }
+    if sizes:
+        text = ", ".join(f"{size:,} in {test!r}" for test, size in sorted(sizes.items()))
+        notes.append(f"Datapoints tested: {text}.")
+    seeds = {tuple(group.seeds) for group in grouping.groups}
+    if len(seeds) > 1:
+        notes.append("Not all groups have the same seeds.")
+    codes = sorted({run.code for run in runs if run.code})
+    if len(codes) > 1:
+        notes.append(f"The runs were begun with different code: {', '.join(codes)}.")
+    elif codes:
+        notes.append(f"Code {codes[0]}{' (+: with changes)' if codes[0].endswith('+') else ''}.")
+    if unfinished:
+        notes.append(f"Left out, since they are not finished: {', '.join(unfinished)}.")
+    return notes

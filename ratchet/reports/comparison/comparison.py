@@ -1,0 +1,306 @@
+"""The comparison itself: for each metric every group's aggregates, and who improves on whom.
+
+Pure functions of what was read from run folders; text, page and picture are made from the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from ratchet.errors import DataError, nearest
+from ratchet.reports.comparison.groups import Group, Grouping
+from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
+from ratchet.reports.tables import wl_label
+from ratchet.statistics.aggregates import (
+    Aggregate,
+    interquartile_mean,
+    mean,
+    median,
+    optimality_gap,
+)
+from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
+from ratchet.statistics.stratified import (
+    NUM_RESAMPLES,
+    IntervalMethod,
+    Strata,
+    probability_of_improvement,
+    stratified_interval,
+)
+
+Score = Callable[[ComparedRun], float | None]
+MetricKind = Literal["accuracy", "wl", "metric"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How intervals are made; see :mod:`ratchet.statistics.stratified`."""
+
+    level: float = 0.95
+    method: IntervalMethod = "expanded"
+    num_resamples: int = NUM_RESAMPLES
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a run that groups are compared by; more is better.
+
+    Attributes
+    ----------
+    name
+        Unique in a comparison: "test", "test-NAME", "test wl 2", "train/verifier.accuracy".
+    title
+        For readers.
+    kind
+        "accuracy" on a whole test set, "wl" on the datapoints of one score of one, or another
+        recorded "metric".
+    test
+        The test set, for the first two.
+    score
+        Gives a run's number; None if the run has none.
+    """
+
+    name: str
+    title: str
+    kind: MetricKind
+    test: str
+    score: Score = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """What a group reaches in one metric.
+
+    ``scores`` are those of its runs, task by task; ``gap``, how far from 1 it stays, is there for
+    accuracies.
+    """
+
+    group: Group
+    scores: Strata
+    iqm: Estimate
+    median: Estimate
+    mean: Estimate
+    gap: Estimate | None
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """How likely a run of the first group is better than one of the second."""
+
+    first: str
+    second: str
+    probability: Estimate
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """All groups in one metric."""
+
+    metric: Metric
+    rows: Sequence[GroupScores]
+    improvements: Sequence[Improvement]
+
+    def improvement(self, first: str, second: str) -> Estimate | None:
+        """Find how likely the first group is better than the second."""
+        for found in self.improvements:
+            if (found.first, found.second) == (first, second):
+                return found.probability
+        return None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is shown of a comparison."""
+
+    title: str
+    grouping: Grouping
+    metrics: Sequence[MetricComparison]
+    notes: Sequence[str]
+    options: Options
+    commands: Sequence[str] = ()
+
+    @property
+    def runs(self) -> list[ComparedRun]:
+        """All runs of all groups."""
+        return [run for group in self.grouping.groups for run in group.runs]
+
+    def of_kind(self, kind: MetricKind, test: str | None = None) -> list[MetricComparison]:
+        """List the metrics of one kind, of one test set if it is given."""
+        return [
+            found
+            for found in self.metrics
+            if found.metric.kind == kind and test in (None, found.metric.test)
+        ]
+
+
+def compare_groups(
+    grouping: Grouping, metrics: Sequence[Metric], options: Options
+) -> list[MetricComparison]:
+    """Compare groups in every metric.
+
+    Parameters
+    ----------
+    grouping
+        Whom to compare.
+    metrics
+        By what; each must be there for every run.
+    options
+        How intervals are made.
+
+    Raises
+    ------
+    DataError
+        If a run has no such number, or one that is not finite.
+    """
+    return [_compare(grouping.groups, metric, options) for metric in metrics]
+
+
+def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
+    """List the accuracies on all tests that the runs share, then those by WL score."""
+    tests = [name for name in shared_tests(runs) if _has_decisions(runs, name)]
+    whole = [_accuracy_metric(test) for test in tests]
+    paid = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
+    return whole + paid + [metric for test in tests for metric in _wl_metrics(runs, test)]
+
+
+def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
+    """Make a metric of the last value that each run has recorded under a name.
+
+    Parameters
+    ----------
+    name
+        ``STAGE/NAME``, e.g. ``test/verifier.mean_episode_reward``.
+    runs
+        The runs.
+
+    Raises
+    ------
+    DataError
+        If the name has no stage, or no run has it; the message has the nearest name.
+    """
+    stage, slash, short = name.partition("/")
+    known = {f"{p.stage}/{value}" for run in runs for p in run.points for value in p.values}
+    if not slash or name not in known:
+        raise DataError(f"compare: no run has the metric {name!r}.{nearest(name, known)}")
+
+    def score(run: ComparedRun) -> float | None:
+        last = [p for p in run.points if p.stage == stage and short in p.values]
+        return float(max(last, key=lambda point: point.iteration).values[short]) if last else None
+
+    return Metric(name, f"{short} ({stage})", "metric", "", score)
+
+
+def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> MetricComparison:
+    scores = [_scores(group, metric) for group in groups]
+    rows = [_row(group, own, metric, options) for group, own in zip(groups, scores, strict=True)]
+    pairs = itertools.combinations(zip(groups, scores, strict=True), 2)
+    improvements = [] if metric.kind == "wl" else [_improvements(*pair, options) for pair in pairs]
+    return MetricComparison(metric, rows, [each for both in improvements for each in both])
+
+
+def _improvements(
+    first: tuple[Group, Strata], second: tuple[Group, Strata], options: Options
+) -> tuple[Improvement, Improvement]:
+    """Compare two groups; the other way round it is the same interval, mirrored."""
+    there = probability_of_improvement(
+        first[1],
+        second[1],
+        level=options.level,
+        method=options.method,
+        num_resamples=options.num_resamples,
+        seed=options.seed,
+    )
+    back = replace(there, value=1 - there.value, low=1 - there.high, high=1 - there.low)
+    one, two = first[0].label, second[0].label
+    return Improvement(one, two, there), Improvement(two, one, back)
+
+
+def _row(group: Group, scores: Strata, metric: Metric, options: Options) -> GroupScores:
+    def estimate(aggregate: Aggregate) -> Estimate:
+        return stratified_interval(
+            scores,
+            aggregate,
+            level=options.level,
+            method=options.method,
+            num_resamples=options.num_resamples,
+            seed=options.seed,
+        )
+
+    gap = estimate(optimality_gap) if metric.kind != "metric" else None
+    return GroupScores(
+        group, scores, estimate(interquartile_mean), estimate(median), estimate(mean), gap
+    )
+
+
+def _scores(group: Group, metric: Metric) -> list[list[float]]:
+    found: list[list[float]] = []
+    for task in group.tasks:
+        found.append([])
+        for run in task:
+            score = metric.score(run)
+            if score is None or not math.isfinite(score):
+                raise DataError(
+                    f"compare: {run.label} ({group.label}, seed {run.seed}) has {score} as"
+                    f" {metric.name!r}; expected a number for every run."
+                )
+            found[-1].append(score)
+    return found
+
+
+def _accuracy_metric(test: str) -> Metric:
+    where = "the test set" if test == MAIN_TEST else test.removeprefix(f"{MAIN_TEST}-")
+    return Metric(test, f"accuracy on {where}", "accuracy", test, lambda run: _accuracy(run, test))
+
+
+def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
+    """Make a metric for each agent's mean return in a test in which nothing is decided."""
+    tables = [run.tables[test].columns for run in runs]
+    if any(has_decisions(table) for table in tables):
+        return []
+    where = "the test set" if test == MAIN_TEST else test.removeprefix(f"{MAIN_TEST}-")
+
+    def metric(agent: str) -> Metric:
+        def score(run: ComparedRun) -> float:
+            return mean_return(run.tables[test].columns, agent).value
+
+        title = f"mean return of {agent} on {where}"
+        return Metric(f"{test} {agent}.return", title, "metric", test, score)
+
+    shared = [
+        name for name in paid_agents(tables[0]) if all(name in paid_agents(t) for t in tables)
+    ]
+    return [metric(agent) for agent in shared]
+
+
+def _wl_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
+    """Make a metric for each WL score that all runs have datapoints of."""
+    if not all("wl_score" in run.tables[test].columns for run in runs):
+        return []
+    seen = [{s for s in run.tables[test].columns["wl_score"] if s is not None} for run in runs]
+    beyond = runs[0].beyond_wl
+
+    def metric(wl_score: int) -> Metric:
+        title = wl_label(wl_score, beyond)
+        return Metric(
+            f"{test} wl {wl_score}", title, "wl", test, lambda run: _accuracy(run, test, wl_score)
+        )
+
+    return [metric(wl_score) for wl_score in sorted(set.intersection(*seen))]
+
+
+def _accuracy(run: ComparedRun, test: str, wl_score: int | None = None) -> float | None:
+    columns = run.tables[test].columns
+    right = list(columns["correct"])
+    if wl_score is not None:
+        kept = [score == wl_score for score in columns["wl_score"]]
+        right = list(itertools.compress(right, kept))
+    return sum(right) / len(right) if right else None
+
+
+def _has_decisions(runs: Sequence[ComparedRun], test: str) -> bool:
+    return all(has_decisions(run.tables[test].columns) for run in runs)

@@ -1,0 +1,132 @@
+"""Write a comparison as ``comparison.md``, ``.json``, ``.html``, ``.svg``, or into a document."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.errors import DataError
+from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.figures import (
+    aggregate_figures,
+    curve_figures,
+    improvement_figures,
+    wl_comparison_figures,
+)
+from ratchet.reports.comparison.picture import draw_picture
+from ratchet.reports.comparison.text import (
+    chance,
+    group_heading,
+    interval,
+    is_different,
+    number,
+    reading_notes,
+    to_data,
+    to_markdown,
+)
+from ratchet.reports.page import figures_json, page_environment, plotly_js
+from ratchet.tracking.files import write_atomically
+
+BEGIN = "<!-- begin: written by `ratchet compare` -->"
+END = "<!-- end: written by `ratchet compare` -->"
+
+
+@dataclass(frozen=True)
+class ComparisonFiles:
+    """Where the files of a comparison lie."""
+
+    folder: Path
+
+    @property
+    def markdown(self) -> Path:
+        """Tables and notes."""
+        return self.folder / "comparison.md"
+
+    @property
+    def data(self) -> Path:
+        """All numbers."""
+        return self.folder / "comparison.json"
+
+    @property
+    def page(self) -> Path:
+        """Tables and plots, in one file that needs no network."""
+        return self.folder / "comparison.html"
+
+    @property
+    def picture(self) -> Path:
+        """The picture of the Markdown."""
+        return self.folder / "comparison.svg"
+
+
+def write_comparison(comparison: Comparison, folder: Path) -> ComparisonFiles:
+    """Write all files of a comparison into a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = ComparisonFiles(folder)
+    data = json.dumps(to_data(comparison), indent=1, allow_nan=False, default=str)
+    write_atomically(files.data, data + "\n")
+    write_atomically(files.picture, draw_picture(comparison))
+    write_atomically(files.markdown, to_markdown(comparison, files.picture.name))
+    write_atomically(files.page, render(comparison))
+    return files
+
+
+def write_document(comparison: Comparison, page: Path) -> None:
+    """Put a comparison into a page of documents, with its picture beside it.
+
+    Only what stands between the page's two marks is replaced, so that text written by hand stays.
+    A page that is not there is made, with a heading.
+
+    Parameters
+    ----------
+    comparison
+        What to write.
+    page
+        A Markdown file; the picture has its name.
+
+    Raises
+    ------
+    DataError
+        If the page has not both marks, each once and in order.
+    """
+    picture = page.with_suffix(".svg")
+    generated = to_markdown(comparison, picture.name, heading=False)
+    between = f"{BEGIN}\n\n{generated}\n{END}"
+    if page.exists():
+        text = page.read_text(encoding="utf-8")
+        before, begin, rest = text.partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end or BEGIN in rest or END in after:
+            raise DataError(
+                f"{page}: expected the lines\n{BEGIN}\n{END}\nonce each, in this order: what is"
+                " between them is written anew. Add them where the comparison should stand."
+            )
+        text = f"{before}{between}{after}"
+    else:
+        text = f"# {comparison.title}\n\n{between}\n"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(picture, draw_picture(comparison))
+    write_atomically(page, text)
+
+
+def render(comparison: Comparison) -> str:
+    """Write the page."""
+    aggregates, improvements = aggregate_figures(comparison), improvement_figures(comparison)
+    wl, curves = wl_comparison_figures(comparison), curve_figures(comparison)
+    environment = page_environment()
+    return environment.get_template("comparison.html.j2").render(
+        comparison=comparison,
+        heading=group_heading(comparison),
+        level=f"{100 * comparison.options.level:g} %",
+        notes=[*reading_notes(comparison), *comparison.notes],
+        aggregates=aggregates,
+        improvements=improvements,
+        wl=wl,
+        curves=curves,
+        chance=chance,
+        interval=interval,
+        is_different=is_different,
+        number=number,
+        plotly_js=plotly_js(),
+        figures_json=figures_json([*aggregates, *improvements, *wl, *curves]),
+    )

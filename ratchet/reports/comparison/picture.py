@@ -1,0 +1,112 @@
+"""The picture of a comparison for documents: an SVG that looks the same each time it is made."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ratchet.reports.comparison.comparison import Comparison, MetricComparison
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLORS = ("#2457d6", "#d1700a", "#0c8a63", "#a936b8", "#c3303b", "#0f83a0", "#7a6a12", "#59606e")
+_STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of them
+    "svg.hashsalt": "ratchet",
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
+    "font.size": 10.0,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a8d96",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ebecef",
+}
+
+
+def draw_picture(comparison: Comparison) -> str:
+    """Draw every group's interquartile mean, interval and seeds; then accuracies by WL score.
+
+    Returns
+    -------
+    str
+        SVG. Equal comparisons give equal pictures.
+    """
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    main = comparison.of_kind("accuracy") + comparison.of_kind("metric")
+    tests = list(dict.fromkeys(found.metric.test for found in comparison.of_kind("wl")))
+    num_groups = len(comparison.grouping.groups)
+    with rc_context(_STYLE):
+        num_rows = bool(main) + len(tests)
+        heights = ([0.9 + 0.34 * num_groups] if main else []) + [2.8] * len(tests)
+        figure = Figure(figsize=(9.0, sum(heights)), layout="constrained", facecolor="white")
+        FigureCanvasSVG(figure)
+        rows = figure.subfigures(max(1, num_rows), 1, height_ratios=heights, squeeze=False)[:, 0]
+        if main:
+            axes = rows[0].subplots(1, len(main), sharey=True, squeeze=False)[0]
+            for each, found in zip(axes, main, strict=True):
+                _draw_groups(each, found)
+        for row, test in zip(rows[bool(main) :], tests, strict=True):
+            found_by_wl = comparison.of_kind("wl", test)
+            _draw_wl(row.subplots(), test, found_by_wl, with_legend=test == tests[-1])
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Ratchet"})
+    return buffer.getvalue()
+
+
+def _draw_groups(axes: Axes, found: MetricComparison) -> None:
+    scale = 100.0 if found.metric.kind != "metric" else 1.0
+    for place, row in enumerate(found.rows):
+        color = COLORS[place % len(COLORS)]
+        scores = [scale * score for task in row.scores for score in task]
+        axes.scatter(
+            scores, [place + 0.22] * len(scores), s=14, facecolors="none", edgecolors=color
+        )
+        if not math.isnan(row.iqm.low):
+            axes.plot(
+                [scale * row.iqm.low, scale * row.iqm.high], [place, place], color=color, lw=2
+            )
+        axes.scatter([scale * row.iqm.value], [place], s=42, color=color, zorder=3)
+    axes.set_yticks(range(len(found.rows)), [row.group.label for row in found.rows])
+    axes.set_ylim(len(found.rows) - 0.4, -0.6)
+    axes.set_title(_upper(found.metric.title), loc="left")
+    axes.set_xlabel("IQM and interval; circles are seeds" + (" (%)" if scale > 1 else ""))
+    axes.tick_params(length=0)
+
+
+def _draw_wl(
+    axes: Axes, test: str, found: Sequence[MetricComparison], *, with_legend: bool
+) -> None:
+    labels = [row.group.label for row in found[0].rows]
+    width = min(0.13, 0.75 / len(labels))
+    for place, label in enumerate(labels):
+        color = COLORS[place % len(COLORS)]
+        for k, each in enumerate(found):
+            estimate = each.rows[place].iqm
+            x = k + (place - (len(labels) - 1) / 2) * width
+            if not math.isnan(estimate.low):
+                axes.plot([x, x], [100 * estimate.low, 100 * estimate.high], color=color, lw=1.6)
+            axes.scatter(
+                [x], [100 * estimate.value], s=24, color=color, label=label if not k else ""
+            )
+    axes.axhline(50, color="#8a8d96", lw=0.8, ls=":")
+    axes.set_xticks(range(len(found)), [each.metric.title for each in found])
+    axes.set_ylim(-3, 103)
+    axes.set_ylabel("accuracy (%)")
+    axes.set_title(f"By the Weisfeiler–Leman round that tells a pair apart ({test})", loc="left")
+    if with_legend:
+        axes.legend(ncols=len(labels), loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
+    axes.tick_params(length=0)
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]

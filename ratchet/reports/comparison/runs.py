@@ -1,0 +1,224 @@
+"""The trained experiments that a comparison is made of, read from run folders and checked.
+
+What cannot be compared is refused here: unfinished runs, one experiment twice, other test data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ratchet.errors import DataError
+from ratchet.parameters.base import SECTIONS
+from ratchet.parameters.discovery import load_plugins
+from ratchet.reports.labels import arm_label
+from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.mlflow.content import flatten
+from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.run_folder import RunFolder
+
+MAIN_TEST = "test"
+_NO_DIFFERENCE = ("seed", "base_run")
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One trained experiment: an arm of a run.
+
+    Attributes
+    ----------
+    label
+        The run's id, with the arm where there are several.
+    seed
+        What makes it a repetition of others.
+    parameters
+        Dotted path → value, of those that it reads; without the seed.
+    hyper_params
+        All parameters, nested.
+    tables
+        The tests' tables by name: "test", "test-NAME".
+    data_hashes
+        Dataset → hash of its content.
+    points
+        All its metrics.
+    code
+        The commit that it was begun with, "+" behind it if there were changes.
+    """
+
+    label: str
+    seed: int
+    parameters: Mapping[str, Any]
+    hyper_params: Mapping[str, Any]
+    tables: Mapping[str, ResultTable] = field(default_factory=dict)
+    data_hashes: Mapping[str, str] = field(default_factory=dict)
+    points: Sequence[MetricPoint] = ()
+    code: str = ""
+
+    @property
+    def beyond_wl(self) -> int | None:
+        """The WL score of pairs that no round tells apart; None if there is no such score."""
+        section = self.hyper_params.get("graph_isomorphism")
+        known = isinstance(section, Mapping) and "max_wl_rounds" in section
+        return int(section["max_wl_rounds"]) + 1 if known and section else None
+
+
+def read_compared_runs(
+    folders: Sequence[RunFolder], *, skip_unfinished: bool = False
+) -> tuple[list[ComparedRun], list[str]]:
+    """Read the arms of all runs.
+
+    Parameters
+    ----------
+    folders
+        The runs.
+    skip_unfinished
+        Whether to leave out those that are not finished, rather than refuse.
+
+    Returns
+    -------
+    tuple
+        The trained experiments, and the labels of those that were left out.
+
+    Raises
+    ------
+    DataError
+        If a run is not finished, with the command that goes on; if there is nothing to compare; or
+        if two are the same experiment.
+    """
+    load_plugins()
+    found: list[ComparedRun] = []
+    unfinished: list[str] = []
+    for folder in folders:
+        manifest = folder.manifest
+        if manifest.status == "completed":
+            found += _arms(folder, manifest)
+        else:
+            unfinished.append(folder.run_id)
+    if unfinished and not skip_unfinished:
+        commands = "\n".join(f"  ratchet resume {run_id}" for run_id in unfinished)
+        raise DataError(
+            f"compare: {len(unfinished)} of {len(folders)} runs are not finished; finish them, or"
+            f" leave them out with --skip-unfinished:\n{commands}"
+        )
+    if not found:
+        raise DataError("compare: got no finished run, expected some. `ratchet runs` lists them.")
+    _refuse_repeated(found)
+    return found, unfinished
+
+
+def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = False) -> list[str]:
+    """Make sure that all were tested on the same datapoints.
+
+    Parameters
+    ----------
+    runs
+        The trained experiments.
+    allow_different
+        Whether to say so instead of refusing.
+
+    Returns
+    -------
+    list of str
+        What is not the same, for the reader of the comparison.
+
+    Raises
+    ------
+    DataError
+        If test data differ.
+    """
+    notes = []
+    for table in shared_tests(runs):
+        by_data: dict[str, list[str]] = defaultdict(list)
+        for run in runs:
+            by_data[_tested_on(run, table)].append(run.label)
+        if len(by_data) == 1:
+            continue
+        text = "; ".join(f"{what}: {_some(labels)}" for what, labels in sorted(by_data.items()))
+        if not allow_different:
+            raise DataError(
+                f"compare: not all were tested on the same datapoints of {table!r} ({text})."
+                " Give the data a seed of their own (e.g. graph_isomorphism.dataset_seed=0), let"
+                " every run test all datapoints (rl.num_test_iterations), or say with"
+                " --different-data that you compare them all the same."
+            )
+        notes.append(f"Not tested on the same datapoints of {table!r}: {text}.")
+    return notes
+
+
+def shared_tests(runs: Sequence[ComparedRun]) -> list[str]:
+    """List the tests that all runs have, "test" first."""
+    names = set.intersection(*(set(run.tables) for run in runs)) if runs else set()
+    return sorted(names, key=lambda name: (name != MAIN_TEST, name))
+
+
+def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
+    points, tables = folder.read_metrics(), folder.read_tables()
+    code = (manifest.code.commit or "")[:12] + ("+" if manifest.code.dirty else "")
+    several = len(manifest.arms) > 1
+    return [
+        ComparedRun(
+            label=arm_label(manifest.run_id, arm, several=True) if several else manifest.run_id,
+            seed=int(hyper_params.get("seed", 0)),
+            parameters=_read_parameters(hyper_params),
+            hyper_params=hyper_params,
+            tables={
+                table.name: table
+                for table in tables
+                if table.arm == arm and table.name.partition("-")[0] == MAIN_TEST and len(table)
+            },
+            data_hashes=manifest.dataset_hashes,
+            points=[point for point in points if point.arm == arm],
+            code=code,
+        )
+        for arm, hyper_params in manifest.arms.items()
+    ]
+
+
+def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the experiment reads: no sections of other trainers, protocols and scenarios."""
+    trainer = hyper_params.get("trainer", "")
+    trainer = trainer.get("class_name", "") if isinstance(trainer, Mapping) else str(trainer)
+    place = {
+        "protocol": str(hyper_params.get("interaction_protocol", "")),
+        "scenario": str(hyper_params.get("scenario", "")),
+    }
+    pretrains = hyper_params.get("pretrain_agents", False)
+    left_out = set(_NO_DIFFERENCE)
+    for name, section in SECTIONS.items():
+        if not section.concerns(trainer=trainer, **place) and not (
+            pretrains and name == "solo_agent"
+        ):
+            left_out.add(name)
+    return flatten({name: v for name, v in hyper_params.items() if name not in left_out})
+
+
+def _refuse_repeated(runs: Sequence[ComparedRun]) -> None:
+    """Refuse to count one experiment twice: it would look like two seeds that agree."""
+    seen: dict[str, str] = {}
+    for run in runs:
+        key = json.dumps([run.seed, dict(run.parameters)], sort_keys=True, default=str)
+        if key in seen:
+            raise DataError(
+                f"compare: {seen[key]} and {run.label} are the same experiment with the same seed"
+                f" ({run.seed}); expected each once. Leave one out."
+            )
+        seen[key] = run.label
+
+
+def _tested_on(run: ComparedRun, table: str) -> str:
+    """Describe the datapoints of a test: how many, and a digest of their content."""
+    columns = run.tables[table].columns
+    rows = sorted(set(zip(columns["datapoint_id"], columns["y"], strict=True)))
+    dataset = MAIN_TEST if table == MAIN_TEST else table.removeprefix(f"{MAIN_TEST}-")
+    content = json.dumps([run.data_hashes.get(dataset), rows])
+    return f"{len(rows):,} datapoints {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def _some(labels: Sequence[str]) -> str:
+    shown = ", ".join(labels[:3])
+    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown

@@ -1,0 +1,59 @@
+"""Which model a group of agents plays with, and the job that makes the next: a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ratchet.language_models.fine_tune_jobs import FineTuneIntent
+
+NoJobReason: TypeAlias = Literal["insufficient_data", "frozen"]
+
+
+@dataclass(frozen=True)
+class PureTextSharedModelGroupState:
+    """What a shared model group continues from.
+
+    Attributes
+    ----------
+    current_model_name
+        The model that plays.
+    model_names
+        All models so far, the first and the current one included.
+    fine_tune_job_id
+        The job that makes the next model, if there is one.
+    fine_tune_intent
+        What that job is meant to do.
+    no_job_reason
+        Why there is none, if one was asked for.
+    """
+
+    current_model_name: str
+    model_names: tuple[str, ...]
+    fine_tune_job_id: str | None = None
+    fine_tune_intent: FineTuneIntent | None = None
+    no_job_reason: NoJobReason | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        intent = self.fine_tune_intent
+        return {
+            "current_model_name": self.current_model_name,
+            "model_names": list(self.model_names),
+            "fine_tune_job_id": self.fine_tune_job_id,
+            "fine_tune_intent": intent.to_dict() if intent else None,
+            "no_job_reason": self.no_job_reason,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PureTextSharedModelGroupState:
+        """Make the state of plain data; the inverse of :meth:`to_dict`."""
+        intent = data["fine_tune_intent"]
+        return cls(
+            current_model_name=data["current_model_name"],
+            model_names=tuple(data["model_names"]),
+            fine_tune_job_id=data["fine_tune_job_id"],
+            fine_tune_intent=FineTuneIntent.from_dict(intent) if intent else None,
+            no_job_reason=data["no_job_reason"],
+        )

@@ -1,0 +1,350 @@
+"""Agents that share one model: they play with it, and it is trained on what all of them did."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+
+from ratchet.errors import FineTuneError, ParameterError, StateError, UnknownNameError, nearest
+from ratchet.language_models.fine_tune_jobs import (
+    AUTO_EPOCHS,
+    FineTuneIntent,
+    FineTuneJob,
+    FineTuneMethod,
+    JobStatus,
+)
+from ratchet.language_models.fine_tuning import FineTuneClient
+from ratchet.language_models.pricing import PriceTable
+from ratchet.scenarios.pure_text.agents.examples import (
+    Example,
+    PreferencePair,
+    guess_replaced_examples,
+    preference_examples,
+    sha256_of,
+    supervised_examples,
+    to_lines,
+)
+from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
+from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
+from ratchet.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from ratchet.language_models.allowances import TrainingAllowance
+    from ratchet.language_models.usage import UsageMeter
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+
+MIN_EXAMPLES = 10
+GroupStatus: TypeAlias = JobStatus | Literal["insufficient_data", "frozen"]
+
+_LOGGER = logging.getLogger(__name__)
+_SEED_BITS = (1 << 31) - 1
+_SUFFIX_LETTERS = 40
+_SHARED_PARAMETERS = (
+    "model_name",
+    "base_url",
+    "api_key_name",
+    "api_version",
+    "fine_tune_from_scratch",
+    "freeze_agent",
+    "use_dummy_api",
+    "fine_tuning",
+)
+_Result = TypeVar("_Result")
+
+
+class PureTextSharedModelGroup:
+    """Agents that share one model.
+
+    Parameters
+    ----------
+    hyper_params, settings
+        The experiment's.
+    name
+        The group's, see ``shared_model_group`` of the agents' parameters.
+    agents
+        Its agents, in the protocol's order. From now on they play with its model.
+
+    Raises
+    ------
+    ParameterError
+        If the agents disagree on the model, where it lives, or how it is trained.
+
+    Notes
+    -----
+    Jobs train ``learning_agents`` only: all, unless a trainer with update schedules sets others.
+    A job that ``allowance`` refuses is not made; without one, jobs may cost anything.
+    Methods that speak to the service wait for it; those that are no coroutines may be called with
+    or without a running event loop.
+    """
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        name: str,
+        agents: Sequence[PureTextWholeAgent],
+    ) -> None:
+        _check_agreement(name, agents)
+        self.name = name
+        self.agents = {agent.agent_name: agent for agent in agents}
+        self.learning_agents = frozenset(self.agents)
+        self.parameters = agents[0].parameters
+        self.endpoint = agents[0].endpoint
+        self.allowance: TrainingAllowance | None = None
+        self._seed = hyper_params.seed
+        self._settings = settings
+        self._job: FineTuneJob | None = None
+        model = self.parameters.model_name
+        self._state = PureTextSharedModelGroupState(model, (model,))
+        for agent in agents:
+            agent.shared_model_group = self
+
+    def __repr__(self) -> str:
+        return (
+            f"PureTextSharedModelGroup({self.name!r}, agents={list(self.agents)},"
+            f" model={self.current_model_name!r})"
+        )
+
+    @property
+    def agent_names(self) -> list[str]:
+        """The agents' names, in the protocol's order."""
+        return list(self.agents)
+
+    @property
+    def current_model_name(self) -> str:
+        """The model that plays now."""
+        return self._state.current_model_name
+
+    @property
+    def state(self) -> PureTextSharedModelGroupState:
+        """What the group continues from; a value."""
+        return self._state
+
+    @state.setter
+    def state(self, state: PureTextSharedModelGroupState) -> None:
+        self._state = state
+        self._job = None
+
+    def create_supervised_fine_tune_job(
+        self,
+        rollouts_per_agent: Mapping[str, NestedArrayDict],
+        guess_replaced_rollouts: Mapping[str, NestedArrayDict] | None = None,
+    ) -> None:
+        """Make the job that trains on chosen rollouts, or adopt it if it was made before.
+
+        Fewer than 10 examples, or a frozen group: no job; the status says so.
+
+        Parameters
+        ----------
+        rollouts_per_agent
+            Agent → rollouts, batch [n], to learn from its point of view.
+        guess_replaced_rollouts
+            Verifier → rollouts in which its last message becomes the true label's decision.
+        """
+        replaced = guess_replaced_rollouts or {}
+        self._check_names({*rollouts_per_agent, *replaced})
+        examples: list[Example] = []
+        for name, agent in self.agents.items():
+            if name not in self.learning_agents:
+                continue
+            if name in rollouts_per_agent:
+                examples += supervised_examples(rollouts_per_agent[name], agent.agent_index)
+            if name in replaced:
+                examples += guess_replaced_examples(replaced[name], agent.agent_index)
+        self._create_job("supervised", examples)
+
+    def create_dpo_fine_tune_job(
+        self, pairs_per_agent: Mapping[str, Sequence[PreferencePair]]
+    ) -> None:
+        """Make the job that trains on preferences, or adopt it if it was made before.
+
+        Parameters
+        ----------
+        pairs_per_agent
+            Agent → its pairs. Fewer than 10 in all, or a frozen group: no job.
+        """
+        self._check_names(set(pairs_per_agent))
+        examples: list[Example] = []
+        for name in self.agents:
+            if name in self.learning_agents:
+                examples += preference_examples(pairs_per_agent.get(name, ()))
+        self._create_job("dpo", examples)
+
+    def get_fine_tune_job_status(self) -> GroupStatus:
+        """Say how the job is: as last seen if it is final, else as the service says now.
+
+        ``"insufficient_data"`` and ``"frozen"`` where there is no job.
+        """
+        job = self._look()
+        if job is None:
+            return self._state.no_job_reason or "frozen"
+        return job.status
+
+    def get_fine_tune_job_error_repr(self) -> str:
+        """Return the service's reason why the job failed; empty if it didn't."""
+        job = self._look()
+        if job is None or not job.is_lost:
+            return ""
+        return f"job {job.id}: {job.error or job.status}"
+
+    async def await_job(self) -> FineTuneJob | None:
+        """Wait until the job is final, whatever its end; None where there is no job."""
+        job_id = self._state.fine_tune_job_id
+        if job_id is None:
+            return None
+        if self._job is None or not self._job.is_final:
+            self._job = self._dummy_job() if self.parameters.use_dummy_api else None
+        if self._job is None:
+            pauses = self._settings.poll_seconds, self._settings.poll_seconds_max
+            self._job = (await self._client.wait([job_id], *pauses))[job_id]
+        return self._job
+
+    def switch_to_next_model(self) -> None:
+        """Play with the model that the job made; the old one where there was no job.
+
+        Raises
+        ------
+        FineTuneError
+            If the job hasn't succeeded.
+        """
+        job = self._look()
+        state = replace(
+            self._state, fine_tune_job_id=None, fine_tune_intent=None, no_job_reason=None
+        )
+        if job is not None:
+            if job.fine_tuned_model is None:
+                reason = f" ({job.error})" if job.error else ""
+                raise FineTuneError(
+                    f"group {self.name!r}: job {job.id} is {job.status}{reason}, expected"
+                    " succeeded. Wait for it with await_job()."
+                )
+            names = (*state.model_names, job.fine_tuned_model)
+            state = replace(state, current_model_name=job.fine_tuned_model, model_names=names)
+        self.state = state
+
+    def record_usage(self, usage: UsageMeter) -> None:
+        """Count the tokens that the job, once succeeded, was paid for; before the switch."""
+        job, intent = self._look(), self._state.fine_tune_intent
+        if job is None or intent is None or not job.trained_tokens:
+            return
+        prices = PriceTable.load(self._settings.prices)
+        price = prices.find(intent.model, embedded=self.endpoint.is_embedded)
+        usage.record_training(self.name, intent.model, job.trained_tokens, price)
+
+    def _create_job(self, method: FineTuneMethod, examples: Sequence[Example]) -> None:
+        if self._state.fine_tune_job_id is not None:
+            raise StateError(
+                f"group {self.name!r}: it has the job {self._state.fine_tune_job_id} already."
+                " Switch to its model before the next is made."
+            )
+        if self.parameters.freeze_agent or not self.learning_agents:
+            self.state = replace(self._state, no_job_reason="frozen")
+            return
+        if len(examples) < MIN_EXAMPLES:
+            _LOGGER.warning(
+                "group %s: got %d examples, expected at least %d: no fine-tune job, %s stays",
+                self.name,
+                len(examples),
+                MIN_EXAMPLES,
+                self.current_model_name,
+            )
+            self.state = replace(self._state, no_job_reason="insufficient_data")
+            return
+        content = to_lines(examples)
+        intent = self._intent(method, content)
+        if self.allowance is not None and not self.parameters.use_dummy_api:
+            epochs = self.parameters.fine_tuning.n_epochs or AUTO_EPOCHS
+            embedded = self.endpoint.is_embedded
+            self.allowance.reserve(intent.model, len(content), epochs, embedded=embedded)
+        if self.parameters.use_dummy_api:
+            job = _dummy_job(intent)
+        else:
+            job = _run(self._client.ensure_job(intent, content))
+        self.state = replace(
+            self._state, fine_tune_job_id=job.id, fine_tune_intent=intent, no_job_reason=None
+        )
+        self._job = job
+
+    def _intent(self, method: FineTuneMethod, content: bytes) -> FineTuneIntent:
+        scratch = self.parameters.fine_tune_from_scratch
+        given = self.parameters.fine_tuning.model_dump(exclude_none=True, exclude={"seed"})
+        if method == "supervised":
+            given.pop("beta", None)
+        seed = self.parameters.fine_tuning.seed
+        if seed is None:
+            seed = derive_seed(self._seed, "fine_tune", 0, method, self.name) & _SEED_BITS
+        suffix = "".join(c if c.isalnum() and c.isascii() else "-" for c in self.name)
+        return FineTuneIntent(
+            model=self.parameters.model_name if scratch else self.current_model_name,
+            method=method,
+            file_sha256=sha256_of(content),
+            hyper_parameters=given,
+            suffix=suffix[:_SUFFIX_LETTERS].strip("-") or None,
+            seed=seed,
+        )
+
+    def _look(self) -> FineTuneJob | None:
+        """Return the job; the service is asked unless the job is known to be final."""
+        job_id = self._state.fine_tune_job_id
+        if job_id is None:
+            return None
+        if self._job is None or not self._job.is_final:
+            dummy = self.parameters.use_dummy_api
+            self._job = self._dummy_job() if dummy else _run(self._client.status(job_id))
+        return self._job
+
+    def _dummy_job(self) -> FineTuneJob:
+        assert self._state.fine_tune_intent is not None  # there is one with every job
+        return _dummy_job(self._state.fine_tune_intent)
+
+    @cached_property
+    def _client(self) -> FineTuneClient:
+        return FineTuneClient(self.endpoint, Path(self._settings.home) / "fine_tune_locks")
+
+    def _check_names(self, names: set[str]) -> None:
+        for name in names - set(self.agents):
+            raise UnknownNameError(
+                f"group {self.name!r}: unknown agent {name!r}.{nearest(name, self.agents)}"
+            )
+
+
+def _check_agreement(group: str, agents: Sequence[PureTextWholeAgent]) -> None:
+    if not agents:
+        raise ParameterError(f"group {group!r}: got no agents, expected at least one.")
+    first, *others = agents
+    for parameter in _SHARED_PARAMETERS:
+        wanted = getattr(first.parameters, parameter)
+        for other in others:
+            got = getattr(other.parameters, parameter)
+            if got != wanted:
+                raise ParameterError(
+                    f"agents.{other.agent_name}.{parameter}: got {got!r}, but"
+                    f" agents.{first.agent_name} of the same shared_model_group {group!r} has"
+                    f" {wanted!r}. Give them the same value, or groups of their own."
+                )
+
+
+def _dummy_job(intent: FineTuneIntent) -> FineTuneJob:
+    """Return a job that was never made, and has succeeded."""
+    base = intent.model.split(":")[1] if intent.model.startswith("ft:") else intent.model
+    identity = intent.digest[:12]
+    model = f"ft:{base}:{intent.suffix or 'ratchet'}:{identity}"
+    return FineTuneJob(f"dummy-{identity}", "succeeded", model)
+
+
+def _run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
+    """Run a coroutine to its end, in a thread of its own where a loop runs in this one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

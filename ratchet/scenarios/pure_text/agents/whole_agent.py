@@ -1,0 +1,251 @@
+"""An agent that is a chat model: from what it sees, by a call, to what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
+
+from ratchet.errors import LanguageModelError, ParameterError
+from ratchet.language_models.chat import ChatClient, shared_chat_client
+from ratchet.language_models.dummy import dummy_completion
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
+from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+from ratchet.scenarios.pure_text.parsing import NO_DECISION, parse_completion
+from ratchet.scenarios.pure_text.prompts import build_prompt
+from ratchet.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from ratchet.language_models.journal import CallJournal
+    from ratchet.language_models.usage import UsageMeter
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+    from ratchet.scenarios.pure_text.views import AgentView
+
+_SEED_BITS = (1 << 31) - 1  # the seeds that every service takes
+
+
+class SystemPromptSource(Protocol):
+    """Writes what an agent is told first."""
+
+    def render(self, view: AgentView, /) -> str:
+        """Write the system prompt of an agent that sees ``view``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a rollout's calls share.
+
+    ``call_prefix`` names the rollout (``"r12"``, in a tree also the node) within ``journal``;
+    ``seed`` is that of the stage and iteration: with the call's id it gives each call its own.
+    """
+
+    journal: CallJournal | None
+    usage: UsageMeter | None
+    call_prefix: str
+    seed: int
+
+    def call_id(self, round: int, agent: str, attempt: int) -> str:
+        """Name one call, e.g. ``"r12/t3/verifier/a0"``."""
+        return f"{self.call_prefix}/t{round}/{agent}/a{attempt}"
+
+    def call_seed(self, call_id: str, attempt: int) -> int:
+        """Return the seed that is sent with a call, 31 bits."""
+        return derive_seed(self.seed, "call", attempt, call_id) & _SEED_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOutput:
+    """What an agent did at a step.
+
+    Attributes
+    ----------
+    messages
+        Channel → text.
+    raw_message
+        The reply as the model wrote it; empty if no reply could be read.
+    prompt
+        What it answers to.
+    decision
+        0 reject, 1 accept, 2 none.
+    retry_count
+        How many replies were thrown away because they couldn't be read.
+    token_limit
+        Whether the reply was cut off at its limit of tokens.
+    valid
+        Whether a reply could be read.
+    prompt_tokens, completion_tokens
+        The sums over all of the step's calls.
+    """
+
+    messages: Mapping[str, str]
+    raw_message: str
+    prompt: tuple[ChatMessage, ...]
+    decision: int
+    retry_count: int
+    token_limit: bool
+    valid: bool
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class PureTextWholeAgent:
+    """One agent of a text scenario.
+
+    Parameters
+    ----------
+    hyper_params, settings
+        The experiment's.
+    agent_name
+        Its name in the protocol.
+    handler
+        The protocol.
+    system_prompts
+        Writes the system prompt.
+    """
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        agent_name: str,
+        handler: ProtocolHandler,
+        system_prompts: SystemPromptSource,
+    ) -> None:
+        self.agent_name = agent_name
+        self.agent_index = handler.agent_index(agent_name)
+        self.parameters = _text_parameters(hyper_params, agent_name)
+        self.spec = handler.text_agent_spec(agent_name)
+        self.shared_model_group: PureTextSharedModelGroup | None = None
+        self._settings = settings
+        self._system_prompts = system_prompts
+
+    def __repr__(self) -> str:
+        return f"PureTextWholeAgent({self.agent_name!r}, model_name={self.model_name!r})"
+
+    @property
+    def model_name(self) -> str:
+        """The model that plays now: that of its group, once it is in one."""
+        if self.shared_model_group is None:
+            return self.parameters.model_name
+        return self.shared_model_group.current_model_name
+
+    @property
+    def group_name(self) -> str:
+        """The name of the group that it shares its model with."""
+        return self.parameters.shared_model_group or self.agent_name
+
+    async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
+        """Answer what is seen, asking again while replies can't be read.
+
+        After the last retry: an empty message, no decision, ``valid`` False.
+
+        Raises
+        ------
+        LanguageModelError
+            If a call failed for good; with the datapoint, the agent and the round in it.
+        """
+        prompt = tuple(build_prompt(view, self.spec, self._system_prompts.render(view)))
+        model, price = self.model_name, self._price
+        prompt_tokens = completion_tokens = 0
+        retries = self.parameters.num_invalid_generation_retries
+        for attempt in range(retries + 1):
+            completion = await self._complete(view, prompt, model, attempt, context)
+            prompt_tokens += completion.prompt_tokens
+            completion_tokens += completion.completion_tokens
+            if context.usage is not None:
+                context.usage.record_call(self.agent_name, model, completion, price)
+            parsed = parse_completion(completion.text, view.headers, view.may_decide)
+            if parsed.valid:
+                break
+        return AgentOutput(
+            messages=parsed.messages if parsed.valid else dict.fromkeys(view.headers, ""),
+            raw_message=completion.text if parsed.valid else "",
+            prompt=prompt,
+            decision=parsed.decision if parsed.valid else NO_DECISION,
+            retry_count=attempt if parsed.valid else retries,
+            token_limit=completion.finish_reason == "length",
+            valid=parsed.valid,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+        )
+
+    async def _complete(
+        self,
+        view: AgentView,
+        prompt: tuple[ChatMessage, ...],
+        model: str,
+        attempt: int,
+        context: CallContext,
+    ) -> Completion:
+        call_id = context.call_id(view.round, self.agent_name, attempt)
+        request = ChatRequest(
+            model,
+            prompt,
+            temperature=self.parameters.temperature,
+            top_p=self.parameters.top_p,
+            max_tokens=self.parameters.max_tokens,
+            seed=context.call_seed(call_id, attempt),
+        )
+
+        async def ask() -> Completion:
+            if self.parameters.use_dummy_api:
+                return dummy_completion(
+                    request,
+                    view.headers,
+                    may_decide=view.may_decide,
+                    must_decide=view.may_decide and view.is_last_round,
+                )
+            return await self._client.complete(request)
+
+        usage = context.usage
+        make = ask if usage is None else partial(usage.within_budget, self._price, request, ask)
+        try:
+            if context.journal is None:
+                return await make()
+            return await context.journal.call(call_id, request, make)
+        except LanguageModelError as error:
+            where = (
+                f"datapoint {view.datapoint_id}, agent {self.agent_name!r}, round {view.round}"
+                f" (call {call_id})"
+            )
+            raise type(error)(f"{where}: {error}") from None
+
+    @cached_property
+    def endpoint(self) -> Endpoint:
+        """The service it speaks to."""
+        return Endpoint.of(self.parameters, self._settings.request_seconds)
+
+    @cached_property
+    def _client(self) -> ChatClient:
+        return shared_chat_client(
+            self.endpoint,
+            self._settings.requests_per_minute,
+            self._settings.tokens_per_minute,
+        )
+
+    @property
+    def _price(self) -> ModelPrice | None:
+        free = self.parameters.use_dummy_api or self.endpoint.is_embedded
+        return FREE if free else self._prices.find(self.model_name)
+
+    @cached_property
+    def _prices(self) -> PriceTable:
+        return PriceTable.load(self._settings.prices)
+
+
+def _text_parameters(hyper_params: HyperParameters, agent_name: str) -> TextAgentParameters:
+    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+
+    parameters = hyper_params.agents[agent_name]
+    if not isinstance(parameters, TextAgentParameters):
+        raise ParameterError(
+            f"agents.{agent_name}: got {type(parameters).__name__} of the scenario"
+            f" {hyper_params.scenario!r}, expected TextAgentParameters of a text scenario."
+        )
+    return parameters

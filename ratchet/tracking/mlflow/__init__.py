@@ -1,0 +1,1 @@
+"""The mirror of run folders in MLflow; nothing else imports it."""

@@ -1,0 +1,287 @@
+"""``ArmMirror``: one arm of a run and its MLflow run.
+
+Used by :mod:`ratchet.tracking.mlflow.mirror`, which finds the MLflow runs and holds the lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import yaml
+
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.mlflow.content import (
+    MAX_DIGEST_CHARS,
+    Metric,
+    file_digest,
+    final_metrics,
+    point_metrics,
+    run_files,
+    run_params,
+    run_tags,
+)
+from ratchet.tracking.mlflow.cursor import ArmCursor, metrics_digest
+from ratchet.tracking.mlflow.models import model_digest, send_model
+from ratchet.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+logger = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+
+MAX_METRICS_PER_BATCH = 1000
+MAX_PARAMS_PER_BATCH = 100
+_STATUS = {"running": "RUNNING", "completed": "FINISHED", "failed": "FAILED"}
+
+
+class ArmMirror:
+    """Brings one MLflow run up to one arm.
+
+    Parameters
+    ----------
+    client
+        An MLflow client.
+    folder
+        The run.
+    arm
+        Which of its arms.
+    cursor
+        How far it has come; changed in place.
+    save_cursor
+        Writes the cursor to the disk.
+    """
+
+    def __init__(
+        self,
+        client: MlflowClient,
+        folder: RunFolder,
+        arm: str,
+        cursor: ArmCursor,
+        save_cursor: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._folder = folder
+        self._manifest = folder.manifest
+        self._arm = arm
+        self._cursor = cursor
+        self._save_cursor = save_cursor
+
+    def sync(
+        self,
+        run: Run | None,
+        points: list[MetricPoint],
+        *,
+        experiment_id: str,
+        parent: str | None,
+    ) -> str:
+        """Bring the arm's MLflow run up to the run folder, making it if there is none.
+
+        Parameters
+        ----------
+        run
+            The MLflow run that was found by its tags.
+        points
+            The arm's metric points.
+        experiment_id
+            The MLflow experiment's id.
+        parent
+            The MLflow run that this one is a child of.
+
+        Returns
+        -------
+        str
+            The MLflow run's id.
+        """
+        metrics = [_finite(metric) for metric in [*point_metrics(points), *self._final_metrics()]]
+        run = run or self._create(experiment_id)
+        missing = self._missing(run, metrics)
+        if missing is None:
+            run = self._replace(run, experiment_id)
+            missing = metrics
+        self._describe(run, parent)
+        self._send(run.info.run_id, metrics, missing)
+        self._send_datasets(run.info.run_id)
+        self._send_files(run.info.run_id)
+        self._send_model(run.info.run_id, experiment_id)
+        self._set_status(run)
+        return str(run.info.run_id)
+
+    def _create(self, experiment_id: str) -> Run:
+        """Make the MLflow run; its tags, made with it, let a later sync find it."""
+        name = self._manifest.run_id
+        if self._arm != MAIN_ARM:
+            name = f"{name} · {self._arm}"
+        return self._client.create_run(
+            experiment_id,
+            start_time=int(self._manifest.created * 1000),
+            tags=run_tags(self._manifest, self._arm),
+            run_name=name,
+        )
+
+    def _replace(self, run: Run, experiment_id: str) -> Run:
+        """Delete an MLflow run that holds values which have since been replaced."""
+        logger.warning(
+            "run %s, arm %s: recorded metrics were replaced; MLflow run %s is made anew",
+            self._manifest.run_id,
+            self._arm,
+            run.info.run_id,
+        )
+        self._client.delete_run(run.info.run_id)
+        return self._create(experiment_id)
+
+    def _final_metrics(self) -> list[Metric]:
+        tables = [table for table in self._folder.read_tables() if table.arm == self._arm]
+        return final_metrics(tables, int(self._manifest.created * 1000))
+
+    def _missing(self, run: Run, metrics: list[Metric]) -> list[Metric] | None:
+        """Say what MLflow lacks; None if it holds other values than the run folder."""
+        cursor = self._cursor
+        if cursor.mlflow_run_id != run.info.run_id:
+            self._restart_cursor(run.info.run_id)
+        known = metrics[: cursor.sent]
+        if not cursor.in_flight and len(known) == cursor.sent and cursor.sent:
+            if cursor.digest == metrics_digest(known):
+                return metrics[cursor.sent :]
+        elif not cursor.in_flight and not run.data.metrics:
+            return metrics
+        return self._compare(run, metrics)
+
+    def _compare(self, run: Run, metrics: list[Metric]) -> list[Metric] | None:
+        """Compare with the whole history in MLflow, which holds each (key, step) at most once."""
+        keys = {key for key, *_ in metrics} & run.data.metrics.keys()
+        there = {
+            (key, point.step): point.value
+            for key in sorted(keys)
+            for point in self._client.get_metric_history(run.info.run_id, key)
+        }
+        missing = [metric for metric in metrics if metric[:2] not in there]
+        for key, step, value, _ in metrics:
+            if (key, step) in there and not _equal(there[key, step], value):
+                return None
+        return missing
+
+    def _restart_cursor(self, mlflow_run_id: str) -> None:
+        fresh = ArmCursor(mlflow_run_id=mlflow_run_id)
+        for name in type(fresh).model_fields:
+            setattr(self._cursor, name, getattr(fresh, name))
+
+    def _describe(self, run: Run, parent: str | None) -> None:
+        """Set parameters and tags that are not there yet, or have changed."""
+        from mlflow.entities import Param, RunTag
+
+        if self._cursor.mlflow_run_id != run.info.run_id:
+            self._restart_cursor(run.info.run_id)
+        tags = run_tags(self._manifest, self._arm)
+        if parent is not None:
+            tags["mlflow.parentRunId"] = parent
+        new_tags = [
+            RunTag(key, value) for key, value in tags.items() if run.data.tags.get(key) != value
+        ]
+        if new_tags:
+            self._client.log_batch(run.info.run_id, tags=new_tags)
+        if "ratchet.error" in run.data.tags.keys() - tags.keys():
+            self._client.delete_tag(run.info.run_id, "ratchet.error")
+        params = run_params(self._manifest.arms.get(self._arm, {}))
+        new = [Param(key, value) for key, value in params.items() if key not in run.data.params]
+        for chunk in _chunks(new, MAX_PARAMS_PER_BATCH):
+            self._client.log_batch(run.info.run_id, params=chunk)
+
+    def _send(self, run_id: str, metrics: list[Metric], missing: list[Metric]) -> None:
+        """Send metrics in batches, the cursor being in flight meanwhile."""
+        from mlflow.entities import Metric as MlflowMetric
+
+        cursor = self._cursor
+        if missing:
+            cursor.in_flight = True
+            self._save_cursor()
+        for chunk in _chunks(missing, MAX_METRICS_PER_BATCH):
+            batch = [MlflowMetric(key, value, time, step) for key, step, value, time in chunk]
+            self._client.log_batch(run_id, metrics=batch)
+        cursor.sent, cursor.digest = len(metrics), metrics_digest(metrics)
+        cursor.in_flight = False
+        self._save_cursor()
+
+    def _send_datasets(self, run_id: str) -> None:
+        """Enter the datasets with their digests as the run's inputs."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        hashes = self._manifest.dataset_hashes
+        if self._cursor.datasets == hashes:
+            return
+        inputs = [
+            DatasetInput(
+                Dataset(name, digest[:MAX_DIGEST_CHARS], "ratchet", f'{{"sha256": "{digest}"}}'),
+                [InputTag("mlflow.data.context", name)],
+            )
+            for name, digest in hashes.items()
+        ]
+        self._client.log_inputs(run_id, inputs)
+        self._cursor.datasets = dict(hashes)
+        self._save_cursor()
+
+    def _send_files(self, run_id: str) -> None:
+        """Upload what is new or has changed."""
+        sent = self._cursor.files
+        config = yaml.safe_dump(self._manifest.arms.get(self._arm, {}), sort_keys=False)
+        digest = hashlib.sha256(config.encode()).hexdigest()
+        if sent.get("config.yaml") != digest:
+            self._client.log_text(run_id, config, "config.yaml")
+            sent["config.yaml"] = digest
+        for path, artifact_folder in run_files(self._folder, self._arm).items():
+            if not path.exists():
+                continue
+            artifact = f"{artifact_folder}/{path.name}"
+            digest = file_digest(path)
+            if sent.get(artifact) != digest:
+                self._client.log_artifact(run_id, str(path), artifact_folder or None)
+                sent[artifact] = digest
+        self._save_cursor()
+
+    def _send_model(self, run_id: str, experiment_id: str) -> None:
+        """Enter the final state as a model once the run is completed."""
+        files = [Path(path) for path in self._manifest.checkpoints.get(self._arm, [])]
+        is_there = bool(files) and all(path.exists() for path in files)
+        if self._manifest.status != "completed" or not is_there:
+            return
+        if self._cursor.model != model_digest(files):
+            self._cursor.model = send_model(
+                self._client, experiment_id, run_id, self._manifest, self._arm
+            )
+            self._save_cursor()
+
+    def _set_status(self, run: Run) -> None:
+        status = _STATUS[self._manifest.status]
+        if run.info.status == status:
+            return
+        if status == "RUNNING":
+            self._client.update_run(run.info.run_id, status=status)
+            return
+        finished = self._manifest.finished or self._manifest.updated
+        self._client.set_terminated(run.info.run_id, status, int(finished * 1000))
+
+
+def _finite(metric: Metric) -> Metric:
+    """Replace infinities by the largest number, as MLflow's databases do."""
+    key, step, value, time = metric
+    if math.isinf(value):
+        value = math.copysign(sys.float_info.max, value)
+    return key, step, value, time
+
+
+def _equal(first: float, second: float) -> bool:
+    return first == second or (math.isnan(first) and math.isnan(second))
+
+
+def _chunks(items: Sequence[_Item], size: int) -> Iterator[Sequence[_Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

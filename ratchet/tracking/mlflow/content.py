@@ -1,0 +1,141 @@
+"""What of a run goes to MLflow: parameters, tags, metrics and files, as plain values.
+
+Pure functions from a run folder; :mod:`ratchet.tracking.mlflow.mirror` sends what they give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ratchet.statistics.results import accuracy
+from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
+from ratchet.tracking.manifest import MAIN_ARM, RunManifest
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.run_folder import RunFolder
+
+MAX_PARAM_CHARS = 500
+MAX_KEY_CHARS = 250
+MAX_DIGEST_CHARS = 36
+RUN_TAG = "ratchet.run_id"
+ARM_TAG = "ratchet.arm"
+KIND_TAG = "ratchet.kind"
+
+_FORBIDDEN = re.compile(r"[^\w\-. :/]")
+
+MetricKey = tuple[str, int]
+Metric = tuple[str, int, float, int]
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give nested values dotted paths; lists and empty sections stay values."""
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{path}.")
+        else:
+            flat[path] = value
+    return flat
+
+
+def run_params(hyper_params: Mapping[str, Any]) -> dict[str, str]:
+    """Write hyper-parameters as MLflow's flat texts of at most 500 characters."""
+    return {
+        metric_key(path): _as_text(value)[:MAX_PARAM_CHARS]
+        for path, value in flatten(hyper_params).items()
+    }
+
+
+def run_tags(manifest: RunManifest, arm: str) -> dict[str, str]:
+    """Return the tags that link an MLflow run with the run, its code, its flow and its parents."""
+    tags = {
+        RUN_TAG: manifest.run_id,
+        ARM_TAG: arm,
+        "ratchet.status": manifest.status,
+        "ratchet.version": manifest.versions.get("ratchet-experiments"),
+        "ratchet.parent_run_id": manifest.parent_run_id,
+        "ratchet.fork_parent": manifest.fork_parent,
+        "ratchet.error": manifest.error,
+        "ratchet.git_dirty": str(manifest.code.dirty).lower() if manifest.code.commit else None,
+        "mlflow.source.git.commit": manifest.code.commit,
+        "mlflow.source.name": " ".join(manifest.command) or None,
+        "prefect.flow_run_id": ",".join(manifest.prefect_flow_run_ids) or None,
+    }
+    user_tags = manifest.settings.get("tags") or {}
+    tags |= {metric_key(name): str(value) for name, value in user_tags.items()}
+    return {name: value[:5000] for name, value in tags.items() if value}
+
+
+def point_metrics(points: list[MetricPoint]) -> list[Metric]:
+    """Return (key, step, value, milliseconds) for every value of every point, keys STAGE/NAME."""
+    return [
+        (metric_key(f"{point.stage}/{name}"), point.iteration, value, int(point.time * 1000))
+        for point in points
+        for name, value in point.values.items()
+    ]
+
+
+def final_metrics(tables: list[ResultTable], milliseconds: int) -> list[Metric]:
+    """Return each table's accuracy with the ends of its interval, keys final/TABLE/NAME.
+
+    Where nothing is decided, each agent's mean return instead.
+    """
+    metrics: list[Metric] = []
+    for table in tables:
+        values: dict[str, float] = {}
+        if has_decisions(table.columns):
+            estimate = accuracy(table.columns)
+            values = {"accuracy": estimate.value, "low": estimate.low, "high": estimate.high}
+        for agent in [] if values else paid_agents(table.columns):
+            estimate = mean_return(table.columns, agent)
+            values[f"{agent}.return"] = estimate.value
+            values |= {f"{agent}.low": estimate.low, f"{agent}.high": estimate.high}
+        metrics += [
+            (metric_key(f"final/{table.name}/{name}"), 0, value, milliseconds)
+            for name, value in values.items()
+        ]
+    return metrics
+
+
+def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
+    """List an arm's files and the artifact folders they go to."""
+    manifest = folder.manifest
+    files = {
+        folder.path / "tables" / table.file_name: "tables"
+        for table in folder.read_tables()
+        if table.arm == arm
+    }
+    if arm == MAIN_ARM:
+        files |= {folder.report_path: "", folder.path / "events.jsonl": ""}
+        files[folder.usage_path] = ""
+        for path in sorted(folder.artifacts_path.rglob("*")):
+            if path.is_file():
+                files[path] = path.parent.relative_to(folder.path).as_posix()
+    for kept in (folder.transcripts_path, folder.rollouts_path, folder.profiles_path):
+        files |= {path: kept.name for path in sorted((kept / arm).glob("*.*"))}
+    files |= {Path(path): "checkpoint" for path in manifest.checkpoints.get(arm, [])}
+    return files
+
+
+def metric_key(name: str) -> str:
+    """Make a name one that MLflow takes; changed names get a digest so that none collide."""
+    safe = _FORBIDDEN.sub("_", name).strip("/")
+    if safe == name and len(name) <= MAX_KEY_CHARS:
+        return name
+    return f"{safe[: MAX_KEY_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,176 @@
+"""``MlflowMirror``: brings MLflow up to a run folder, however often it is asked and interrupted.
+
+MLflow is a mirror, never the truth: it may be down, wiped or changed, and catches up later.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ratchet.errors import TrackingError
+from ratchet.tracking.files import locked
+from ratchet.tracking.manifest import MAIN_ARM, RunManifest
+from ratchet.tracking.mlflow.arm import ArmMirror
+from ratchet.tracking.mlflow.client import (
+    artifact_location,
+    connect,
+    default_tracking_uri,
+    run_url,
+    tracking_errors,
+)
+from ratchet.tracking.mlflow.content import ARM_TAG, RUN_TAG
+from ratchet.tracking.mlflow.cursor import ArmCursor, Cursor
+from ratchet.tracking.mlflow.sweep import sync_sweep
+from ratchet.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["MlflowMirror", "default_tracking_uri"]
+
+
+class MlflowMirror:
+    """Mirrors run folders to one tracking server or database.
+
+    Parameters
+    ----------
+    tracking_uri
+        ``http(s)://…`` or ``sqlite:///…``; see :func:`default_tracking_uri`.
+    """
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.tracking_uri = tracking_uri
+        self._connected: MlflowClient | None = None
+
+    def sync(self, folder: RunFolder) -> str:
+        """Bring MLflow up to a run folder.
+
+        One MLflow run for the experiment (arm "main"), a child for every other arm; all are
+        found again by their tags. Each (metric, step) is sent exactly once. Where a recorded
+        metric was replaced, the arm's MLflow run, which cannot forget, is deleted and made anew.
+
+        Parameters
+        ----------
+        folder
+            The run.
+
+        Returns
+        -------
+        str
+            The id of the MLflow run of the experiment.
+
+        Raises
+        ------
+        TrackingError
+            If MLflow can't be reached (within a few seconds) or refuses; the experiment can go
+            on, and the next call catches up.
+        """
+        with locked(folder.path / ".mlflow.lock"):
+            client = self._client()
+            with tracking_errors(self.tracking_uri):
+                return self._sync(client, folder)
+
+    def url(self, folder: RunFolder) -> str | None:
+        """Return the page of the run on the server, if it is mirrored and the server has pages."""
+        cursor = Cursor.read(folder.path / "mlflow.json", self.tracking_uri)
+        if MAIN_ARM not in cursor.arms:
+            return None
+        main = cursor.arms[MAIN_ARM]
+        return run_url(self.tracking_uri, cursor.experiment_id, main.mlflow_run_id)
+
+    def _client(self) -> MlflowClient:
+        if self._connected is None:
+            self._connected = connect(self.tracking_uri)
+        return self._connected
+
+    def _sync(self, client: MlflowClient, folder: RunFolder) -> str:
+        manifest = folder.manifest
+        cursor = Cursor.read(folder.path / "mlflow.json", self.tracking_uri)
+        cursor.experiment_id = self._experiment(client, manifest)
+        runs = _runs_by_arm(client, cursor.experiment_id, manifest.run_id)
+        points = folder.read_metrics()
+        parent = self._sweep_parent(client, cursor.experiment_id, manifest, folder.path.parent)
+        arms = [MAIN_ARM, *sorted(manifest.arms.keys() - {MAIN_ARM})]
+        for arm in arms:
+            arm_cursor = cursor.arms.setdefault(arm, ArmCursor())
+            mirror = ArmMirror(
+                client, folder, arm, arm_cursor, lambda: cursor.write(folder.path / "mlflow.json")
+            )
+            run_id = mirror.sync(
+                runs.get(arm),
+                [point for point in points if point.arm == arm],
+                experiment_id=cursor.experiment_id,
+                parent=parent,
+            )
+            if arm == MAIN_ARM:
+                parent = run_id
+        self._note(folder, manifest, cursor)
+        return cursor.arms[MAIN_ARM].mlflow_run_id
+
+    def _experiment(self, client: MlflowClient, manifest: RunManifest) -> str:
+        """Find or create the MLflow experiment that the run belongs to."""
+        from mlflow.exceptions import MlflowException
+
+        name = str(manifest.settings.get("experiment_name") or manifest.name)
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return str(client.create_experiment(name, artifact_location(self.tracking_uri)))
+            except MlflowException:
+                experiment = client.get_experiment_by_name(name)  # somebody else was faster
+                if experiment is None:
+                    raise
+        if experiment.lifecycle_stage != "active":
+            raise TrackingError(
+                f"the MLflow experiment {name!r} at {self.tracking_uri} is deleted. Restore it"
+                f" (`mlflow experiments restore -x {experiment.experiment_id}`) or set"
+                " settings.experiment_name, then `ratchet sync RUN`."
+            )
+        return str(experiment.experiment_id)
+
+    def _sweep_parent(
+        self, client: MlflowClient, experiment_id: str, manifest: RunManifest, runs: Path
+    ) -> str | None:
+        """Find or make the MLflow run of the sweep, or the run, that this one belongs to."""
+        if manifest.parent_run_id is None:
+            return None
+
+        def find(run_id: str) -> Run | None:
+            return _runs_by_arm(client, experiment_id, run_id).get(MAIN_ARM)
+
+        sweep = sync_sweep(client, experiment_id, runs, manifest.parent_run_id, find)
+        if sweep is not None:
+            return sweep
+        parent = find(manifest.parent_run_id)
+        return None if parent is None else str(parent.info.run_id)
+
+    def _note(self, folder: RunFolder, manifest: RunManifest, cursor: Cursor) -> None:
+        """Tell the run's manifest where it is mirrored."""
+        runs = {arm: arm_cursor.mlflow_run_id for arm, arm_cursor in cursor.arms.items()}
+        tracking = {
+            "uri": self.tracking_uri,
+            "experiment_id": cursor.experiment_id,
+            "runs": runs,
+            "url": run_url(self.tracking_uri, cursor.experiment_id, runs[MAIN_ARM]),
+        }
+        if manifest.tracking != tracking:
+            folder.update(tracking=tracking)
+
+
+def _runs_by_arm(client: MlflowClient, experiment_id: str, run_id: str) -> dict[str, Run]:
+    """Find a run's MLflow runs by their tags; the oldest where an arm has several."""
+    found = client.search_runs(
+        [experiment_id],
+        filter_string=f"tags.`{RUN_TAG}` = '{run_id}'",
+        order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+    )
+    runs: dict[str, Run] = {}
+    for run in found:
+        runs.setdefault(run.data.tags[ARM_TAG], run)
+    return runs

@@ -1,0 +1,106 @@
+"""The MLflow run that stands for a sweep: the parent of its members' runs.
+
+Made by whichever member is mirrored first, from ``sweep.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import RunNotFoundError
+from ratchet.tracking.files import locked
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.mlflow.content import (
+    ARM_TAG,
+    KIND_TAG,
+    MAX_PARAM_CHARS,
+    RUN_TAG,
+    metric_key,
+)
+from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.sweep_folder import FILE_NAME, SweepRecord, read_sweep
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+FindRun = Callable[[str], "Run | None"]
+"""Finds the MLflow run of a run by its id."""
+
+
+def sync_sweep(
+    client: MlflowClient, experiment_id: str, runs: Path, sweep_id: str, find: FindRun
+) -> str | None:
+    """Return the MLflow run of a sweep, made if there is none, its status brought up to date.
+
+    Parameters
+    ----------
+    client
+        An MLflow client.
+    experiment_id
+        The MLflow experiment of the sweep's members.
+    runs
+        The folder of all runs.
+    sweep_id
+        The sweep.
+    find
+        Finds the MLflow run.
+
+    Returns
+    -------
+    str or None
+        Its id; None if there is no record of such a sweep.
+    """
+    if not (runs / sweep_id / FILE_NAME).exists():
+        return None
+    record = read_sweep(runs, sweep_id)
+    if record is None:
+        return None
+    with locked(runs / sweep_id / ".mlflow.lock"):
+        run = find(sweep_id) or _create(client, experiment_id, runs / sweep_id / FILE_NAME, record)
+        status = _status(runs, record)
+        if run.info.status != status and status == "RUNNING":
+            client.update_run(run.info.run_id, status=status)
+        elif run.info.status != status:
+            client.set_terminated(run.info.run_id, status)
+    return str(run.info.run_id)
+
+
+def _create(client: MlflowClient, experiment_id: str, file: Path, record: SweepRecord) -> Run:
+    from mlflow.entities import Param
+
+    tags = {
+        RUN_TAG: record.sweep_id,
+        ARM_TAG: MAIN_ARM,
+        KIND_TAG: "sweep",
+        "mlflow.source.name": " ".join(record.command) or "sweep",
+    }
+    run = client.create_run(
+        experiment_id,
+        start_time=int(record.created * 1000),
+        tags=tags,
+        run_name=record.sweep_id,
+    )
+    params = [
+        Param(metric_key(path), json.dumps(values)[:MAX_PARAM_CHARS])
+        for path, values in record.grid.items()
+    ]
+    client.log_batch(run.info.run_id, params=params)
+    client.log_artifact(run.info.run_id, str(file))
+    return run
+
+
+def _status(runs: Path, record: SweepRecord) -> str:
+    """Say how a sweep stands: it goes on until each member has ended."""
+    found = []
+    for member in record.members:
+        try:
+            found.append(RunFolder(runs / member.run_id).manifest.status)
+        except RunNotFoundError:
+            return "RUNNING"
+    if "running" in found:
+        return "RUNNING"
+    return "FAILED" if "failed" in found else "FINISHED"

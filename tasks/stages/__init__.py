@@ -1,0 +1,1 @@
+"""What all stages are made of: the decorator, calls, sessions, keys."""

@@ -1,0 +1,89 @@
+"""``StageCall``: one stage that an experiment asks for, with all that its key is made of.
+
+A value: knows no store and does no work. Made by the keys of a family, worked by
+:mod:`tasks.stages.decorator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ratchet.store.fingerprint import Fingerprint
+from ratchet.store.keys import stage_key
+
+TEST_DATASET = "test"
+ITERATION_STAGES = (
+    "sample_rollouts",
+    "log_stats",
+    "test_during_training",
+    "create_fine_tune_jobs",
+    "await_fine_tune_jobs",
+)
+"""The stages of an iteration of chat models, in the order in which they may begin."""
+
+
+@dataclass(frozen=True)
+class StageCall:
+    """One stage of one arm.
+
+    Attributes
+    ----------
+    arm
+        The part of the experiment that asks; never in the key, so that arms share stages.
+    stage
+        The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "train",
+        "test" or "whole"; of chat models "sample_rollouts", "log_stats" … too.
+    parameters
+        The hyper-parameters that the stage reads.
+    inputs
+        Keys of the stages whose results it takes in, by role, and what else tells it apart.
+    fingerprint
+        The code that does it.
+    iteration, start_iteration
+        Iterations done after and before it.
+    detail
+        The agent or the dataset it is about.
+    pinned_key
+        The key under which an earlier run keeps the stage, to be used instead of the computed one.
+    """
+
+    arm: str
+    stage: str
+    parameters: dict[str, Any]
+    inputs: dict[str, str | int]
+    fingerprint: Fingerprint
+    iteration: int = 0
+    start_iteration: int = 0
+    detail: str = ""
+    pinned_key: str | None = None
+
+    @cached_property
+    def computed_key(self) -> str:
+        """The key that follows from parameters, inputs and code."""
+        return stage_key(
+            self.stage, self.iteration, self.parameters, self.inputs, self.fingerprint.digest
+        )
+
+    @property
+    def key(self) -> str:
+        """The key under which the stage's result is found."""
+        return self.pinned_key or self.computed_key
+
+    @property
+    def name(self) -> str:
+        """The stage's name in run folders, such as "train" or "pretrain-verifier"."""
+        if not self.detail or (self.stage == "test" and self.detail == TEST_DATASET):
+            return self.stage
+        return f"{self.stage}-{self.detail}"
+
+    @property
+    def label(self) -> str:
+        """What people read, such as "train main 10-20" or "sample rollouts main 3"."""
+        words = [self.stage.replace("_", " "), self.arm, self.detail]
+        if self.stage == "train":
+            words.append(f"{self.start_iteration}-{self.iteration}")
+        elif self.stage in ITERATION_STAGES:
+            words.append(str(self.iteration))
+        return " ".join(filter(None, words))

@@ -1,0 +1,92 @@
+"""Find how far training has come: the chain of stored train stages that ends furthest.
+
+The key of a state depends on how many iterations it has, not on how they were cut; the metrics
+lie in the links, so that a chain counts only without a gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ratchet.store.manifest import Manifest
+
+if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.store import StageStore
+    from tasks.tensordict.keys import ArmKeys
+
+
+def find_chain(store: StageStore, keys: ArmKeys, target: int) -> list[Manifest]:
+    """Find the stored links from the initial state to the furthest state up to ``target``.
+
+    Parameters
+    ----------
+    store
+        Where the stages lie.
+    keys
+        The arm's keys.
+    target
+        How many iterations are wanted.
+
+    Returns
+    -------
+    list of Manifest
+        In the order of training, each beginning where the one before ends; empty if nothing is
+        there to begin with.
+    """
+    for iteration in range(target, 0, -1):
+        links = trace_chain(store, keys, iteration)
+        if links is not None:
+            return links
+    return []
+
+
+def trace_chain(store: StageStore, keys: ArmKeys, iteration: int) -> list[Manifest] | None:
+    """Follow the links from a state back to the initial one; None if one is missing."""
+    links: list[Manifest] = []
+    while iteration > 0:
+        manifest = store.find(keys.state_key(iteration))
+        if manifest is None or not manifest.start_iteration < iteration:
+            return None
+        links.append(manifest)
+        iteration = manifest.start_iteration
+    return links[::-1]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where training is cut into stages, and which states are played from for a sample.
+
+    Every period cuts at its multiples, so that runs of different lengths share their stages; no
+    state depends on it.
+
+    Attributes
+    ----------
+    periods
+        ``settings.iterations_per_task``, ``checkpoint_period`` and ``rollout_sample_period``.
+    sample_period
+        Rollouts of every ``sample_period``-th iteration are kept; of none when None.
+    """
+
+    periods: tuple[int, ...]
+    sample_period: int | None = None
+
+    @classmethod
+    def of(cls, settings: ExperimentSettings) -> Cut:
+        """Read the settings."""
+        periods = (
+            settings.iterations_per_task,
+            settings.checkpoint_period,
+            settings.rollout_sample_period,
+        )
+        return cls(tuple(p for p in periods if p is not None), settings.rollout_sample_period)
+
+    def next_stop(self, position: int, target: int) -> int:
+        """Return the end of the next train stage: the next multiple of a period, or the end."""
+        return min(*((position // period + 1) * period for period in self.periods), target)
+
+    def samples_at(self, position: int, target: int) -> bool:
+        """Say whether the rollouts of the iteration that begins at a state are kept."""
+        period = self.sample_period
+        return period is not None and position < target and position % period == 0

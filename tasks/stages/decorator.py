@@ -1,0 +1,241 @@
+"""The stage decorator: a function that does one stage's work becomes a stored, retried task.
+
+The store decides what is done; Prefect is told about it. A finished stage is shown as "Cached".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.states import Completed
+
+from ratchet.errors import (
+    BudgetExceededError,
+    DataError,
+    FineTuneError,
+    MissingKeyError,
+    ParameterError,
+    StageKeyError,
+    UnknownNameError,
+)
+from ratchet.store.claim import Claim
+from ratchet.store.manifest import Manifest, MetricPoint
+from tasks.stages import faults
+from tasks.stages.calls import StageCall
+from tasks.stages.profiling import profiled
+from tasks.stages.session import BaseSession
+
+logger = logging.getLogger(__name__)
+
+Metrics = Sequence[MetricPoint]
+_Session = TypeVar("_Session", bound=BaseSession)
+Work: TypeAlias = Callable[[StageCall, Path, _Session], Metrics]
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Held while a stage computes: libraries' global generators are seeded meanwhile."""
+
+
+@dataclass(frozen=True)
+class StageOutcome:
+    """A finished stage, found or made."""
+
+    call: StageCall
+    manifest: Manifest
+    hit: bool
+    reason: str
+
+    @property
+    def reference(self) -> dict[str, str | int | bool]:
+        """What Prefect is told: where the result lies."""
+        return {
+            "key": self.manifest.key,
+            "stage": self.call.name,
+            "arm": self.call.arm,
+            "start": self.manifest.start_iteration,
+            "iteration": self.manifest.iteration,
+            "hit": self.hit,
+        }
+
+
+class Stage(Generic[_Session]):
+    """A kind of stage: call it with a call and a session to have the stage done.
+
+    Parameters
+    ----------
+    work
+        Does the stage: writes its files into a folder and returns its metrics.
+    alone
+        Whether no other such stage may work in this process meanwhile. Stages that mostly wait
+        for a service, and draw from no global generator, need not be alone.
+    """
+
+    def __init__(self, work: Work[_Session], *, alone: bool = True) -> None:
+        self.work = work
+        self.alone = alone
+        self.name = work.__name__
+        functools.update_wrapper(self, work)
+
+    async def __call__(
+        self, call: StageCall, session: _Session, *, force: bool = False
+    ) -> StageOutcome:
+        """Find the stage in the store or make it, as a task of the running flow.
+
+        Parameters
+        ----------
+        call
+            Which stage.
+        session
+            What the arm's stages share.
+        force
+            Whether to make it anew even if it is stored.
+
+        Raises
+        ------
+        RatchetError
+            Whatever the work raised, after ``settings.retries`` further attempts.
+        """
+        request = _Request(self, call, session, force)
+        # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
+        one = _run_stage.with_options(
+            name=self.name,
+            task_run_name=call.label,
+            retries=session.settings.retries,
+            retry_delay_seconds=session.settings.retry_delay_seconds,
+            retry_condition_fn=_is_worth_a_retry,
+        )
+        state: State[Any] = await one(request, return_state=True)  # type: ignore[misc]
+        await state.aresult(raise_on_failure=True)
+        return request.result()
+
+
+def stage(work: Work[_Session]) -> Stage[_Session]:
+    """Make a stage of a function that writes files into a folder and returns metrics."""
+    return Stage(work)
+
+
+def waiting_stage(work: Work[_Session]) -> Stage[_Session]:
+    """Make a stage, as :func:`stage`, that may work beside others."""
+    return Stage(work, alone=False)
+
+
+def make_stage(
+    stage: Stage[_Session], call: StageCall, session: _Session, *, force: bool = False
+) -> StageOutcome:
+    """Find a stage in the store or make it; knows nothing of Prefect.
+
+    Whoever comes second waits for the first and takes its result.
+
+    Raises
+    ------
+    StoreError
+        If the store cannot be written; nothing half-written is left behind.
+    """
+    stored = session.store.find(call.key)
+    if stored is not None and not force and _fits(stored, call):
+        session.stage_finished(call)
+        return StageOutcome(call, stored, True, "stored")
+    if stored is not None:
+        session.store.remove(call.key)
+    with session.store.claim(call.key, on_wait=session.on_wait) as claim:
+        if claim.existing is not None:
+            return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
+        outcome = _work(stage, call, session, claim)
+        session.stage_finished(call)
+    return outcome
+
+
+def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim) -> StageOutcome:
+    begin = time.monotonic()
+    lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
+    with faults.armed(call.stage, call.iteration, call.detail):
+        with lock, profiled(call, session.settings) if stage.alone else nullcontext():
+            metrics = stage.work(call, claim.workdir, session)
+        manifest = claim.commit(
+            stage=call.stage,
+            iteration=call.iteration,
+            start_iteration=call.start_iteration,
+            inputs=call.inputs,
+            parameters=call.parameters,
+            fingerprint=call.fingerprint,
+            metrics=metrics,
+            seconds=time.monotonic() - begin,
+            run_id=session.settings.run_id,
+        )
+    return StageOutcome(call, manifest, False, "made")
+
+
+class _Request(Generic[_Session]):
+    """Carries a stage into its task and the outcome out; no data that Prefect would look into."""
+
+    def __init__(
+        self, stage: Stage[_Session], call: StageCall, session: _Session, force: bool
+    ) -> None:
+        self.stage, self.call, self.session, self.force = stage, call, session, force
+        self._outcome: StageOutcome | None = None
+
+    async def fulfil(self) -> StageOutcome:
+        context = contextvars.copy_context()
+        job = functools.partial(
+            context.run, make_stage, self.stage, self.call, self.session, force=self.force
+        )
+        loop = asyncio.get_running_loop()
+        self._outcome = await loop.run_in_executor(self.session.executor, job)
+        return self._outcome
+
+    def result(self) -> StageOutcome:
+        assert self._outcome is not None  # the task has completed
+        return self._outcome
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, log_prints=False)
+async def _run_stage(request: _Request[Any]) -> State[Any]:
+    outcome = await request.fulfil()
+    return Completed(
+        name="Cached" if outcome.hit else "Completed",
+        message=json.dumps(outcome.reference, sort_keys=True),
+        data=outcome.reference,
+    )
+
+
+def _fits(manifest: Manifest, call: StageCall) -> bool:
+    """Refuse a stored stage that begins later than this run's training has come.
+
+    Its state is right, but the metrics between would be missing.
+    """
+    return manifest.start_iteration <= call.start_iteration or call.stage != "train"
+
+
+_NOT_WORTH_A_RETRY = (
+    BudgetExceededError,
+    DataError,
+    FineTuneError,
+    MissingKeyError,
+    ParameterError,
+    StageKeyError,
+    UnknownNameError,
+)
+
+
+async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
+    """Say whether another attempt could end otherwise."""
+    try:
+        await state.aresult(raise_on_failure=True)
+    except _NOT_WORTH_A_RETRY:
+        return False
+    except Exception as error:  # noqa: BLE001 -- whatever a stage failed with
+        logger.warning("a stage failed: %s: %s", type(error).__name__, error)
+    return True

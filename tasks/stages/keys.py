@@ -1,0 +1,161 @@
+"""``BaseKeys``: what the keys of every family of arms have in common.
+
+Reads sources and parameters only: no data, no agents.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ratchet.store.fingerprint import Fingerprint, code_fingerprint
+from tasks.stages.calls import StageCall
+from tasks.stages.key_parameters import data_parameters, without_path
+from tasks.stages.pins import Pins
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.scenarios.registry import Scenario
+    from ratchet.store.manifest import Manifest
+    from trainers.base import Trainer
+
+
+class BaseKeys(ABC):
+    """The stages of one arm.
+
+    Parameters
+    ----------
+    arm
+        Its name.
+    hyper_params
+        What it is made of.
+    base_dir
+        The folder that paths to plug-ins start from.
+    pins
+        Stages of an earlier run to keep.
+    """
+
+    stage_versions: ClassVar[dict[str, int]]
+    """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+
+    def __init__(
+        self,
+        arm: str,
+        hyper_params: HyperParameters,
+        *,
+        base_dir: str | None = None,
+        pins: Pins | None = None,
+    ) -> None:
+        self.arm = arm
+        self.hyper_params = hyper_params
+        self.base_dir = base_dir
+        self.base_path = None if base_dir is None else Path(base_dir)
+        self.pins = pins or Pins()
+        self._calls: dict[tuple[str, int, str], StageCall] = {}
+
+    @cached_property
+    def trainer_class(self) -> type[Trainer]:
+        """The class of the trainer, found by name, file or entry point."""
+        from trainers.registry import trainer_class
+
+        return trainer_class(self.hyper_params, self.base_dir)
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The scenario, which builds datasets, environments and agents."""
+        from ratchet.scenarios.registry import build_scenario
+
+        return build_scenario(self.hyper_params.scenario)
+
+    @property
+    @abstractmethod
+    def num_iterations(self) -> int:
+        """How many training iterations the arm has."""
+
+    @abstractmethod
+    def has(self, name: str, iteration: int, key: str) -> bool:
+        """Say whether a stage that was recorded under this key is one of the arm's."""
+
+    @abstractmethod
+    def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        """Return the parameters that a stage of the trainer's reads, as plain data."""
+
+    def pin(self, call: StageCall, key: str) -> None:
+        """Keep a stored stage for a call, before any is asked for that takes in its result."""
+        self._calls[call.stage, call.iteration, call.detail] = replace(call, pinned_key=key)
+
+    def build_scenario(self) -> StageCall:
+        """Return the stage that makes the datasets."""
+        return self._call("build_scenario", {}, self._data_fingerprint)
+
+    def initial_state(self) -> StageCall:
+        """Return the stage that makes the state before any training."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key}
+        return self._call("initial_state", inputs, self._code_fingerprint)
+
+    def code_changes(self, manifest: Manifest) -> list[str]:
+        """Say which modules differ from those that a stored stage was made with."""
+        is_data = manifest.stage == "build_scenario"
+        current = self._data_fingerprint if is_data else self._fingerprint_of(manifest.stage)
+        return current.difference(manifest.fingerprint)
+
+    def _call(
+        self,
+        stage: str,
+        inputs: dict[str, str | int],
+        fingerprint: Fingerprint,
+        *,
+        iteration: int = 0,
+        detail: str = "",
+    ) -> StageCall:
+        place = (stage, iteration, detail)
+        if place not in self._calls:
+            call = StageCall(
+                arm=self.arm,
+                stage=stage,
+                parameters=self._parameters(stage, iteration, detail),
+                inputs=inputs,
+                fingerprint=fingerprint,
+                iteration=iteration,
+                detail=detail,
+            )
+            pinned = self.pins.find(call.name, iteration)
+            self._calls[place] = replace(call, pinned_key=pinned)
+        return self._calls[place]
+
+    def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        if stage == "build_scenario":
+            parameters = data_parameters(self.hyper_params)
+            files = self.scenario.data_files(self.hyper_params)
+            if files:  # what is in them decides, not where they lie
+                kind = self.hyper_params.dataset.partition(":")[0]
+                parameters |= {"dataset": kind, "data_files": files}
+        else:
+            parameters = self.stage_parameters(stage, iteration, detail)
+            parameters = self.scenario.without_places(parameters)
+        parameters = {name: without_path(value) for name, value in parameters.items()}
+        return {**parameters, "stage_version": self.stage_versions[stage]}
+
+    @cached_property
+    def _data_fingerprint(self) -> Fingerprint:
+        return code_fingerprint(*self.scenario.data_code())
+
+    @cached_property
+    def _code_fingerprint(self) -> Fingerprint:
+        return self._fingerprint_with(self.trainer_class)
+
+    def _fingerprint_of(self, stage: str) -> Fingerprint:
+        """Return the code that does a stage of the trainer's."""
+        return self._code_fingerprint
+
+    def _fingerprint_with(self, trainer: type) -> Fingerprint:
+        """Return the code of a trainer's class, the scenario and the protocol."""
+        from ratchet.protocols.registry import build_protocol_handler
+
+        handler = build_protocol_handler(self.hyper_params, base_dir=self.base_path)
+        code = code_fingerprint(trainer, type(self.scenario), *handler.source_classes)
+        files = self.scenario.file_digests(self.hyper_params, handler)
+        return Fingerprint.of_modules({**code.modules, **files})

@@ -1,0 +1,1 @@
+"""The stages of arms whose agents are networks."""

@@ -1,0 +1,264 @@
+"""Which stages an arm of the tensor family consists of, and the key of each.
+
+Plans and runs both ask here, so that what ``ratchet plan`` says is what happens. Reads sources
+and parameters only: no data, no agents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.agents import ORIGIN_FIELDS
+from ratchet.store.keys import stage_key
+from tasks.stages.calls import TEST_DATASET, StageCall
+from tasks.stages.keys import BaseKeys
+from trainers.relevant_parameters import without_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from tasks.stages.pins import Pins
+    from trainers.staged import StagedTrainer
+
+STAGE_VERSIONS = {
+    "build_scenario": 1,
+    "initial_state": 1,
+    "pretrain": 1,
+    "pretrained_state": 1,
+    "rollouts": 1,
+    "train": 1,
+    "test": 1,
+    "whole": 1,
+}
+"""Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+
+
+class ArmKeys(BaseKeys):
+    """The stages of one arm that trains networks, or whose trainer can only be run as a whole.
+
+    Parameters
+    ----------
+    arm, hyper_params, base_dir, pins
+        As for :class:`tasks.stages.keys.BaseKeys`.
+    checkpoints
+        Digests of the states of earlier runs that agents begin with, by agent.
+    """
+
+    stage_versions = STAGE_VERSIONS
+
+    def __init__(
+        self,
+        arm: str,
+        hyper_params: HyperParameters,
+        *,
+        base_dir: str | None = None,
+        pins: Pins | None = None,
+        checkpoints: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(arm, hyper_params, base_dir=base_dir, pins=pins)
+        self.checkpoints = dict(checkpoints or {})
+
+    def with_pins(self, pins: Pins) -> ArmKeys:
+        """Return the keys of the same arm that keeps these stages of an earlier run."""
+        return ArmKeys(
+            self.arm,
+            self.hyper_params,
+            base_dir=self.base_dir,
+            pins=pins,
+            checkpoints=self.checkpoints,
+        )
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the trainer can be run piece by piece, rather than by ``train()`` alone."""
+        from trainers.staged import StagedTrainer
+
+        found = self.trainer_class
+        return issubclass(found, StagedTrainer) and found.supports_stages()
+
+    @property
+    def num_iterations(self) -> int:
+        """How many training iterations the arm has."""
+        return self._staged_class.count_train_iterations(self.hyper_params)
+
+    @property
+    def only_tests(self) -> bool:
+        """Whether the arm trains nothing, but tests the states of an earlier run again."""
+        return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
+
+    @property
+    def tested_iterations(self) -> list[int]:
+        """After how many iterations the agents are tested: at the end, or in each kept state."""
+        if self.only_tests:
+            return [0, *sorted(self.pins.states)]
+        return [self.num_iterations]
+
+    @property
+    def samples_rollouts(self) -> bool:
+        """Whether rollouts of single iterations can be kept."""
+        return self.is_staged and self._staged_class.samples_rollouts()
+
+    @cached_property
+    def pretrained_agents(self) -> tuple[str, ...]:
+        """The agents that are trained alone before the game begins."""
+        if not self.is_staged:
+            return ()
+        return tuple(self._staged_class.pretrained_agent_names(self.hyper_params))
+
+    def initial_state(self) -> StageCall:
+        """Return the stage that makes the state before any training."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
+        return self._call("initial_state", inputs, self._code_fingerprint)
+
+    def pretrain(self, agent: str) -> StageCall:
+        """Return the stage that trains one agent alone, beginning with its first weights."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "initial_state": self.initial_state().key,
+            "agent": agent,
+        }
+        return self._call("pretrain", inputs, self._code_fingerprint, detail=agent)
+
+    def pretrained_state(self) -> StageCall:
+        """Return the stage that puts what was pretrained into the initial state."""
+        inputs: dict[str, str | int] = {"initial_state": self.initial_state().key}
+        for agent in self.pretrained_agents:
+            inputs[f"pretrained.{agent}"] = self.pretrain(agent).key
+        return self._call("pretrained_state", inputs, self._code_fingerprint)
+
+    def train(self, start: int, stop: int) -> StageCall:
+        """Return the stage that does the iterations from ``start`` up to, not including, ``stop``.
+
+        Its key depends on ``stop`` alone: the state after so many iterations is the same however
+        they were cut.
+        """
+        inputs = self._train_inputs(*self._base)
+        call = self._call("train", inputs, self._code_fingerprint, iteration=stop)
+        return replace(call, start_iteration=start)
+
+    def state_key(self, iteration: int) -> str:
+        """Return the key of the stage whose result is the state after so many iterations."""
+        if iteration == 0:
+            return self._first_state().key
+        return self.train(0, iteration).key
+
+    def rollouts(self, iteration: int) -> StageCall:
+        """Return the stage that plays the rollouts of an iteration once more, to keep them."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(iteration),
+        }
+        return self._call("rollouts", inputs, self._code_fingerprint, iteration=iteration)
+
+    def test(self, dataset: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
+        """Return the stage that tests a state on a dataset; the final state by default."""
+        done = self.tested_iterations[-1] if iteration is None else iteration
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(done),
+            "dataset": dataset,
+        }
+        return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=dataset)
+
+    def whole(self) -> StageCall:
+        """Return the one stage of a trainer that has only ``train()``."""
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
+        return self._call("whole", inputs, self._code_fingerprint)
+
+    def by_name(self, name: str, iteration: int | None = None) -> StageCall:
+        """Return a stage by its name in run folders; no training stage.
+
+        Parameters
+        ----------
+        name
+            Such as "initial_state", "pretrain-verifier" or "test".
+        iteration
+            Which state is tested or played from; the final one by default.
+
+        Raises
+        ------
+        UnknownNameError
+            If an arm has no stage of that name.
+        """
+        kind, _, detail = name.partition("-")
+        if kind == "pretrain":
+            return self.pretrain(detail)
+        if kind == "test":
+            return self.test(detail or TEST_DATASET, iteration)
+        if kind == "rollouts":
+            return self.rollouts(iteration or 0)
+        plain = {
+            "build_scenario": self.build_scenario,
+            "initial_state": self.initial_state,
+            "pretrained_state": self.pretrained_state,
+            "whole": self.whole,
+        }
+        if name not in plain:
+            raise UnknownNameError(f"stage: unknown {name!r}.{nearest(name, plain)}")
+        return plain[name]()
+
+    def has(self, name: str, iteration: int, key: str) -> bool:
+        """Say whether a stage that was recorded under this key is one of the arm's."""
+        if name == "train":
+            return self.is_staged and self.state_key(iteration) == key
+        at = iteration if name == "rollouts" or self.only_tests else None
+        try:
+            call = self.by_name(name, at)
+        except UnknownNameError:
+            return False
+        return call.key == key and call.iteration == iteration
+
+    @cached_property
+    def _base(self) -> tuple[int, str]:
+        """Where training starts to count: the initial state, or a state that is kept.
+
+        The earliest from which this code computes the key that the last kept state has; if there
+        is none, the last kept state itself.
+        """
+        initial = (0, self._first_state().key)
+        kept = sorted(self.pins.states.items())
+        if not kept:
+            return initial
+        last, key = kept[-1]
+        for base in (initial, *kept[:-1]):
+            inputs = self._train_inputs(*base)
+            parameters = self._parameters("train", last, "")
+            if stage_key("train", last, parameters, inputs, self._code_fingerprint.digest) == key:
+                return base
+        return last, key
+
+    @property
+    def _loaded(self) -> dict[str, str | int]:
+        """The states of earlier runs that agents begin with, as inputs of a stage."""
+        return {f"checkpoint.{agent}": digest for agent, digest in self.checkpoints.items()}
+
+    def _first_state(self) -> StageCall:
+        return self.pretrained_state() if self.pretrained_agents else self.initial_state()
+
+    def _train_inputs(self, base: int, base_key: str) -> dict[str, str | int]:
+        return {
+            "data": self.build_scenario().key,
+            "base": base_key,
+            "base_iteration": base,
+        }
+
+    def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        """Return the parameters that a stage reads, as plain data."""
+        if stage == "whole":
+            data = self.hyper_params.to_dict()
+            return {**data, "agents": without_fields(data["agents"], ORIGIN_FIELDS)}
+        agent = detail if stage == "pretrain" else None
+        read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
+        return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
+
+    @property
+    def _staged_class(self) -> type[StagedTrainer]:
+        from trainers.staged import StagedTrainer
+
+        found = self.trainer_class
+        assert issubclass(found, StagedTrainer)  # asked only if is_staged
+        return found

@@ -1,0 +1,28 @@
+"""The stage that keeps the rollouts of one iteration: a sample of what training plays.
+
+What an iteration plays follows from the state at its beginning, so it can be played once more;
+training itself leaves nothing but states and metrics behind, whatever the settings ask to keep.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ratchet.rollouts.tensor_files import save_rollouts
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import Metrics, stage
+from tasks.stages.session import ArmSession
+
+ROLLOUTS_FILE = "rollouts.safetensors"
+
+
+@stage
+def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
+    """Play the rollouts of iteration ``call.iteration`` and write them."""
+    trainer = session.trainer_at(session.keys.state_key(call.iteration))
+    played = trainer.sample_rollouts(call.iteration)
+    names = list(session.instance.protocol_handler.agent_names)
+    about = {"agent_names": json.dumps(names), "iteration": str(call.iteration)}
+    save_rollouts(played, folder / ROLLOUTS_FILE, about)
+    return []

@@ -1,0 +1,169 @@
+"""``TextArmSession``: what the stages of one arm of chat models share in one process.
+
+Only the data: each stage builds a trainer of its own, so that any number may work at once and
+none sees what another has done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from ratchet.errors import StateError
+from tasks.stages.datasets import DATASETS_FOLDER
+from tasks.stages.session import STATE_FOLDER, BaseSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.scenarios.registry import Dataset
+    from ratchet.store.store import StageStore
+    from tasks.stages.calls import StageCall
+    from tasks.stages.spending import Spending
+    from tasks.text.keys import TextArmKeys
+    from trainers.text.staged import StagedTextTrainer
+
+JOURNALS_FOLDER = "journals"
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+class TextArmSession(BaseSession):
+    """The components of one arm of chat models.
+
+    Parameters
+    ----------
+    keys
+        The arm's stages.
+    settings
+        Where and how it runs.
+    store
+        Where its stages lie.
+    spending
+        What the run has spent, and what it may.
+    """
+
+    keys: TextArmKeys
+
+    def __init__(
+        self,
+        keys: TextArmKeys,
+        settings: ExperimentSettings,
+        store: StageStore,
+        spending: Spending,
+    ) -> None:
+        super().__init__(keys, settings, store, DaemonThreads(f"stages of {keys.arm}"))
+        self.spending = spending
+        self._datasets: Mapping[str, Dataset] | None = None
+        self._lock = threading.Lock()
+
+    def new_trainer(self, *, calls: bool = False) -> StagedTextTrainer:
+        """Build a trainer that no other stage knows.
+
+        Parameters
+        ----------
+        calls
+            Whether the stage speaks to a service: it is made ready, and what is left of the
+            budget is what the trainer may spend.
+        """
+        from ratchet.scenarios.building import build_scenario_instance
+        from trainers.text.staged import StagedTextTrainer
+
+        settings = self.settings
+        if calls:
+            left = self.spending.left(settings.run_id)
+            settings = settings.model_copy(update={"budget": left})
+            self.make_services_ready()
+        instance = build_scenario_instance(
+            self.keys.hyper_params,
+            settings,
+            datasets=self.datasets,
+            trainer_type=self.keys.trainer_class.trainer_type,
+            base_dir=self.keys.base_path,
+        )
+        trainer = self.keys.trainer_class(self.keys.hyper_params, instance, settings)
+        if not isinstance(trainer, StagedTextTrainer):
+            raise StateError(
+                f"trainer {type(trainer).__name__} is no StagedTextTrainer, expected one."
+            )
+        return trainer
+
+    def trainer_at(self, key: str, *, calls: bool = False) -> StagedTextTrainer:
+        """Build a trainer with the state that a stored stage ended with."""
+        trainer = self.new_trainer(calls=calls)
+        folder = self.store.open(key) / STATE_FOLDER
+        trainer.state = self.keys.trainer_class.State.load(folder)
+        return trainer
+
+    def watched(self, call: StageCall) -> AbstractContextManager[None]:
+        """Return the context in which a stage spends money."""
+        return self.spending.watched(call, self.settings.run_id)
+
+    @property
+    def datasets(self) -> Mapping[str, Dataset]:
+        """The stored datasets, read once."""
+        with self._lock:
+            if self._datasets is None:
+                folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
+                load = self.keys.scenario.load_dataset
+                self._datasets = {path.name: load(path) for path in sorted(folder.iterdir())}
+            return self._datasets
+
+    @cached_property
+    def protocol(self) -> ProtocolHandler:
+        """The protocol that is played."""
+        from ratchet.protocols.registry import build_protocol_handler
+
+        return build_protocol_handler(self.keys.hyper_params, base_dir=self.keys.base_path)
+
+    def journal(self, call: StageCall) -> Path:
+        """Return the file in which a stage's finished calls are kept until it is stored."""
+        return Path(self.settings.home) / JOURNALS_FOLDER / f"{call.key}.jsonl"
+
+    def stage_finished(self, call: StageCall) -> None:
+        """Remove the journal of a stage that is stored."""
+        self.journal(call).unlink(missing_ok=True)
+
+
+class DaemonThreads(Executor):
+    """A thread for each piece of work, none of which keeps the process from ending.
+
+    A stage may wait hours for a service; whoever interrupts the run must not wait for it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def submit(
+        self,
+        fn: Callable[_Parameters, _Result],
+        /,
+        *args: _Parameters.args,
+        **kwargs: _Parameters.kwargs,
+    ) -> Future[_Result]:
+        """Start a thread that does the work."""
+        future: Future[_Result] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as error:  # noqa: BLE001 -- handed to whoever waits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=work, name=self._name, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for nothing: the threads end with their work or with the process."""

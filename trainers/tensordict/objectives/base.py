@@ -1,0 +1,236 @@
+"""Objectives: loss modules of tensor trainers. Base class for one's own, and PPO's two."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.agents.fused import only_plain_operations
+from ratchet.errors import ParameterError, nearest
+from trainers.tensordict.objectives.value_estimators import (
+    DEFAULT_KEYS,
+    Key,
+    MaskedGae,
+    acting_mask,
+    make_value_estimator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from ratchet.agents.actor_critic import ActorCritic
+
+
+class Evaluation(NamedTuple):
+    """What the agents make of frames now, ``[B, A]`` each; 0 where an agent does not act."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class Objective(nn.Module, ABC):
+    """A loss to be minimised. Subclasses write :meth:`forward`.
+
+    Parameters
+    ----------
+    actor
+        The policy operator, ``trainer.policy_operator``.
+    critic
+        The value operator, ``trainer.value_operator``, if the loss needs values.
+    """
+
+    can_be_compiled: ClassVar[bool] = True
+
+    def __init__(self, actor: nn.Module, critic: nn.Module | None = None) -> None:
+        super().__init__()
+        self.actor_network = actor
+        self.critic_network = critic
+        self.tensor_keys: dict[str, Key] = dict(DEFAULT_KEYS)
+        self.learning_agents: tuple[str, ...] | None = None
+        self._value_estimator: MaskedGae | None = None
+        self._compiled: Callable[[TensorDictBase], TensorDict] | None = None
+
+    @property
+    def in_keys(self) -> tuple[Key, ...] | None:
+        """What the loss reads from minibatches, so that nothing else is gathered; all if None."""
+        return None
+
+    @abstractmethod
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses of a minibatch ``[B]``.
+
+        Returns
+        -------
+        TensorDict
+            Scalars whose names begin with ``loss_``, which are summed and minimised, and
+            metrics: scalars or ``[A]``, detached.
+        """
+
+    def compute_gradients(
+        self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
+    ) -> Mapping[str, Tensor]:
+        """Put the gradients of the summed losses of a minibatch ``[B]`` into the parameters.
+
+        These must have none before. Nothing is put if nobody who learns acts in it.
+
+        Parameters
+        ----------
+        tensordict
+            The minibatch.
+        forward_context
+            Around the losses, and not around the way back.
+
+        Returns
+        -------
+        Mapping[str, Tensor]
+            What :meth:`forward` gives, detached.
+        """
+        with forward_context:
+            losses = self._compute(tensordict)
+        total = total_loss(losses)
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call] # of torch
+        return {str(name): value.detach() for name, value in losses.items()}
+
+    def compile_losses(self) -> None:
+        """Let ``torch.compile`` make what :meth:`compute_gradients` computes losses with.
+
+        One version is compiled for each size of minibatches, so that results depend on nothing
+        that came before.
+
+        Raises
+        ------
+        ParameterError
+            If sizes differ with who acts, or the losses take gradients themselves.
+        """
+        if not (self.combined_agents.has_fixed_shapes and self.can_be_compiled):
+            raise ParameterError(
+                "rl.compile_losses: got true, expected false, since "
+                + (
+                    "agents are computed only where they act: sizes differ with every minibatch."
+                    if self.can_be_compiled
+                    else f"{type(self).__name__} takes gradients within its losses."
+                )
+            )
+        self._compiled = torch.compile(self.forward, dynamic=False)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether :meth:`compile_losses` was called."""
+        return self._compiled is not None
+
+    def _compute(self, tensordict: TensorDictBase) -> TensorDict:
+        if self._compiled is None:
+            losses: TensorDict = self(tensordict)
+            return losses
+        with only_plain_operations():
+            return self._compiled(tensordict)
+
+    def set_keys(self, **keys: Key) -> None:
+        """Say where things lie in the tensordicts, e.g. ``value=("agents", "value")``.
+
+        Raises
+        ------
+        ParameterError
+            If there is no such key to set.
+        """
+        for name, key in keys.items():
+            if name not in self.tensor_keys:
+                hint = nearest(name, self.tensor_keys)
+                raise ParameterError(f"set_keys: unknown {name!r} (value {key!r}).{hint}")
+            self.tensor_keys[name] = key
+        if self._value_estimator is not None:
+            self._value_estimator.keys = self.tensor_keys
+
+    def make_value_estimator(
+        self,
+        value_type: object = "GAE",
+        **hyper_params: Any,  # noqa: ANN401 -- each type has its own
+    ) -> None:
+        """Make :attr:`value_estimator`.
+
+        Parameters
+        ----------
+        value_type
+            A member of ``torchrl.objectives.ValueEstimators`` or its name.
+        **hyper_params
+            ``gamma`` and ``lmbda``.
+        """
+        self._value_estimator = make_value_estimator(value_type, self.tensor_keys, **hyper_params)
+
+    @property
+    def value_estimator(self) -> MaskedGae | None:
+        """The advantage estimator, None before :meth:`make_value_estimator`."""
+        return self._value_estimator
+
+    @property
+    def combined_agents(self) -> ActorCritic:
+        """All agents as one actor."""
+        agents: ActorCritic = self.actor_network.combined_agents  # type: ignore[assignment]
+        return agents
+
+    def evaluate(self, tensordict: TensorDictBase, *, as_stored: bool = False) -> Evaluation:
+        """Evaluate the actions in frames ``[B]`` with gradients, policy and value in one pass.
+
+        Agents that do not learn in this iteration are left out.
+
+        Parameters
+        ----------
+        tensordict
+            The frames.
+        as_stored
+            Whether they are as the replay buffer gave them, so that what agents remember of them
+            holds; :attr:`in_keys` needs :data:`INDEX` then.
+        """
+        agents = self.combined_agents
+        score = agents.score_remembered if as_stored else agents.score
+        return Evaluation(*score(tensordict, agents=self.learning_agents))
+
+    def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
+        """Say whose frames are learned from: bool ``[B, A]``.
+
+        Those the estimator marked, or without one those in which an agent acts; none of agents
+        that do not learn in this iteration.
+        """
+        mask: Tensor | None = tensordict.get(self.tensor_keys["learns"], None)
+        if mask is None:
+            mask = acting_mask(tensordict)
+        if self.learning_agents is None:
+            return mask
+        learning = [name in self.learning_agents for name in self.combined_agents.agent_names]
+        return mask if all(learning) else mask & torch.tensor(learning, device=mask.device)
+
+    def select_agents(self, names: Sequence[str] | None) -> None:
+        """Say which agents learn in the iteration that begins; everybody if None."""
+        self.learning_agents = None if names is None else tuple(names)
+
+    def end_iteration(self, mean_losses: TensorDictBase) -> None:
+        """Adapt what the loss controls, given what its forward returned, averaged.
+
+        Called once after each iteration. Buffers that change here are part of the state.
+        """
+
+
+def total_loss(losses: TensorDictBase) -> Tensor:
+    """Sum everything whose name begins with ``loss_``.
+
+    Raises
+    ------
+    ParameterError
+        If there is nothing of the kind.
+    """
+    parts = [value for name, value in losses.items() if str(name).startswith("loss_")]
+    if not parts:
+        raise ParameterError(
+            f"the objective returned {sorted(map(str, losses.keys()))}, expected a name that"
+            " begins with 'loss_'."
+        )
+    first, *others = (part.sum() if part.dim() else part for part in parts)
+    total: Tensor = sum(others, first)
+    return total

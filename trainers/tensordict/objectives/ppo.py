@@ -1,0 +1,325 @@
+"""The objectives of proximal policy optimisation: clipped, and with an adaptive KL penalty."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.agents.actor_critic import INDEX, ScoreRecorder
+from ratchet.agents.fused import may_fuse
+from trainers.algorithms.critic_losses import CriticLossType, critic_loss
+from trainers.algorithms.fused_ppo import (
+    METRICS,
+    ClippedPpo,
+    FusedLosses,
+    Sampled,
+    clipped_ppo_losses,
+    put_ppo_gradients,
+)
+from trainers.algorithms.masks import masked_mean, masked_whiten
+from trainers.algorithms.ppo_losses import (
+    adapt_kl_beta,
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    effective_sample_size,
+    kl_penalty_policy_loss,
+)
+from trainers.tensordict.objectives.base import Evaluation, Objective
+from trainers.tensordict.objectives.value_estimators import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
+    from ratchet.parameters.trainers import PpoParameters, RlParameters
+
+_READ = ("sample_log_prob", "advantage", "value_target", "value", "learns")
+"""Names of tensor keys."""
+_TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
+
+
+class PpoObjective(Objective):
+    """What both kinds share: critic, entropy, advantage normalisation.
+
+    Each agent's losses are means over its learning frames of the minibatch; agents are summed.
+
+    Parameters
+    ----------
+    actor, critic
+        The policy and value operators.
+    entropy_coef, critic_coef
+        Weights of the entropy and of the critic's loss.
+    normalize_advantage
+        Whether to whiten advantages per agent and minibatch.
+    loss_critic_type
+        How far a value is from its target.
+    clip_value
+        If given, how far a value may move from the rollout's without a penalty on the rest.
+    clip_epsilon
+        ε of the clipped objective, and of the logged clip fraction.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        entropy_coef: float = 0.001,
+        critic_coef: float = 1.0,
+        normalize_advantage: bool = True,
+        loss_critic_type: CriticLossType = "smooth_l1",
+        clip_value: float | None = None,
+        clip_epsilon: float = 0.2,
+    ) -> None:
+        super().__init__(actor, critic)
+        self.entropy_coef = entropy_coef
+        self.critic_coef = critic_coef
+        self.normalize_advantage = normalize_advantage
+        self.loss_critic_type: CriticLossType = loss_critic_type
+        self.clip_value = clip_value
+        self.clip_epsilon = clip_epsilon
+
+    @property
+    def in_keys(self) -> tuple[Key, ...]:
+        """What the agents evaluate, and what the estimator has added."""
+        own = (self.tensor_keys[name] for name in _READ)
+        agents = self.combined_agents
+        return (*agents.frame_keys, *_TURNS, *own, *([INDEX] if agents.remembers else []))
+
+    @abstractmethod
+    def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        """Compute the policy's loss: ``[B, A]`` each → ``[A]``."""
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses and metrics of a minibatch ``[B]``."""
+        keys = self.tensor_keys
+        mask = self.learning_mask(tensordict)
+        now = self.evaluate(tensordict, as_stored=True)
+        log_ratio = now.log_prob - tensordict.get(keys["sample_log_prob"])
+        advantage = tensordict.get(keys["advantage"])
+        if self.normalize_advantage:
+            advantage = masked_whiten(advantage, mask)
+        policy = self.policy_loss(log_ratio, advantage, mask)
+        return self.losses_and_metrics(tensordict, now, log_ratio, mask, policy)
+
+    def losses_and_metrics(
+        self,
+        tensordict: TensorDictBase,
+        now: Evaluation,
+        log_ratio: Tensor,
+        mask: Tensor,
+        policy: Tensor,
+    ) -> TensorDict:
+        """Add what goes with the policy's loss ``[A]``: critic, entropy and metrics.
+
+        Parameters
+        ----------
+        tensordict, now, log_ratio, mask
+            The minibatch ``[B]``, what the agents make of it, log π − log π_old ``[B, A]``, and
+            whose frames are learned from.
+        policy
+            ``[A]``.
+        """
+        keys = self.tensor_keys
+        critic = critic_loss(
+            now.value,
+            tensordict.get(keys["value_target"]),
+            mask,
+            kind=self.loss_critic_type,
+            old_value=tensordict.get(keys["value"]),
+            clip_value=self.clip_value,
+        )
+        entropy = masked_mean(now.entropy, mask, 0)
+        losses = {
+            "loss_objective": policy.sum(),
+            "loss_critic": self.critic_coef * critic.sum(),
+            "loss_entropy": -self.entropy_coef * entropy.sum(),
+        }
+        metrics = {"policy_loss": policy, "critic_loss": critic, "entropy": entropy}
+        metrics = {name: value.detach() for name, value in metrics.items()}
+        return TensorDict(
+            {**losses, **metrics, **self.metrics(log_ratio.detach(), mask)}, batch_size=[]
+        )
+
+    @torch.no_grad()
+    def metrics(self, log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Measure how far the policy has moved since the rollout: ``[B, A]`` → ``[A]`` each."""
+        return {
+            "kl": approximate_kl(log_ratio, mask),
+            "clip_fraction": clip_fraction(log_ratio, mask, clip_epsilon=self.clip_epsilon),
+            "effective_sample_size": effective_sample_size(log_ratio, mask),
+        }
+
+
+def ppo_options(ppo: PpoParameters, rl: RlParameters) -> dict[str, Any]:
+    """Read what every :class:`PpoObjective` is made with from an experiment's parameters."""
+    clip_value = rl.clip_value
+    if clip_value is True:
+        clip_value = ppo.clip_epsilon
+    return {
+        "entropy_coef": ppo.entropy_eps,
+        "critic_coef": ppo.critic_coef,
+        "normalize_advantage": ppo.normalize_advantage,
+        "loss_critic_type": rl.loss_critic_type,
+        "clip_value": None if clip_value is False else float(clip_value),
+        "clip_epsilon": ppo.clip_epsilon,
+    }
+
+
+class ClippedPpoObjective(PpoObjective):
+    """PPO with a clipped ratio; all losses in one operation, unless a subclass changes a part."""
+
+    _PARTS = ("policy_loss", "losses_and_metrics", "metrics")
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses and metrics of a minibatch ``[B]``."""
+        if not self._fuses(tensordict):
+            return super().forward(tensordict)
+        recorder = self._scores(tensordict)
+        losses = clipped_ppo_losses(*recorder, self._sampled(tensordict), self._options)
+        return TensorDict(_by_name(losses), batch_size=[])
+
+    def compute_gradients(
+        self, tensordict: TensorDictBase, forward_context: AbstractContextManager[object]
+    ) -> Mapping[str, Tensor]:
+        """Put gradients into the parameters, without autograd where agents can be on one tape."""
+        if type(self).forward is ClippedPpoObjective.forward and not self.is_compiled:
+            with forward_context:
+                recorder = self._recorder(tensordict) if self._fuses(tensordict) else None
+            if recorder is not None:
+                sampled = self._sampled(tensordict)
+                return _by_name(put_ppo_gradients(recorder.record, sampled, self._options))
+        return super().compute_gradients(tensordict, forward_context)
+
+    def _fuses(self, tensordict: TensorDictBase) -> bool:
+        """Say whether the losses can be one operation here and now."""
+        changed = any(
+            getattr(type(self), part) is not getattr(ClippedPpoObjective, part)
+            for part in self._PARTS
+        )
+        return not changed and may_fuse(tensordict.get(self.tensor_keys["value_target"]))
+
+    def _sampled(self, tensordict: TensorDictBase) -> Sampled:
+        keys, get = self.tensor_keys, tensordict.get
+        return Sampled(
+            log_prob=get(keys["sample_log_prob"]),
+            advantage=get(keys["advantage"]),
+            value=get(keys["value"]),
+            value_target=get(keys["value_target"]),
+            mask=self.learning_mask(tensordict),
+        )
+
+    def _recorder(self, tensordict: TensorDictBase) -> ScoreRecorder | None:
+        return self.combined_agents.score_recorder(tensordict, agents=self.learning_agents)
+
+    def _scores(self, tensordict: TensorDictBase) -> ScoreRecorder:
+        """Return what scores the frames on the losses' tape; if agents can't, they do before."""
+        recorder = self._recorder(tensordict)
+        if recorder is not None:
+            return recorder
+        log_prob, entropy, value = self.evaluate(tensordict, as_stored=True)
+        return ScoreRecorder(
+            lambda tape: (tape.leaf(log_prob), tape.leaf(entropy), tape.leaf(value)),
+            lambda: (log_prob, entropy, value),
+        )
+
+    @property
+    def _options(self) -> ClippedPpo:
+        return ClippedPpo(
+            clip_epsilon=self.clip_epsilon,
+            entropy_coef=self.entropy_coef,
+            critic_coef=self.critic_coef,
+            normalize_advantage=self.normalize_advantage,
+            loss_critic_type=self.loss_critic_type,
+            clip_value=self.clip_value,
+        )
+
+    def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""
+        return clipped_policy_loss(log_ratio, advantage, mask, clip_epsilon=self.clip_epsilon)
+
+
+def _by_name(losses: FusedLosses) -> dict[str, Tensor]:
+    return {
+        "loss_objective": losses.objective,
+        "loss_critic": losses.critic,
+        "loss_entropy": losses.entropy,
+        **dict(zip(METRICS, losses.metrics.unbind(), strict=True)),
+    }
+
+
+class KlPenaltyPpoObjective(PpoObjective):
+    """PPO with a penalty on the KL divergence, whose weight adapts after each iteration.
+
+    Each agent has a weight of its own.
+
+    Parameters
+    ----------
+    actor, critic
+        The policy and value operators.
+    kl_target
+        The divergence aimed at.
+    kl_beta
+        The first weight.
+    increment, decrement
+        What the weight is multiplied with when the divergence is too large or too small.
+    **more
+        As for :class:`PpoObjective`.
+    """
+
+    kl_beta: Tensor
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        *,
+        kl_target: float = 0.01,
+        kl_beta: float = 1.0,
+        increment: float = 2.0,
+        decrement: float = 0.5,
+        **more: object,
+    ) -> None:
+        super().__init__(actor, critic, **more)  # type: ignore[arg-type] # checked there
+        self.kl_target = kl_target
+        self.increment = increment
+        self.decrement = decrement
+        num_agents = len(self.combined_agents.agent_names)
+        self.register_buffer("kl_beta", torch.full((num_agents,), float(kl_beta)))
+
+    def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+        """Compute −ρA + β·KL: ``[B, A]`` each → ``[A]``."""
+        return kl_penalty_policy_loss(log_ratio, advantage, mask, beta=self.kl_beta)[0]
+
+    def metrics(self, log_ratio: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Measure as the base class does; the weights too."""
+        return {**super().metrics(log_ratio, mask), "kl_beta": self.kl_beta.clone()}
+
+    def end_iteration(self, mean_losses: TensorDictBase) -> None:
+        """Adapt the weights of the agents that have learned to their mean divergence."""
+        adapted = adapt_kl_beta(
+            self.kl_beta,
+            mean_losses.get("kl").to(self.kl_beta),
+            target=self.kl_target,
+            increment=self.increment,
+            decrement=self.decrement,
+        )
+        names = self.combined_agents.agent_names
+        learned = self.learning_agents
+        learning = [learned is None or name in learned for name in names]
+        mask = torch.tensor(learning, device=self.kl_beta.device)
+        self.kl_beta.copy_(torch.where(mask, adapted, self.kl_beta))
+
+
+__all__ = [
+    "ClippedPpoObjective",
+    "Evaluation",
+    "KlPenaltyPpoObjective",
+    "PpoObjective",
+    "ppo_options",
+]

@@ -1,0 +1,154 @@
+"""Advantage estimators as modules: TensorDict in, the same TensorDict with advantages out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from ratchet.errors import ParameterError, nearest
+from trainers.algorithms.advantages import gae
+
+Key = str | tuple[str, ...]
+
+DEFAULT_KEYS: dict[str, Key] = {
+    "reward": ("agents", "reward"),
+    "value": ("agents", "value"),
+    "advantage": ("agents", "advantage"),
+    "value_target": ("agents", "value_target"),
+    "learns": ("agents", "learns"),
+    "sample_log_prob": ("agents", "log_prob"),
+    "action": ("agents", "decision"),
+    "done": ("agents", "done"),
+    "terminated": ("agents", "terminated"),
+}
+
+
+def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
+    """Say where an agent's episode ends with the step: bool ``[*B, A]``.
+
+    It does when the shared episode does, in whichever way, and when the agent is done before.
+    """
+    ends: Tensor = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
+    ends = ends.unsqueeze(-1).expand(*ends.shape, num_agents)
+    agent_done = rollouts.get(("next", "agents", "done"), None)
+    return ends if agent_done is None else torch.logical_or(ends, agent_done)
+
+
+def acting_mask(rollouts: TensorDictBase) -> Tensor:
+    """Say which agents act and are not done yet: bool ``[*B, A]``.
+
+    Everybody acts where the frames say nothing about it; A is that of the observations then.
+    """
+    active = rollouts.get(("agents", "active"), None)
+    done = rollouts.get(("agents", "done"), None)
+    if active is None:
+        if done is not None:
+            return torch.logical_not(done)
+        some = rollouts.get(("agents", "observation"))
+        return torch.ones(some.shape[:-1], dtype=torch.bool, device=some.device)
+    acting: Tensor = active.any(-1)
+    return acting if done is None else acting & ~done
+
+
+class MaskedGae(nn.Module):
+    """Adds advantages, value targets and the mask of learning frames to rollouts ``[E, T]``.
+
+    Parameters
+    ----------
+    gamma, lmbda
+        Discount of rewards and of temporal differences.
+    keys
+        Where things lie: see ``DEFAULT_KEYS``.
+    """
+
+    def __init__(self, *, gamma: float, lmbda: float, keys: dict[str, Key] | None = None) -> None:
+        super().__init__()
+        self.gamma = float(gamma)
+        self.lmbda = float(lmbda)
+        self.keys = dict(DEFAULT_KEYS) if keys is None else keys
+
+    @torch.no_grad()
+    def forward(self, rollouts: TensorDictBase, **unused: object) -> TensorDictBase:
+        """Add ``advantage``, ``value_target``, ``learns`` and the backed-up ``value``.
+
+        Parameters
+        ----------
+        rollouts
+            ``[E, T]``, with the reward under ``next``. Where the batch cuts an episode off, or
+            a time limit does (``("next", "agents", "truncated")``), what follows is worth
+            ``("next", "agents", "value")`` if ``("next", "agents", "value_known")``.
+        **unused
+            TorchRL's estimators take ``params`` and ``target_params``; there are none here.
+        """
+        value = rollouts.get(self.keys["value"])
+        ends = episode_ends(rollouts, value.shape[-1])
+        truncated = rollouts.get(("next", "agents", "truncated"), None)
+        estimate = gae(
+            rollouts.get(_next(self.keys["reward"])),
+            value,
+            acting_mask(rollouts),
+            ends,
+            gamma=self.gamma,
+            lmbda=self.lmbda,
+            terminated=None if truncated is None else ends & ~truncated,
+            final_value=rollouts.get(("next", "agents", "value"), None),
+            final_known=rollouts.get(("next", "agents", "value_known"), None),
+        )
+        rollouts.set(self.keys["advantage"], estimate.advantage)
+        rollouts.set(self.keys["value"], estimate.value)
+        rollouts.set(self.keys["value_target"], estimate.value_target)
+        rollouts.set(self.keys["learns"], estimate.learns)
+        return rollouts
+
+
+def _next(key: Key) -> Key:
+    return ("next", *((key,) if isinstance(key, str) else key))
+
+
+_Maker = Callable[..., MaskedGae]
+_MAKERS: dict[str, _Maker] = {
+    "GAE": lambda *, gamma, lmbda=0.95, keys: MaskedGae(gamma=gamma, lmbda=lmbda, keys=keys),
+    "TD0": lambda *, gamma, keys: MaskedGae(gamma=gamma, lmbda=0.0, keys=keys),
+    "TD1": lambda *, gamma, keys: MaskedGae(gamma=gamma, lmbda=1.0, keys=keys),
+}
+_MAKERS["MAGAE"] = _MAKERS["TDLambda"] = _MAKERS["GAE"]
+
+
+def make_value_estimator(
+    value_type: object,
+    keys: dict[str, Key],
+    **hyper_params: Any,  # noqa: ANN401 -- each type has its own
+) -> MaskedGae:
+    """Make an estimator.
+
+    Parameters
+    ----------
+    value_type
+        A member of ``torchrl.objectives.ValueEstimators``, or its name: GAE, MAGAE (here the
+        same), TDLambda, TD0, TD1.
+    keys
+        Where things lie in the rollouts.
+    **hyper_params
+        ``gamma``, and ``lmbda`` where it has one.
+
+    Raises
+    ------
+    ParameterError
+        If the type is not supported, or takes no such hyper-parameter.
+    """
+    name = getattr(value_type, "name", value_type)
+    by_name = {known.lower(): maker for known, maker in _MAKERS.items()}
+    if not isinstance(name, str) or name.lower() not in by_name:
+        hint = nearest(str(name), _MAKERS)
+        raise ParameterError(f"make_value_estimator: {name!r} is not supported here.{hint}")
+    try:
+        return by_name[name.lower()](keys=keys, **hyper_params)
+    except TypeError as error:
+        raise ParameterError(
+            f"make_value_estimator: {name} got {sorted(hyper_params)}, expected gamma, and lmbda"
+            f" for GAE and TDLambda ({error})."
+        ) from error

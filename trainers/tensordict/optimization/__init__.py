@@ -1,0 +1,1 @@
+"""How minibatches become steps of an optimizer."""

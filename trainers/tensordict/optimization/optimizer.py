@@ -1,0 +1,149 @@
+"""The optimizer, its learning rates, and the freezing of agents that are off.
+
+Learning rate = base × factors of agent, body and GNN (:meth:`CombinedAgents.parameter_groups`)
+× the schedule's scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.tensordict.optimization.fused_adam import FusedAdam
+from trainers.tensordict.states.state import TensorTree, check_same_tensors, clone_tensors
+
+if TYPE_CHECKING:
+    from ratchet.agents.lr_groups import ParameterGroup
+    from ratchet.parameters.agents import AgentsParameters
+
+LOSS_GROUP = "loss"
+
+
+def build_adam(
+    groups: Sequence[ParameterGroup], lr: float, extra: Iterable[nn.Parameter] = ()
+) -> torch.optim.Adam:
+    """Make a fused Adam optimizer with one parameter group for each learning rate.
+
+    Parameters
+    ----------
+    groups
+        The agents' parameters.
+    lr
+        The base learning rate.
+    extra
+        Parameters of the loss itself, at the base rate.
+    """
+    param_groups = [
+        {"params": list(group.params), "name": group.name, "lr_factor": group.lr_factor}
+        for group in groups
+    ]
+    own = list(extra)
+    if own:
+        param_groups.append({"params": own, "name": LOSS_GROUP, "lr_factor": 1.0})
+    if not param_groups:  # nobody learns: random or hand-made agents only
+        idle = torch.zeros((), requires_grad=True)
+        param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
+    for group in param_groups:
+        group["lr"] = lr * group["lr_factor"]  # type: ignore[operator] # a float
+    return FusedAdam(param_groups, lr=lr)
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, lr: float) -> dict[str, float]:
+    """Set each group's learning rate from the base; give them by the group's name."""
+    rates: dict[str, float] = {}
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group.get("lr_factor", 1.0)
+        rates[str(group.get("name", len(rates)))] = group["lr"]
+    return rates
+
+
+def learning_rate_scale(iteration: int, num_iterations: int, *, anneal: bool) -> float:
+    """Return the schedule's factor: 1, or falling linearly from 1 to 0 at ``num_iterations``."""
+    return 1.0 - iteration / num_iterations if anneal and num_iterations else 1.0
+
+
+class ParamGroupFreezer:
+    """Freezes the parameters of agents whose update schedule is off.
+
+    A frozen parameter gets no gradient, so that an optimizer skips it: it and what the optimizer
+    keeps for it stay the same bit for bit.
+
+    Parameters
+    ----------
+    groups
+        The agents' parameters.
+    agents
+        The agents' parameter sections, for their schedules.
+    """
+
+    def __init__(self, groups: Sequence[ParameterGroup], agents: AgentsParameters) -> None:
+        self.agents = agents
+        self.params: dict[str, list[nn.Parameter]] = {}
+        for group in groups:
+            self.params.setdefault(group.agent, []).extend(group.params)
+
+    def learning_agents(self, iteration: int) -> tuple[str, ...]:
+        """Return the agents with parameters that learn in an iteration."""
+        return tuple(
+            name for name in self.params if self.agents[name].update_schedule.is_on(iteration, name)
+        )
+
+    def freeze_for(self, iteration: int) -> tuple[str, ...]:
+        """Freeze who is off and free who is on; give those who are on."""
+        learning = self.learning_agents(iteration)
+        for name, params in self.params.items():
+            for param in params:
+                param.requires_grad_(name in learning)
+                param.grad = None
+        return learning
+
+    def unfreeze(self) -> None:
+        """Free everybody."""
+        for params in self.params.values():
+            for param in params:
+                param.requires_grad_(True)
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> TensorTree:
+    """Copy what the optimizer keeps, by the parameters' names.
+
+    Parameters
+    ----------
+    optimizer
+        Any whose state is tensors and numbers.
+    names
+        ``id`` of a parameter → its name.
+    """
+    kept: TensorTree = {}
+    for param, values in optimizer.state.items():
+        tensors = {key: torch.as_tensor(value) for key, value in values.items()}
+        kept[names[id(param)]] = clone_tensors(tensors)
+    return kept
+
+
+def load_optimizer_tensors(
+    optimizer: torch.optim.Optimizer, tensors: TensorTree, params: Mapping[str, nn.Parameter]
+) -> None:
+    """Put back what :func:`optimizer_tensors` gave.
+
+    Raises
+    ------
+    StateError
+        If a parameter is not the optimizer's, or a tensor has another shape.
+    """
+    mine = {id(param) for group in optimizer.param_groups for param in group["params"]}
+    known = {name: param for name, param in params.items() if id(param) in mine}
+    shapes: dict[str, Tensor] = {name: param for name, param in known.items() if name in tensors}
+    firsts = {name: kept.get("exp_avg", shapes.get(name)) for name, kept in tensors.items()}
+    found = {name: t for name, t in firsts.items() if t is not None}
+    check_same_tensors(found, shapes, "optimizer")
+    optimizer.state.clear()
+    for name, kept in tensors.items():
+        param = known[name]
+        values: dict[str, Any] = {}
+        for key, tensor in kept.items():
+            values[key] = tensor.detach().to(param.device, copy=True)
+        optimizer.state[param] = values

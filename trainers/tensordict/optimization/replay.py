@@ -1,0 +1,86 @@
+"""The frames of one iteration, given out in shuffled minibatches by index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from ratchet.agents.actor_critic import INDEX
+from ratchet.errors import StateError
+from trainers.tensordict.objectives.value_estimators import Key
+
+Transform = Callable[[TensorDictBase], TensorDictBase]
+
+
+class RolloutBuffer:
+    """Holds one batch of frames without copying it.
+
+    Parameters
+    ----------
+    minibatch_size
+        The largest number of frames in a minibatch.
+    transform
+        Applied to rollouts ``[E, T]`` before they are stored.
+    """
+
+    def __init__(self, minibatch_size: int, transform: Transform | None = None) -> None:
+        self.minibatch_size = minibatch_size
+        self.transform = transform
+        self._frames: TensorDictBase | None = None
+
+    def __len__(self) -> int:
+        return 0 if self._frames is None else self._frames.batch_size[0]
+
+    def store(self, rollouts: TensorDictBase) -> None:
+        """Take rollouts ``[E, T]`` in place of what was stored before."""
+        if self.transform is not None:
+            rollouts = self.transform(rollouts)
+        self._frames = rollouts.reshape(-1)
+
+    @property
+    def frames(self) -> TensorDictBase:
+        """All frames, ``[E·T]``.
+
+        Raises
+        ------
+        StateError
+            If nothing has been stored.
+        """
+        if self._frames is None:
+            raise StateError("replay buffer: nothing has been stored; call store(rollouts) first.")
+        return self._frames
+
+    def minibatches(
+        self, generator: torch.Generator, keys: Sequence[Key] | None = None
+    ) -> Iterator[TensorDictBase]:
+        """Return every frame once, in minibatches of sizes that differ by at most one.
+
+        The frames are shuffled as a whole, so that minibatches are views.
+
+        Parameters
+        ----------
+        generator
+            Shuffles.
+        keys
+            Which keys to give; all by default. :data:`INDEX` is the place among all frames.
+        """
+        frames = self.frames
+        if keys is not None:
+            frames = frames.select(*keys, strict=False)
+        count = math.ceil(len(self) / self.minibatch_size)
+        order = torch.randperm(len(self), generator=generator)
+        sizes = [len(part) for part in order.tensor_split(count)]
+        order = order.to(_device(frames))
+        frames = frames[order]
+        if keys is not None and INDEX in keys:
+            frames.set(INDEX, order)
+        yield from frames.split(sizes)
+
+
+def _device(frames: TensorDictBase) -> torch.device:
+    leaf: Tensor = next(iter(frames.values(include_nested=True, leaves_only=True)))
+    return leaf.device

@@ -1,0 +1,1 @@
+"""Agents trained alone, before the game or instead of it."""

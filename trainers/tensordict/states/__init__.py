@@ -1,0 +1,1 @@
+"""Where a trainer stands: weights, optimizer, generators, as values and files."""

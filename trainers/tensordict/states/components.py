@@ -1,0 +1,91 @@
+"""What a reinforcement-learning trainer trains with, and how it becomes a state and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from trainers.tensordict.optimization.optimizer import (
+    ParamGroupFreezer,
+    load_optimizer_tensors,
+    optimizer_tensors,
+)
+from trainers.tensordict.states import snapshots
+from trainers.tensordict.states.state import State
+
+if TYPE_CHECKING:
+    import torch
+
+    from ratchet.agents.actor_critic import ActorCritic
+    from trainers.tensordict.collectors import RolloutCollector
+    from trainers.tensordict.objectives.base import Objective
+    from trainers.tensordict.objectives.value_estimators import MaskedGae
+    from trainers.tensordict.optimization.replay import RolloutBuffer
+    from trainers.tensordict.statistics.message_regression import MessageRegression
+    from trainers.tensordict.testing import TestPlayer
+
+
+@dataclass
+class Components:
+    """What a trainer trains with. The state when this was made is the one without training."""
+
+    agents: ActorCritic
+    loss_module: Objective
+    gae: MaskedGae | None
+    collector: RolloutCollector
+    test_collector: TestPlayer
+    replay_buffer: RolloutBuffer
+    optimizer: torch.optim.Optimizer
+    freezer: ParamGroupFreezer
+    message_regression: MessageRegression | None = None
+    schedule: dict[str, float] = field(default_factory=dict)
+    """What a learning-rate schedule of a subclass's own keeps beside the iteration."""
+    untrained: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.untrained = self.take_state(0, "initial_state")
+
+    def params(self) -> dict[str, nn.Parameter]:
+        """Return all parameters, the agents' and the loss's own, by unique names."""
+        own = snapshots.own_tensors(self.loss_module, self.agents)
+        mine = {f"loss.{n}": p for n, p in own.items() if isinstance(p, nn.Parameter)}
+        return {**dict(self.agents.named_parameters()), **mine}
+
+    def take_state(self, iteration: int, stage: str) -> State:
+        """Copy everything that the next iteration depends on."""
+        names = {id(param): name for name, param in self.params().items()}
+        regression = self.message_regression
+        return State(
+            iteration=iteration,
+            stage=stage,
+            agents=snapshots.take_agents(self.agents),
+            normalization=snapshots.take_normalization(self.agents),
+            optimizer=optimizer_tensors(self.optimizer, names),
+            controllers={
+                **snapshots.take_controllers(self.loss_module, self.agents),
+                **({} if regression is None else regression.take_state()),
+            },
+            episodes=snapshots.take_episodes(self.collector),
+            schedule=dict(self.schedule),
+            data_cursor=self.collector.cursor.state_dict(),
+        )
+
+    def load_state(self, state: State) -> None:
+        """Put back what :meth:`take_state` gave.
+
+        Raises
+        ------
+        StateError
+            If the state is of other agents, another loss or another dataset.
+        """
+        snapshots.load_agents(self.agents, state.agents)
+        snapshots.load_normalization(self.agents, state.normalization)
+        snapshots.load_controllers(self.loss_module, self.agents, state.controllers)
+        if self.message_regression is not None:
+            self.message_regression.load_state(state.controllers)
+        load_optimizer_tensors(self.optimizer, state.optimizer, self.params())
+        snapshots.load_episodes(self.collector, state.episodes)
+        self.collector.cursor.load_state_dict(state.data_cursor)
+        self.schedule = dict(state.schedule)

@@ -1,0 +1,93 @@
+"""Agents that begin with the weights of an earlier run (``load_checkpoint_and_parameters``).
+
+Their parameters have been taken from that run before anything was built, see
+:mod:`ratchet.experiment_files.loaded_agents`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.errors import StateError, nearest
+from trainers.tensordict.states.snapshots import OBSERVATIONS, agent_tensors, copy_tensors
+from trainers.tensordict.states.state import State, TensorTree, check_same_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from ratchet.agents.actor_critic import ActorCritic
+    from ratchet.parameters.agents import AgentsParameters
+    from ratchet.tracking.checkpoint_folders import StateFinder
+
+_SOLO_HEAD = "solo_head"
+"""The part that no conversation needs: agents with and without it can be loaded as each other."""
+
+
+def loaded_agent_names(names: tuple[str, ...], sections: AgentsParameters) -> list[str]:
+    """Return those of some agents that begin with an earlier run's weights."""
+    return [name for name in names if sections[name].load_checkpoint_and_parameters]
+
+
+def load_earlier_agents(
+    agents: ActorCritic, sections: AgentsParameters, find: StateFinder
+) -> TensorTree | None:
+    """Put the weights of earlier runs into the agents that are to have them.
+
+    Parameters
+    ----------
+    agents
+        All agents; those that are loaded change in place.
+    sections
+        Their parameters, which name run and version.
+    find
+        Finds a run's state.
+
+    Returns
+    -------
+    TensorTree or None
+        What observations were normalised with where the agents come from; None if nobody is
+        loaded, or if they come from different normalisations.
+
+    Raises
+    ------
+    CheckPointNotFoundError
+        If a run has no such state.
+    StateError
+        If it has no such agent, or one with other shapes.
+    """
+    states: dict[str, State] = {}
+    for name in loaded_agent_names(agents.agent_names, sections):
+        run, version = str(sections[name].checkpoint_run_id), sections[name].checkpoint_version
+        saved = find(run, version)
+        if saved.digest not in states:
+            states[saved.digest] = State.load(saved.open())
+        whose = f"agent {name!r} of run {run} after {saved.iteration} iterations"
+        _load_agent(agent_tensors(agents)[name], states[saved.digest], name, whose)
+    return _common_normalization(list(states.values()))
+
+
+def _load_agent(live: Mapping[str, Tensor], state: State, name: str, whose: str) -> None:
+    if name not in state.agents:
+        raise StateError(
+            f"{whose}: there is no such agent in that run, expected one of"
+            f" {sorted(state.agents)}.{nearest(name, state.agents)}"
+        )
+    saved = state.agents[name]
+    mine = {key: tensor for key, tensor in live.items() if not _is_solo(key) or key in saved}
+    given = {key: tensor for key, tensor in saved.items() if not _is_solo(key) or key in live}
+    check_same_tensors(given, mine, whose)
+    copy_tensors(mine, given)
+
+
+def _is_solo(name: str) -> bool:
+    return name.partition(".")[0] == _SOLO_HEAD
+
+
+def _common_normalization(states: list[State]) -> TensorTree | None:
+    """Return the normalisation of all states, if they have the same one."""
+    found = [State(normalization=state.normalization) for state in states]
+    if not found or any(other != found[0] for other in found[1:]):
+        return None
+    return found[0].normalization if OBSERVATIONS in found[0].normalization else None

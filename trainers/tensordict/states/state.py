@@ -1,0 +1,214 @@
+"""The state of a tensor trainer: a value that saves without pickle and loads equal.
+
+Everything that the next iteration depends on, apart from the hyper-parameters and the data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from ratchet.errors import CheckPointNotFoundError, StateError
+
+SCHEMA = 1
+TENSORS_FILE = "state.safetensors"
+VALUES_FILE = "state.json"
+_SEPARATOR = "/"
+_TENSOR_FIELDS = ("agents", "normalization", "optimizer", "controllers", "episodes")
+_VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor")
+
+TensorTree = dict[str, dict[str, Tensor]]
+
+
+@dataclass(eq=False)
+class State:
+    """What a tensor trainer continues from.
+
+    Attributes
+    ----------
+    iteration
+        The number of finished training iterations.
+    stage
+        The stage that made the state: ``"initial_state"``, ``"pretrain"`` or ``"train"``.
+    agents
+        Agent → name → parameter or buffer.
+    normalization
+        What observations are normalised with, under ``"observations"``.
+    optimizer
+        Parameter → name → the optimizer's tensor for it, e.g. ``exp_avg``.
+    controllers
+        What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``; and
+        networks of message regression that go on learning.
+    episodes
+        Unfinished episodes that the next iteration goes on with, under ``"train"``; empty where
+        iterations begin anew.
+    schedule
+        What a learning-rate schedule keeps beside the iteration.
+    data_cursor
+        Which datapoints come next.
+    """
+
+    iteration: int = 0
+    stage: str = "initial_state"
+    agents: TensorTree = field(default_factory=dict)
+    normalization: TensorTree = field(default_factory=dict)
+    optimizer: TensorTree = field(default_factory=dict)
+    controllers: TensorTree = field(default_factory=dict)
+    episodes: TensorTree = field(default_factory=dict)
+    schedule: dict[str, float] = field(default_factory=dict)
+    data_cursor: dict[str, int] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare bit by bit, NaN with NaN included."""
+        if not isinstance(other, State):
+            return NotImplemented
+        if any(getattr(self, name) != getattr(other, name) for name in _VALUE_FIELDS):
+            return False
+        mine, others = dict(self._tensors()), dict(other._tensors())
+        return mine.keys() == others.keys() and all(
+            same_bits(mine[name], others[name]) for name in mine
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the state holds by name; the tensors are the state's own."""
+        return {name: getattr(self, name) for name in (*_VALUE_FIELDS, *_TENSOR_FIELDS)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> State:
+        """Make a state of what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        StateError
+            If it has other names.
+        """
+        expected = {*_VALUE_FIELDS, *_TENSOR_FIELDS}
+        if content.keys() != expected:
+            raise StateError(f"state: got {sorted(content)}, expected {sorted(expected)}.")
+        return cls(**content)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the state into a folder, which is made if need be.
+
+        Raises
+        ------
+        StateError
+            If a name contains a slash, or a value is not JSON.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self._tensors()}
+        values = {name: getattr(self, name) for name in _VALUE_FIELDS}
+        try:
+            text = json.dumps({"schema": SCHEMA, **values}, sort_keys=True, indent=1)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"state: a value cannot be written as JSON: {error}.") from error
+        save_file(tensors, directory / TENSORS_FILE)
+        (directory / VALUES_FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> State:
+        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none in the folder.
+        StateError
+            If it cannot be read.
+        """
+        directory = Path(directory)
+        for name in (TENSORS_FILE, VALUES_FILE):
+            if not (directory / name).is_file():
+                raise CheckPointNotFoundError(
+                    f"no saved state in {directory}: {name} is missing. Give the folder that"
+                    " State.save wrote, or train first."
+                )
+        try:
+            values = json.loads((directory / VALUES_FILE).read_text(encoding="utf-8"))
+            tensors = load_file(directory / TENSORS_FILE)
+        except (ValueError, SafetensorError) as error:
+            raise StateError(f"the state in {directory} is damaged: {error}.") from error
+        content: dict[str, Any] = {**_checked_values(values, directory), **_unflatten(tensors)}
+        return cls(**content)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for part in _TENSOR_FIELDS:
+            for group, tensors in sorted(getattr(self, part).items()):
+                for name, tensor in sorted(tensors.items()):
+                    path = (part, group, name)
+                    if any(_SEPARATOR in piece for piece in path):
+                        raise StateError(f"state: a name in {path} contains {_SEPARATOR!r}.")
+                    yield _SEPARATOR.join(path), tensor
+
+
+def check_same_tensors(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str
+) -> None:
+    """Check that two mappings have the same names and shapes.
+
+    Parameters
+    ----------
+    found
+        From the saved state.
+    expected
+        From the trainer that loads it.
+    what
+        What they are, for the message.
+
+    Raises
+    ------
+    StateError
+        With the first differing name, what was got and what was expected.
+    """
+    advice = " The state is of other parameters (widths, layers, agents); train anew or take those."
+    for name in sorted(expected.keys() - found.keys()):
+        raise StateError(f"{what}: the state has no {name!r}, expected it.{advice}")
+    for name in sorted(found.keys() - expected.keys()):
+        raise StateError(f"{what}: the state has {name!r}, which the trainer has not.{advice}")
+    for name, tensor in expected.items():
+        got = found[name]
+        if got.shape != tensor.shape or got.dtype != tensor.dtype:
+            raise StateError(
+                f"{what}: {name!r} is {tuple(got.shape)} {got.dtype} in the state, expected"
+                f" {tuple(tensor.shape)} {tensor.dtype}.{advice}"
+            )
+
+
+def clone_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors, off the graph and onto the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Say whether two tensors are equal bit by bit, NaN with NaN included."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]
+    return torch.equal(*flat)
+
+
+def _checked_values(values: object, directory: Path) -> dict[str, Any]:
+    if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
+        raise StateError(f"the state in {directory} has another schema, expected {SCHEMA}.")
+    if values.keys() != set(_VALUE_FIELDS):
+        raise StateError(
+            f"the state in {directory} has {sorted(values)}, expected {sorted(_VALUE_FIELDS)}."
+        )
+    return values
+
+
+def _unflatten(tensors: Mapping[str, Tensor]) -> dict[str, TensorTree]:
+    trees: dict[str, TensorTree] = {part: {} for part in _TENSOR_FIELDS}
+    for path, tensor in tensors.items():
+        part, group, name = path.split(_SEPARATOR)
+        trees[part].setdefault(group, {})[name] = tensor
+    return trees

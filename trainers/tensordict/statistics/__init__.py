@@ -1,0 +1,1 @@
+"""What is logged about rollouts, losses and messages."""

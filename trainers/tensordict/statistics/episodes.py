@@ -1,0 +1,151 @@
+"""Statistics of episodes, decisions and policies: plain numbers of tensors, for training and tests.
+
+K episodes, A agents, C channels, P positions, S symbols. Standard deviations are the population's.
+"""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from trainers.staged import TEST_PREFIX
+
+
+def test_names(stats: dict[str, float]) -> dict[str, float]:
+    """Give a test's statistics the names under which they are recorded."""
+    return {f"{TEST_PREFIX}{name}": value for name, value in stats.items()}
+
+
+test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
+
+
+def episode_statistics(
+    length: Tensor, reward: Tensor
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Measure finished episodes.
+
+    Parameters
+    ----------
+    length
+        Number of steps, ``[K]``, K > 0.
+    reward
+        Summed over the episode, ``[K, A]``.
+
+    Returns
+    -------
+    stats
+        ``mean_episode_length`` and ``std_episode_length``.
+    per_agent
+        ``mean_episode_reward`` and ``worst_episode_reward``, the smallest, ``[A]``.
+    """
+    steps = length.double()
+    stats = {
+        "mean_episode_length": float(steps.mean()),
+        "std_episode_length": float(steps.std(correction=0)),
+    }
+    summed = reward.double()
+    return stats, {
+        "mean_episode_reward": summed.mean(0),
+        "worst_episode_reward": summed.min(0).values,
+    }
+
+
+def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> dict[str, float]:
+    """Measure how often a verifier decides, and decides right; undecided counts as wrong.
+
+    Parameters
+    ----------
+    decision
+        0, 1, or 2 for none, ``[K]``, K > 0.
+    y
+        What is right, ``[K]``.
+    datapoint_id
+        What the episodes were about, ``[K]``.
+
+    Returns
+    -------
+    dict[str, float]
+        ``accuracy``, ``std_accuracy``, ``worst_datapoint_accuracy`` (the lowest share of right
+        episodes that a datapoint has) and ``decided_fraction``.
+    """
+    right = (decision == y).double()
+    _, which, count = datapoint_id.unique(  # type: ignore[no-untyped-call] # of torch
+        return_inverse=True, return_counts=True
+    )
+    by_datapoint = torch.zeros(len(count), dtype=torch.float64, device=right.device)
+    by_datapoint = by_datapoint.index_add_(0, which, right) / count
+    numbers = torch.stack(
+        [right.mean(), right.std(correction=0), by_datapoint.min(), (decision < 2).double().mean()]
+    )
+    names = ("accuracy", "std_accuracy", "worst_datapoint_accuracy", "decided_fraction")
+    return dict(zip(names, numbers.tolist(), strict=True))
+
+
+class PolicyMeasures:
+    """What policies and critics say in frames, summed over any number of batches.
+
+    Messages count once for each channel in which an agent is active, their entropy being summed
+    over positions; decisions where one may be made; values where an agent acts.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, Tensor] = {}
+
+    def add(self, frames: TensorDictBase, acting: Tensor, *, with_values: bool = False) -> None:
+        """Add frames.
+
+        Parameters
+        ----------
+        frames
+            ``[*B]``, with ``message_logits`` [*B, A, C, P, S] and ``decision_logits`` [*B, A, 3]
+            under ``agents`` where agents have such; −inf stands for what is impossible.
+        acting
+            Who acts and counts, bool ``[*B, A]``.
+        with_values
+            Whether to measure values too.
+        """
+        agents = frames.get("agents")
+        logits = agents.get("message_logits", None)
+        if logits is not None:
+            log_prob = torch.log_softmax(logits, dim=-1)  # [*B, A, C, P, S]
+            active = agents.get("active") & acting.unsqueeze(-1)  # [*B, A, C]
+            self._add("message_entropy", _entropy(log_prob).sum(-1), active)
+            largest = log_prob.amax(-1).exp().mean(-1)  # over positions
+            self._add("largest_message_probability", largest, active)
+        logits = agents.get("decision_logits", None)
+        if logits is not None:
+            entropy = categorical_entropy(logits)
+            self._add("decision_entropy", entropy, agents.get("can_decide") & acting)
+        if with_values and "value" in agents.keys():  # noqa: SIM118 -- no mapping
+            self._add("mean_value", agents.get("value"), acting)
+
+    def means(self) -> dict[str, Tensor]:
+        """Return the means, ``[A]`` each; 0 for agents that never did the like."""
+        return {
+            name: (total / self._counts[name].clamp(min=1)).float()
+            for name, total in self._sums.items()
+        }
+
+    def _add(self, name: str, values: Tensor, mask: Tensor) -> None:
+        """Sum values [*B, A] or [*B, A, C] over a mask of their shape, for each agent."""
+        if name in ("message_entropy", "largest_message_probability"):
+            values, mask = values.flatten(0, -3), mask.flatten(0, -3)  # [N, A, C]
+            dims: tuple[int, ...] = (0, 2)
+        else:
+            values, mask, dims = values.flatten(0, -2), mask.flatten(0, -2), (0,)  # [N, A]
+        total = torch.where(mask, values, 0.0).sum(dims, dtype=torch.float64)
+        count = mask.sum(dims)
+        known = name in self._sums
+        self._sums[name] = self._sums[name] + total if known else total
+        self._counts[name] = self._counts[name] + count if known else count
+
+
+def categorical_entropy(logits: Tensor) -> Tensor:
+    """Compute the entropy (nats) over the last dimension; −inf stands for impossible."""
+    return _entropy(torch.log_softmax(logits, dim=-1))
+
+
+def _entropy(log_prob: Tensor) -> Tensor:
+    return -(log_prob.exp() * log_prob.clamp(min=-1e30)).sum(-1)

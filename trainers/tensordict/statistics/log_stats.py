@@ -1,0 +1,175 @@
+"""What is logged about rollouts and losses: one number per name, ``agent.metric`` for an agent's.
+
+Works on rollouts ``[E, T]`` with A agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from trainers.algorithms.critic_losses import explained_variance
+from trainers.algorithms.masks import masked_mean
+from trainers.tensordict.objectives.value_estimators import acting_mask
+from trainers.tensordict.statistics.episodes import (
+    PolicyMeasures,
+    decision_statistics,
+    episode_statistics,
+)
+
+
+class Episodes(NamedTuple):
+    """The episodes that ended in rollouts, in order of environment and step."""
+
+    environment: Tensor
+    """int64 ``[K]``: the environment it was played in."""
+    start: Tensor
+    """int64 ``[K]``: its first step."""
+    stop: Tensor
+    """int64 ``[K]``: its last step."""
+
+    @property
+    def length(self) -> Tensor:
+        """int64 ``[K]``: the number of steps."""
+        return self.stop - self.start + 1
+
+
+def finished_episodes(rollouts: TensorDictBase) -> Episodes:
+    """Find the episodes that ended in rollouts ``[E, T]``, as far as they lie in them."""
+    ends = rollouts.get(("next", "done")) | rollouts.get(("next", "terminated"))
+    environment, stop = ends.nonzero(as_tuple=True)
+    before = torch.roll(stop, 1) + 1
+    first = torch.ones_like(environment, dtype=torch.bool)
+    first[1:] = environment[1:] != environment[:-1]
+    return Episodes(environment, torch.where(first, 0, before), stop)
+
+
+def sum_over_episodes(values: Tensor, episodes: Episodes) -> Tensor:
+    """Sum ``[E, T, A]`` over each finished episode: ``[K, A]``."""
+    running = values.cumsum(1)
+    total = running[episodes.environment, episodes.stop]
+    before = running[episodes.environment, (episodes.start - 1).clamp(min=0)]
+    return total - torch.where(episodes.start.unsqueeze(-1) > 0, before, 0.0)
+
+
+def lengths_and_rewards(rollouts: TensorDictBase, episodes: Episodes) -> tuple[Tensor, Tensor]:
+    """Return length int64 ``[K]`` and summed rewards ``[K, A]`` of finished episodes.
+
+    Those that began before the batch have counted both from their beginning.
+    """
+    summed = rollouts.get(("next", "agents", "episode_reward"), None)
+    if summed is None:
+        reward = rollouts.get(("next", "agents", "reward"))
+        return episodes.length, sum_over_episodes(reward, episodes)
+    at = (episodes.environment, episodes.stop)
+    return rollouts.get("round")[at] + 1, summed[at]
+
+
+def final_decisions(rollouts: TensorDictBase, episodes: Episodes) -> Tensor:
+    """Return each agent's last decision of 0 or 1 in finished episodes, 2 for none: ``[K, A]``."""
+    decision = rollouts.get(("agents", "decision"))
+    steps = torch.arange(decision.shape[1], device=decision.device).view(1, -1, 1)
+    made = torch.where((decision < 2) & acting_mask(rollouts), steps, -1)
+    latest = made.cummax(1).values[episodes.environment, episodes.stop]  # [K, A]
+    said = decision[episodes.environment.unsqueeze(-1), latest.clamp(min=0), _agents(decision)]
+    return torch.where(latest >= episodes.start.unsqueeze(-1), said, 2)
+
+
+def _agents(values: Tensor) -> Tensor:
+    return torch.arange(values.shape[-1], device=values.device).unsqueeze(0)
+
+
+def rollout_stats(
+    rollouts: TensorDictBase, agent_names: Sequence[str], verifier_names: Sequence[str]
+) -> dict[str, float]:
+    """Measure what happened in rollouts ``[E, T]``.
+
+    Parameters
+    ----------
+    rollouts
+        With advantages, if an estimator has added them.
+    agent_names, verifier_names
+        The protocol's.
+
+    Returns
+    -------
+    dict[str, float]
+        Of episodes only those that ended count; what cannot be measured is left out.
+    """
+    episodes = finished_episodes(rollouts)
+    reward = rollouts.get(("next", "agents", "reward"))
+    stats: dict[str, float] = {"num_episodes": float(len(episodes.stop))}
+    per_agent: dict[str, Tensor] = {"mean_step_reward": reward.mean((0, 1))}
+    if len(episodes.stop):
+        length, summed = lengths_and_rewards(rollouts, episodes)
+        of_episodes, rewards = episode_statistics(length, summed)
+        per_agent |= rewards
+        stats |= of_episodes
+        stats |= _decision_stats(rollouts, episodes, agent_names, verifier_names)
+    measures = PolicyMeasures()
+    measures.add(rollouts, acting_mask(rollouts))
+    per_agent |= _learning_stats(rollouts) | measures.means()
+    return stats | by_agent(per_agent, agent_names)
+
+
+def _decision_stats(
+    rollouts: TensorDictBase,
+    episodes: Episodes,
+    agent_names: Sequence[str],
+    verifier_names: Sequence[str],
+) -> dict[str, float]:
+    """Measure each verifier's decisions."""
+    if not verifier_names:
+        return {}
+    decision = final_decisions(rollouts, episodes)
+    at = (episodes.environment, episodes.stop)
+    y, about = rollouts.get("y")[at], rollouts.get("datapoint_id")[at]
+    stats: dict[str, float] = {}
+    for name in verifier_names:
+        mine = decision[:, list(agent_names).index(name)]
+        found = decision_statistics(mine, y, about)
+        stats |= {f"{name}.{what}": value for what, value in found.items()}
+    return stats
+
+
+def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
+    """Measure advantages and values over learning frames, ``[A]`` each."""
+    agents = rollouts.get("agents")
+    if "learns" not in agents.keys():  # noqa: SIM118 -- a tensordict is no mapping
+        return {}
+    mask = agents.get("learns").flatten(0, 1)
+    target = agents.get("value_target", None)  # without a critic there is none
+    names = ("advantage",) if target is None else ("advantage", "value", "value_target")
+    flat = {name: agents.get(name).flatten(0, 1) for name in names}
+    stats = {f"mean_{name}": masked_mean(values, mask, 0) for name, values in flat.items()}
+    if target is None:
+        return stats
+    stats["explained_variance"] = explained_variance(flat["value"], flat["value_target"], mask)
+    return stats
+
+
+def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dict[str, float]:
+    """Name mean losses and metrics: scalars by themselves, ``[A]`` by agent."""
+    if losses is None:
+        return {}
+    stats: dict[str, float] = {}
+    per_agent = {}
+    for name, value in losses.items():
+        if value.numel() == 1 and value.dim() == 0:
+            stats[str(name)] = float(value)
+        elif value.shape == (len(agent_names),):
+            per_agent[str(name)] = value
+    return stats | by_agent(per_agent, agent_names)
+
+
+def by_agent(values: Mapping[str, Tensor], agent_names: Sequence[str]) -> dict[str, float]:
+    """Turn ``[A]`` tensors into numbers named ``agent.metric``."""
+    return {
+        f"{agent}.{name}": number
+        for name, tensor in values.items()
+        for agent, number in zip(agent_names, tensor.tolist(), strict=True)
+    }

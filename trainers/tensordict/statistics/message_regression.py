@@ -1,0 +1,263 @@
+"""Message regression, which asks how informative an agent's messages are.
+
+After each iteration a small network learns to predict y from what one agent said in the episodes of
+that iteration; its accuracy on held-out datapoints is logged. Agents notice nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ratchet.agents.layers import Initializer
+from ratchet.errors import ParameterError
+from ratchet.scenarios.environment import Environment
+from ratchet.seeding import torch_generator
+from trainers.staged import Metrics
+from trainers.tensordict.optimization.optimizer import (
+    build_adam,
+    load_optimizer_tensors,
+    optimizer_tensors,
+)
+from trainers.tensordict.states.snapshots import copy_tensors
+from trainers.tensordict.states.state import TensorTree, check_same_tensors, clone_tensors
+from trainers.tensordict.statistics.log_stats import finished_episodes
+from trainers.tensordict.statistics.message_regression_networks import REGRESSORS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.options import MessageRegressionParameters
+    from ratchet.scenarios.tensor_environment import TensorEnvironment
+
+GROUP = "message_regression"
+SCORE = "message_regression_score"
+_MIN_DATAPOINTS = 2
+
+
+class MessageRegression:
+    """A regressor for each agent that is asked for, and how it is fitted.
+
+    Parameters
+    ----------
+    section
+        ``message_regression``.
+    environment
+        Whose messages are read.
+    agent_names
+        Whose messages: places in the agent dimension are those of the protocol.
+    seed, stage
+        Of the generators.
+    """
+
+    def __init__(
+        self,
+        section: MessageRegressionParameters,
+        environment: Environment,
+        agent_names: Sequence[str],
+        *,
+        seed: int,
+        stage: str,
+    ) -> None:
+        self.section = section
+        self.environment = environment
+        self.agent_names = tuple(agent_names)
+        self.seed = seed
+        self.stage = stage
+        self._learners = {name: self._new_learner(name, "initial_state", 0) for name in agent_names}
+
+    def fit(self, rollouts: TensorDictBase, iteration: int) -> Metrics:
+        """Fit every regressor to the episodes that ended, and score it.
+
+        Parameters
+        ----------
+        rollouts
+            ``[E, T]``.
+        iteration
+            Whose generators are used.
+
+        Returns
+        -------
+        Metrics
+            ``AGENT.message_regression_score``: the accuracy on the datapoints that were held out.
+            Nothing where fewer than two datapoints were played to the end.
+        """
+        episodes = finished_episodes(rollouts)
+        at = (episodes.environment, episodes.stop)
+        ids, y = rollouts.get("datapoint_id")[at], rollouts.get("y")[at]
+        held_out = self._hold_out(ids, iteration)
+        if held_out is None:
+            return {}
+        scores = {}
+        for name in self.agent_names:
+            said = episode_messages(rollouts, self._agent_index(name), self.environment.max_rounds)
+            if self.section.reset_on_fit:
+                self._learners[name] = self._new_learner(name, self.stage, iteration)
+            draws = torch_generator(self.seed, self.stage, iteration, f"{GROUP}.minibatch", name)
+            learner = self._learners[name]
+            learner.train(said[~held_out], y[~held_out], draws)
+            scores[f"{name}.{SCORE}"] = learner.accuracy(said[held_out], y[held_out])
+        return scores
+
+    def take_state(self) -> TensorTree:
+        """Copy what the next fit depends on; empty if each begins anew."""
+        if self.section.reset_on_fit:
+            return {}
+        return {f"{GROUP}.{name}": learner.tensors() for name, learner in self._learners.items()}
+
+    def load_state(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put back what :meth:`take_state` gave; other groups are left alone.
+
+        Raises
+        ------
+        StateError
+            If networks are missing or have other shapes.
+        """
+        if self.section.reset_on_fit:
+            return
+        for name, learner in self._learners.items():
+            learner.load(saved.get(f"{GROUP}.{name}", {}), f"message regression of {name!r}")
+
+    def _agent_index(self, name: str) -> int:
+        return self.environment.protocol_handler.agent_index(name)
+
+    def _hold_out(self, ids: Tensor, iteration: int) -> Tensor | None:
+        """Choose datapoints to hold out, with all their episodes: bool ``[K]``."""
+        datapoints, place = torch.unique(ids.cpu(), return_inverse=True)
+        if len(datapoints) < _MIN_DATAPOINTS:
+            return None
+        count = round(self.section.test_size * len(datapoints))
+        count = min(max(count, 1), len(datapoints) - 1)
+        draws = torch_generator(self.seed, self.stage, iteration, f"{GROUP}.test")
+        chosen = torch.randperm(len(datapoints), generator=draws) < count
+        return chosen[place].to(ids.device)
+
+    def _new_learner(self, name: str, stage: str, iteration: int) -> _Learner:
+        generator = torch_generator(self.seed, stage, iteration, GROUP, name)
+        channels, positions, symbols = self.environment.message_shape
+        num_features = channels * positions * symbols + (self.environment.num_linear_symbols or 0)
+        network = REGRESSORS[self.section.method](
+            self.section,
+            self.environment.max_rounds,
+            num_features,
+            Initializer(generator, orthogonal=False, device=self.environment.device),
+        )
+        return _Learner(network, self.section)
+
+
+def episode_messages(rollouts: TensorDictBase, agent: int, max_rounds: int) -> Tensor:
+    """Lay out what an agent said in the episodes that ended.
+
+    Parameters
+    ----------
+    rollouts
+        ``[E, T]``.
+    agent
+        Its place in the agent dimension.
+    max_rounds
+        R.
+
+    Returns
+    -------
+    Tensor
+        f32 ``[K, R, F]``, one-hot: the symbols in all channels and positions, then the linear
+        message if there is one; 0 where nothing was said.
+    """
+    agents = rollouts.get("agents")
+    active = agents.get("active")[:, :, agent]  # [E, T, C]
+    symbols = rollouts.get("x").shape[-1]
+    message = F.one_hot(agents.get("message")[:, :, agent], symbols)
+    said = (message * active[..., None, None]).flatten(2)
+    if rollouts.get("linear_message_history", None) is not None:
+        linear = agents.get("linear_message")[:, :, agent]
+        size = rollouts.get("linear_message_history").shape[-1]
+        said = torch.cat([said, F.one_hot(linear, size) * active.any(-1, keepdim=True)], dim=-1)
+    episodes = finished_episodes(rollouts)
+    rounds = torch.arange(max_rounds, device=said.device)
+    steps = episodes.start.unsqueeze(1) + rounds  # [K, R]
+    played = steps <= episodes.stop.unsqueeze(1)
+    steps = steps.clamp(max=said.shape[1] - 1)
+    laid: Tensor = said[episodes.environment.unsqueeze(1), steps]
+    return (laid * played.unsqueeze(-1)).to(torch.float32)
+
+
+class _Learner:
+    """One network, its optimizer, and how it learns."""
+
+    def __init__(self, network: nn.Module, section: MessageRegressionParameters) -> None:
+        self.network = network
+        self.section = section
+        self.params = dict(network.named_parameters())
+        self.optimizer = build_adam([], section.learning_rate, self.params.values())
+
+    @torch.enable_grad()
+    def train(self, said: Tensor, y: Tensor, draws: torch.Generator) -> None:
+        """Go through the episodes ``num_epochs`` times in minibatches, with cross-entropy."""
+        batches = math.ceil(len(y) / self.section.batch_size)
+        for _ in range(self.section.num_epochs):
+            order = torch.randperm(len(y), generator=draws).to(y.device)
+            for rows in order.tensor_split(batches):
+                loss = F.cross_entropy(self.network(said[rows]), y[rows])
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call] # of torch
+                self.optimizer.step()
+
+    @torch.no_grad()
+    def accuracy(self, said: Tensor, y: Tensor) -> float:
+        """Return the share of right predictions."""
+        return float((self.network(said).argmax(-1) == y).double().mean())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Copy parameters and what the optimizer keeps for them."""
+        names = {id(param): name for name, param in self.params.items()}
+        kept = optimizer_tensors(self.optimizer, names)
+        flat = {
+            f"optimizer:{param}:{key}": tensor
+            for param, tensors in kept.items()
+            for key, tensor in tensors.items()
+        }
+        return {**clone_tensors(self.params), **flat}
+
+    def load(self, saved: Mapping[str, Tensor], what: str) -> None:
+        """Put back what :meth:`tensors` gave."""
+        kept: TensorTree = {}
+        mine = {}
+        for name, tensor in saved.items():
+            kind, _, rest = name.partition(":")
+            if rest:
+                param, _, key = rest.partition(":")
+                kept.setdefault(param, {})[key] = tensor
+            else:
+                mine[kind] = tensor
+        check_same_tensors(mine, self.params, what)
+        copy_tensors(self.params, mine)
+        load_optimizer_tensors(self.optimizer, kept, self.params)
+
+
+def build_message_regression(
+    hyper_params: HyperParameters, environment: TensorEnvironment, stage: str
+) -> MessageRegression | None:
+    """Make what ``message_regression`` asks for; None where it is off.
+
+    Raises
+    ------
+    ParameterError
+        If the agents exchange no messages, or an agent is not there.
+    """
+    section: MessageRegressionParameters = hyper_params.message_regression
+    if not section.enabled:
+        return None
+    if not isinstance(environment, Environment):
+        raise ParameterError(
+            f"message_regression.enabled: got true, but the agents of {hyper_params.scenario!r}"
+            " exchange no messages. Set it to false."
+        )
+    names = section.choose_agents(environment.protocol_handler.agent_names)
+    return MessageRegression(section, environment, names, seed=hyper_params.seed, stage=stage)
