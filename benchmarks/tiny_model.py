@@ -35,13 +35,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from transformers.utils import logging as transformers_logging
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
-from ratchet.language_models.service import training, trl_training
-from ratchet.language_models.service.base_model.build import ensure_base_model
-from ratchet.language_models.service.base_model.corpus import expert_system
-from ratchet.language_models.service.base_model.players import Skill, argue, draw_game
 from ratchet.language_models.service.engine.interface import GenerationRequest
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.training import train as training
+from ratchet.language_models.service.training import trl_training
 from ratchet.language_models.service.training.job_folder import Method, TrainingJob
+from ratchet.scenarios.code_validation.tiny_model.build import ensure_base_model
+from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
+from ratchet.scenarios.code_validation.tiny_model.players import Skill, argue, draw_game
 
 ROUNDS = 3
 REQUESTS = 128

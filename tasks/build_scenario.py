@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ratchet.seeding import derive_seed, seeded_globals
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
 from tasks.stages.decorator import Metrics, stage
@@ -27,4 +27,4 @@ def build_scenario(call: StageCall, folder: Path, session: BaseSession) -> Metri
     hashes = {name: dataset.hash for name, dataset in sorted(datasets.items())}
     (folder / DATASETS_FILE).write_text(json.dumps(hashes, indent=1) + "\n")
     sizes = {f"num_datapoints/{name}": float(len(data)) for name, data in datasets.items()}
-    return [MetricPoint(iteration=0, values=sizes)]
+    return [IterationMetrics(iteration=0, values=sizes)]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import MissingKeyError, ParameterError
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+    from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
 
@@ -103,7 +103,7 @@ class LanguageServices:
 
     def _agents(self) -> Iterator[TextAgentParameters]:
         """Go through the agents that call a service."""
-        from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+        from ratchet.parameters.chat_agents import TextAgentParameters
         from ratchet.protocols.registry import build_protocol_handler
 
         for hyper_params in self._arms.values():

@@ -9,7 +9,7 @@ from flows.runs.identity import absolute_settings, read_arms, stable_run_id
 from flows.runs.result import ExperimentResult
 from flows.runs.running import run_arms
 from ratchet.parameters.changes import merge_changes
-from ratchet.experiment_files.converters import upgraded
+from ratchet.parameters.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.settings import ExperimentSettings

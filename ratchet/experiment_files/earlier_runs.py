@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.converters import upgraded
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.converters import upgraded
 
 _MAIN_ARM = "main"
 

@@ -89,7 +89,7 @@ def _agent_names(hyper_params: HyperParameters, settings: ExperimentSettings) ->
 
 
 def _find(name: str, section: AgentParameters, settings: ExperimentSettings) -> SavedState:
-    from ratchet.tracking.saved_states import find_saved_state
+    from ratchet.experiment_files.saved_states import find_saved_state
 
     path = f"agents.{name}"
     if section.checkpoint_run_id is None:

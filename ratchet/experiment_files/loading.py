@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError, RatchetError, nearest
-from ratchet.experiment_files.converters import upgraded
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
-from ratchet.experiment_files.torchrl_files import name_choices
-from ratchet.experiment_files.yaml_files import parse_yaml, read_mapping
 from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.parameters.torchrl_files import name_choices
 from ratchet.protocols.registry import check_protocol_parameters
+from ratchet.yaml_files import parse_yaml, read_mapping
 
 MAIN_ARM = "main"
 _OWN_KEYS = ("settings", "arms")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from ratchet.errors import MissingKeyError, ParameterError
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+    from ratchet.parameters.chat_agents import TextAgentParameters
 
 EMBEDDED = "embedded"
 EMBEDDED_URL_VARIABLE = "RATCHET_LLM_URL"

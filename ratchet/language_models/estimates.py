@@ -15,8 +15,8 @@ from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import AUTO_EPOCHS
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
+from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

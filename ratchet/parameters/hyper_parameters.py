@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from pydantic_core import PydanticCustomError
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.experiment_files.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
-from ratchet.experiment_files.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.trainers import TrainerReference
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ratchet.store.claim import Claim
     from ratchet.store.fingerprint import Fingerprint, code_fingerprint
     from ratchet.store.keys import canonical_json, stage_key
-    from ratchet.store.manifest import FileEntry, Manifest, MetricPoint
+    from ratchet.store.manifest import FileEntry, IterationMetrics, Manifest
     from ratchet.store.misses import explain_miss
     from ratchet.store.store import Damage, StageStore
 
@@ -22,8 +22,8 @@ __all__ = [
     "Damage",
     "FileEntry",
     "Fingerprint",
+    "IterationMetrics",
     "Manifest",
-    "MetricPoint",
     "StageStore",
     "canonical_json",
     "code_fingerprint",
@@ -37,7 +37,7 @@ _HOMES = {
     "FileEntry": "ratchet.store.manifest",
     "Fingerprint": "ratchet.store.fingerprint",
     "Manifest": "ratchet.store.manifest",
-    "MetricPoint": "ratchet.store.manifest",
+    "IterationMetrics": "ratchet.store.manifest",
     "StageStore": "ratchet.store.store",
     "canonical_json": "ratchet.store.keys",
     "code_fingerprint": "ratchet.store.fingerprint",

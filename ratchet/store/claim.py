@@ -15,7 +15,7 @@ from ratchet.store.failures import store_errors
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import canonical_json, stage_key
 from ratchet.store.local import seal_files
-from ratchet.store.manifest import Manifest, MetricPoint, metric_points
+from ratchet.store.manifest import IterationMetrics, Manifest, metric_points
 
 
 class Claim:
@@ -52,7 +52,7 @@ class Claim:
         parameters: Mapping[str, Any],
         inputs: Mapping[str, str | int],
         fingerprint: Fingerprint,
-        metrics: Sequence[MetricPoint | Mapping[str, Any]] = (),
+        metrics: Sequence[IterationMetrics | Mapping[str, Any]] = (),
         start_iteration: int | None = None,
         seconds: float | None = None,
         run_id: str | None = None,

@@ -50,7 +50,7 @@ class FileEntry(_Frozen):
     sha256: Sha256
 
 
-class MetricPoint(_Frozen):
+class IterationMetrics(_Frozen):
     """The metrics of one iteration."""
 
     iteration: int
@@ -73,7 +73,7 @@ class Manifest(_Frozen):
     start_iteration: int = Field(ge=0)
     inputs: dict[str, str | int]
     files: dict[RelativePath, FileEntry]
-    metrics: tuple[MetricPoint, ...] = ()
+    metrics: tuple[IterationMetrics, ...] = ()
     fingerprint: Fingerprint
     parameters: dict[str, JsonValue]
     created: str
@@ -118,11 +118,11 @@ class Manifest(_Frozen):
 
 
 def metric_points(
-    metrics: Sequence[MetricPoint | Mapping[str, Any]],
-) -> tuple[MetricPoint, ...]:
+    metrics: Sequence[IterationMetrics | Mapping[str, Any]],
+) -> tuple[IterationMetrics, ...]:
     """Take metrics as points or as ``{"iteration": i, "values": {...}}``."""
     return tuple(
-        point if isinstance(point, MetricPoint) else MetricPoint.model_validate(point)
+        point if isinstance(point, IterationMetrics) else IterationMetrics.model_validate(point)
         for point in metrics
     )
 

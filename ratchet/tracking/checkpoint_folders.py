@@ -1,7 +1,7 @@
 """Checkpoints that a trainer saves by itself, and which of a run's saved states is meant.
 
 Trainers stand on it, so it knows neither store nor run folders; see
-:mod:`ratchet.tracking.saved_states` for the states of all runs.
+:mod:`ratchet.experiment_files.saved_states` for the states of all runs.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from ratchet.errors import (
     UnknownNameError,
 )
 from ratchet.store.claim import Claim
-from ratchet.store.manifest import Manifest, MetricPoint
+from ratchet.store.manifest import IterationMetrics, Manifest
 from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.profiling import profiled
@@ -41,7 +41,7 @@ from tasks.stages.session import BaseSession
 
 logger = logging.getLogger(__name__)
 
-Metrics = Sequence[MetricPoint]
+Metrics = Sequence[IterationMetrics]
 _Session = TypeVar("_Session", bound=BaseSession)
 Work: TypeAlias = Callable[[StageCall, Path, _Session], Metrics]
 

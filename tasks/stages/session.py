@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
-from ratchet.tracking.saved_states import find_saved_state
+from ratchet.experiment_files.saved_states import find_saved_state
 from tasks.stages.datasets import DATASETS_FOLDER
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
 from tasks.stages.session import ArmSession
@@ -22,5 +22,6 @@ def pretrain(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     if result.table:
         write_table(folder, result.table)
     return [
-        MetricPoint(iteration=epoch, values=values) for epoch, values in enumerate(result.metrics)
+        IterationMetrics(iteration=epoch, values=values)
+        for epoch, values in enumerate(result.metrics)
     ]

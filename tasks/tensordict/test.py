@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
 from tasks.stages.session import ArmSession
@@ -19,7 +19,7 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     result = trainer.run_test(call.detail)
     write_table(folder, result.table)
     values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
-    return [MetricPoint(iteration=call.iteration, values=values)]
+    return [IterationMetrics(iteration=call.iteration, values=values)]
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name

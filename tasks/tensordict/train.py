@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
 from tasks.stages.session import STATE_FOLDER, ArmSession
@@ -22,6 +22,6 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
     return [
-        MetricPoint(iteration=start + number, values=values)
+        IterationMetrics(iteration=start + number, values=values)
         for number, values in enumerate(metrics)
     ]

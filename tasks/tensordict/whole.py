@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ratchet.seeding import derive_seed, seeded_globals
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
 from tasks.stages.session import STATE_FOLDER, ArmSession
@@ -33,4 +33,4 @@ def whole(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     for entry in trainer.history:
         values = {f"{entry.stage}/{name}": value for name, value in entry.values.items()}
         points.setdefault(entry.iteration, {}).update(values)
-    return [MetricPoint(iteration=i, values=values) for i, values in sorted(points.items())]
+    return [IterationMetrics(iteration=i, values=values) for i, values in sorted(points.items())]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ratchet.errors import FineTuneError
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.stages.session import STATE_FOLDER
@@ -26,7 +26,7 @@ def create_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession
     earlier = [read_rollouts(session.store, e.key) for e in keys.earlier_rollouts(call.iteration)]
     state = trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier)
     state.save(folder / STATE_FOLDER)
-    return [MetricPoint(iteration=call.iteration, values=finite(trainer.job_stats()))]
+    return [IterationMetrics(iteration=call.iteration, values=finite(trainer.job_stats()))]
 
 
 @waiting_stage
@@ -54,4 +54,4 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
     write_usage(folder, usage)
     total = usage.total
     values = {"training_tokens": float(total.training_tokens), "cost": float(usage.cost)}
-    return [MetricPoint(iteration=call.iteration, values=values)]
+    return [IterationMetrics(iteration=call.iteration, values=values)]

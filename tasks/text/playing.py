@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.language_models.usage import UsageMeter
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.stages.tables import write_table
@@ -35,7 +35,7 @@ def sample_rollouts(call: StageCall, folder: Path, session: TextArmSession) -> M
         trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
         rollouts, usage = trainer.sample_rollouts(call.iteration, session.journal(call))
     _keep(folder, session, rollouts, usage)
-    return [MetricPoint(iteration=call.iteration, values=usage_metrics(usage))]
+    return [IterationMetrics(iteration=call.iteration, values=usage_metrics(usage))]
 
 
 @waiting_stage
@@ -45,7 +45,7 @@ def test_during_training(call: StageCall, folder: Path, session: TextArmSession)
         trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
         rollouts, metrics, usage = trainer.test(call.iteration, session.journal(call))
     _keep(folder, session, rollouts, usage)
-    return [MetricPoint(iteration=call.iteration, values=finite(metrics))]
+    return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]
 
 
 @waiting_stage
@@ -60,13 +60,13 @@ def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
         rollouts = read_rollouts(session.store, tested.key)
         _keep(folder, session, rollouts, UsageMeter(call.stage))
         write_table(folder, result_table(rollouts, session.protocol))
-        return [MetricPoint(iteration=call.iteration, values=tested.metrics[0].values)]
+        return [IterationMetrics(iteration=call.iteration, values=tested.metrics[0].values)]
     with session.watched(call):
         trainer = session.trainer_at(session.keys.final_state_key, calls=True)
         rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
     _keep(folder, session, rollouts, usage)
     write_table(folder, result_table(rollouts, session.protocol))
-    return [MetricPoint(iteration=call.iteration, values=finite(metrics))]
+    return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ratchet.store.manifest import MetricPoint
+from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.text.files import finite, read_rollouts, write_readable
@@ -20,4 +20,4 @@ def log_stats(call: StageCall, folder: Path, session: TextArmSession) -> Metrics
     text_rl = session.keys.hyper_params.text_rl
     if text_rl.save_transcripts:
         write_readable(folder, rollouts, session.protocol, text_rl.transcript_format)
-    return [MetricPoint(iteration=call.iteration, values=finite(metrics))]
+    return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from ratchet.experiment_files.loading import load_experiment
-from ratchet.language_models.service.base_model import build, pretraining
+from ratchet.scenarios.code_validation.tiny_model import build, pretraining
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.converters import (
+from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters import HyperParameters, converters
+from ratchet.parameters.converters import (
     PARAMETERS_VERSION,
     VERSION_KEY,
     register_converter,
     upgrade_parameters,
 )
-from ratchet.experiment_files.loading import load_experiment
-from ratchet.parameters import HyperParameters, converters
 
 TOP = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "er1000"}
 OLD = {

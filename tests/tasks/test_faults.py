@@ -35,7 +35,7 @@ def test_a_kill_comes_at_a_seeded_moment_and_at_the_end_at_the_latest():
     assert first == again
     assert 0 <= first.delay <= 2
     assert first.delay != second.delay
-    code = "from tasks import faults\nwith faults.armed('train'): pass\nraise SystemExit(3)"
+    code = "from tasks.stages import faults\nwith faults.armed('train'): pass\nraise SystemExit(3)"
     environment = {faults.VARIABLE: "stage=train;kind=kill;after=60", "PYTHONPATH": "."}
     assert (
         subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == -9

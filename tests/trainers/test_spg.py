@@ -11,7 +11,7 @@ import torch
 from ratchet.agents.fused import only_plain_operations
 from ratchet.errors import ParameterError
 from trainers.registry import trainer_class
-from trainers.tensordict.objectives.base import spg as spg_objective
+from trainers.tensordict.objectives import spg as spg_objective
 from trainers.tensordict.objectives.joint_estimator import JOINT_ADVANTAGE, JOINT_KNOWN
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.states.state import State

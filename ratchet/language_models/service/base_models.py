@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 from ratchet.errors import ParameterError
@@ -10,6 +11,8 @@ from ratchet.language_models.service.engine.interface import Engine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.settings import BASE_MODEL, ServiceSettings
 
+_RECIPES = {BASE_MODEL: "ratchet.scenarios.code_validation.tiny_model.build:ensure_base_model"}
+"""Models that are made where they are not found, by what makes them: home → folder."""
 _ENGINES = {
     "torch": "ratchet.language_models.service.engine.torch_engine:TorchEngine",
     "vllm": "ratchet.language_models.service.engine.vllm_engine:VllmEngine",
@@ -24,15 +27,16 @@ def find_base_model(settings: ServiceSettings) -> StoredModel:
     ParameterError
         If ``settings.model`` is no model's folder and no name that the hub knows.
     """
-    if settings.model is None:
-        from ratchet.language_models.service.base_model.build import ensure_base_model
-
-        return StoredModel(BASE_MODEL, ensure_base_model(settings.home), BASE_MODEL)
-    folder = Path(settings.model).expanduser()
+    name = settings.model or BASE_MODEL
+    if name in _RECIPES:
+        module, _, function = _RECIPES[name].partition(":")
+        make: Callable[[Path], Path] = getattr(importlib.import_module(module), function)
+        return StoredModel(name, make(settings.home), name)
+    folder = Path(name).expanduser()
     if folder.is_dir():
         name = folder.resolve().name
         return StoredModel(name, folder.resolve(), name)
-    return StoredModel(settings.model, _fetch(settings.model), settings.model)
+    return StoredModel(name, _fetch(name), name)
 
 
 def make_engine(name: str) -> Engine:

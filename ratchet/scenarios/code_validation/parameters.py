@@ -11,7 +11,7 @@ from ratchet.parameters.base import (
     register_agent_parameters,
     register_parameters,
 )
-from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+from ratchet.parameters.chat_agents import TextAgentParameters
 
 MAX_LEVEL = 4
 

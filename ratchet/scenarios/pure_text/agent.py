@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+    from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.scenarios.pure_text.agents.whole_agent import (
         AgentOutput,
         CallContext,

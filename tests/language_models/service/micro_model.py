@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
-from ratchet.language_models.service.base_model import build, pretraining, vocabulary
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
+from ratchet.scenarios.code_validation.tiny_model import build, pretraining, vocabulary
 from ratchet.seeding import torch_generator
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
-from ratchet.language_models.service.base_model.corpus import expert_system
-from ratchet.language_models.service.base_model.players import draw_game
 from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.types import ChatRequest
+from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
+from ratchet.scenarios.code_validation.tiny_model.players import draw_game
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,6 +12,7 @@ from ratchet.language_models.service.engine.interface import GenerationRequest
 from ratchet.language_models.service.engine.model_folder import load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.training import train as training
 from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
@@ -20,7 +21,6 @@ from ratchet.language_models.service.training.job_folder import (
 )
 from ratchet.language_models.service.training.sft import SupervisedLoss
 from ratchet.language_models.service.training.tokens import read_preferences, read_supervised
-from ratchet.language_models.service.training.train import train as training
 from ratchet.language_models.types import ChatMessage
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"

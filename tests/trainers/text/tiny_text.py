@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ratchet.parameters import ExperimentSettings, HyperParameters, register_agent_parameters
+from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.building import build_scenario_instance
-from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
 from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.pure_text.views import AgentView
 from ratchet.scenarios.registry import register_scenario

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from ratchet.scenarios.pure_text.agents.examples import PreferencePair
-    from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
-    from ratchet.scenarios.pure_text.agents.parameters import (
+    from ratchet.parameters.chat_agents import (
         FineTuningParameters,
         TextAgentParameters,
     )
+    from ratchet.scenarios.pure_text.agents.examples import PreferencePair
+    from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.agents.whole_agent import (
         AgentOutput,
@@ -37,12 +37,12 @@ __all__ = [
 _HOMES = {
     "AgentOutput": "ratchet.scenarios.pure_text.agents.whole_agent",
     "CallContext": "ratchet.scenarios.pure_text.agents.whole_agent",
-    "FineTuningParameters": "ratchet.scenarios.pure_text.agents.parameters",
+    "FineTuningParameters": "ratchet.parameters.chat_agents",
     "PreferencePair": "ratchet.scenarios.pure_text.agents.examples",
     "PureTextSharedModelGroup": "ratchet.scenarios.pure_text.agents.shared_model_group",
     "PureTextSharedModelGroupState": "ratchet.scenarios.pure_text.agents.group_state",
     "PureTextWholeAgent": "ratchet.scenarios.pure_text.agents.whole_agent",
-    "TextAgentParameters": "ratchet.scenarios.pure_text.agents.parameters",
+    "TextAgentParameters": "ratchet.parameters.chat_agents",
 }
 
 

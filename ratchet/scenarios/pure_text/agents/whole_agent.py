@@ -20,10 +20,10 @@ from ratchet.seeding import derive_seed
 if TYPE_CHECKING:
     from ratchet.language_models.journal import CallJournal
     from ratchet.language_models.usage import UsageMeter
+    from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
-    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.views import AgentView
 
@@ -240,7 +240,7 @@ class PureTextWholeAgent:
 
 
 def _text_parameters(hyper_params: HyperParameters, agent_name: str) -> TextAgentParameters:
-    from ratchet.scenarios.pure_text.agents.parameters import TextAgentParameters
+    from ratchet.parameters.chat_agents import TextAgentParameters
 
     parameters = hyper_params.agents[agent_name]
     if not isinstance(parameters, TextAgentParameters):

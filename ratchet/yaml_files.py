@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.torchrl_files import uses_library_groups
+from ratchet.parameters.torchrl_files import uses_library_groups
 
 _FLOAT = re.compile(
     r"""^(?:[-+]?(?:[0-9][0-9_]*)\.[0-9_]*(?:[eE][-+]?[0-9]+)?

@@ -12,19 +12,19 @@ from typing import Any
 
 import torch
 
-from ratchet.language_models.service.base_model import (
-    corpus,
-    players,
-    pretraining,
-    vocabulary,
-)
-from ratchet.language_models.service.base_model.vocabulary import END, PAD
 from ratchet.language_models.service.engine import llama_shape, plain_llama, tokenizer
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training import optimization
 from ratchet.scenarios.code_validation.generator import level0
+from ratchet.scenarios.code_validation.tiny_model import (
+    corpus,
+    players,
+    pretraining,
+    vocabulary,
+)
+from ratchet.scenarios.code_validation.tiny_model.vocabulary import END, PAD
 from ratchet.tracking.files import locked
 
 NAME = "ratchet-tiny"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.converters import register_converter
 from ratchet.parameters.base import SECTIONS
+from ratchet.parameters.converters import register_converter
 
 _Data = dict[str, Any]
 _Rewrite = Callable[[Any], _Data]

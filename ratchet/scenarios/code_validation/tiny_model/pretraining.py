@@ -13,9 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ratchet.language_models.service.base_model.corpus import Reply, write_corpus
-from ratchet.language_models.service.base_model.players import Skill
-from ratchet.language_models.service.base_model.vocabulary import END
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
@@ -25,6 +22,9 @@ from ratchet.language_models.service.training.optimization import (
     batches_of_like_length,
     pad,
 )
+from ratchet.scenarios.code_validation.tiny_model.corpus import Reply, write_corpus
+from ratchet.scenarios.code_validation.tiny_model.players import Skill
+from ratchet.scenarios.code_validation.tiny_model.vocabulary import END
 from ratchet.seeding import numpy_generator, torch_generator
 
 SEED = 0

@@ -79,7 +79,7 @@ def upgrade_parameters(
     ParameterError
         If the version is none, or a newer one than this code knows.
     """
-    importlib.import_module("ratchet.experiment_files.version_0")
+    importlib.import_module("ratchet.parameters.version_0")
     load_plugins()
     converted = deepcopy(dict(data))
     version = converted.pop(VERSION_KEY, 0)

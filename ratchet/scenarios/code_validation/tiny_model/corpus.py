@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ratchet.language_models.service.base_model.players import (
+from ratchet.language_models.types import ChatMessage
+from ratchet.protocols.text_specs import DECIDE_NOW
+from ratchet.scenarios.code_validation.tiny_model.players import (
     Game,
     Skill,
     argue,
     decide,
     draw_game,
 )
-from ratchet.language_models.types import ChatMessage
-from ratchet.protocols.text_specs import DECIDE_NOW
 
 SHARES = {
     "adp": 0.7,
