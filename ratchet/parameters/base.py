@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 from ratchet.errors import ParameterError
+
+if TYPE_CHECKING:
+    from ratchet.parameters.test_groups import TestGroups
 
 
 class SubParameters(BaseModel):
@@ -22,6 +25,10 @@ class SubParameters(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return all values as plain JSON-compatible data."""
         return self.model_dump(mode="json")
+
+    def test_groups(self) -> tuple[TestGroups, ...]:
+        """List kinds of datapoints whose accuracy is reported apart; none by default."""
+        return ()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.content import Arm
-from ratchet.reports.tables import WlRow
+from ratchet.reports.tables import GroupRow
 from ratchet.reports.transcripts import PackedTranscripts
 from ratchet.statistics.estimate import Estimate
 
@@ -66,19 +67,21 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
     ]
 
 
-def wl_figures(rows: Sequence[WlRow], labels: Sequence[str]) -> list[Figure]:
-    """Draw the accuracy by WL score, a plot for each test set, with error bars."""
+def group_figures(
+    groups: TestGroups, rows: Sequence[GroupRow], labels: Sequence[str]
+) -> list[Figure]:
+    """Draw the accuracy by group, a plot for each test set, with error bars."""
     figures = []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         mine = [row for row in rows if row.dataset == dataset]
         traces = [
             trace
             for place, label in enumerate(labels)
-            if (trace := _wl_trace(mine, place, label, len(labels))) is not None
+            if (trace := _group_trace(mine, place, label, len(labels))) is not None
         ]
         layout = {
             "xaxis": {
-                "title": {"text": "Weisfeiler–Leman tells them apart in"},
+                "title": {"text": groups.axis},
                 "tickvals": list(range(len(mine))),
                 "ticktext": [row.label for row in mine],
                 "range": [-0.5, len(mine) - 0.5],
@@ -86,7 +89,7 @@ def wl_figures(rows: Sequence[WlRow], labels: Sequence[str]) -> list[Figure]:
             "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".0%", "range": [0, 1.02]},
             "shapes": [chance_line()],
         }
-        figures.append(Figure(f"wl-{dataset}", dataset, "WL", traces, layout))
+        figures.append(Figure(f"{groups.name}-{dataset}", dataset, "Groups", traces, layout))
     return figures
 
 
@@ -258,8 +261,8 @@ def error_bars(estimates: Sequence[Estimate]) -> dict[str, Any]:
     }
 
 
-def _wl_trace(
-    rows: Sequence[WlRow], place: int, label: str, num_labels: int
+def _group_trace(
+    rows: Sequence[GroupRow], place: int, label: str, num_labels: int
 ) -> dict[str, Any] | None:
     cells = [(k, cell) for k, row in enumerate(rows) if (cell := row.cells[place]) is not None]
     if not cells:

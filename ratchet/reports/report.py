@@ -11,19 +11,19 @@ from ratchet.errors import DataError
 from ratchet.reports.content import Content, read_content
 from ratchet.reports.headline import are_repetitions, headline
 from ratchet.reports.page import figures_json, page_environment, plotly_js
-from ratchet.reports.plots import OTHER, curve_figures, tested_figures, wl_figures
+from ratchet.reports.plots import OTHER, curve_figures, group_figures, tested_figures
 from ratchet.reports.returns import return_difference_rows, return_rows
 from ratchet.reports.tables import (
     accuracy_rows,
     contestants,
     difference_rows,
     duration,
+    group_tables,
     num_iterations,
     parameter_rows,
     show,
     stage_summaries,
     test_metric_rows,
-    wl_rows,
 )
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.run_folder import RunFolder
@@ -80,7 +80,7 @@ def render(content: Content) -> str:
 
 def _sections(content: Content) -> dict[str, Any]:
     arms = content.arms
-    accuracies, by_wl, returns = accuracy_rows(arms), wl_rows(arms), return_rows(arms)
+    accuracies, returns = accuracy_rows(arms), return_rows(arms)
     differences = [] if are_repetitions(arms) else difference_rows(arms)
     labels = [contestant.label for contestant in contestants(arms)]
     training = [
@@ -91,7 +91,8 @@ def _sections(content: Content) -> dict[str, Any]:
     ends = {arm.label: num_iterations(arm) for arm in arms}
     tested = tested_figures(arms, content.transcripts, ends)
     pretraining = curve_figures(arms, "pretrain", "epoch")
-    wl = wl_figures(by_wl, labels)
+    groups = [(each, rows, group_figures(each, rows, labels)) for each, rows in group_tables(arms)]
+    grouped = [figure for *_, figures in groups for figure in figures]
     parameters = parameter_rows(arms)
     return {
         "headline": headline(accuracies, differences, arms, content.transcripts, returns),
@@ -99,9 +100,8 @@ def _sections(content: Content) -> dict[str, Any]:
         "return_differences": [] if are_repetitions(arms) else return_difference_rows(arms),
         "accuracies": accuracies,
         "differences": differences,
-        "wl_rows": by_wl,
-        "wl_figures": wl,
-        "wl_labels": labels,
+        "groups": groups,
+        "contestants": labels,
         "training": [figure for figure in training if figure.family != OTHER],
         "training_other": [figure for figure in training if figure.family == OTHER],
         "testing": testing,
@@ -114,7 +114,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "changed_parameters": [row for row in parameters if row.differs],
         "default_parameters": [row for row in parameters if not row.differs],
         "events": list(content.events)[-MAX_EVENTS:],
-        "figures_json": figures_json([*tested, *training, *testing, *pretraining, *wl]),
+        "figures_json": figures_json([*tested, *training, *testing, *pretraining, *grouped]),
     }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import ParameterError, UnknownNameError
+from ratchet.parameters.test_groups import TestGroups, saved_test_groups
 from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference
@@ -55,11 +56,11 @@ class DifferenceRow:
 
 
 @dataclass(frozen=True)
-class WlRow:
-    """Accuracy on the datapoints of one Weisfeiler–Leman score, a cell for each contestant."""
+class GroupRow:
+    """Accuracy on the datapoints of one group, a cell for each contestant."""
 
     dataset: str
-    score: int
+    value: int
     label: str
     cells: Sequence[Estimate | None]
 
@@ -141,31 +142,28 @@ def difference_rows(arms: Sequence[Arm]) -> list[DifferenceRow]:
     ]
 
 
-def wl_rows(arms: Sequence[Arm]) -> list[WlRow]:
-    """Return the accuracy by WL score on every test set that knows it, a cell a contestant."""
+def group_tables(arms: Sequence[Arm]) -> list[tuple[TestGroups, list[GroupRow]]]:
+    """Return the accuracy by group on every test set that knows them, kind of groups by kind."""
+    declared = {each.name: each for arm in arms for each in saved_test_groups(arm.hyper_params)}
+    found = [(groups, group_rows(arms, groups)) for groups in declared.values()]
+    return [(groups, rows) for groups, rows in found if rows]
+
+
+def group_rows(arms: Sequence[Arm], groups: TestGroups) -> list[GroupRow]:
+    """Return a row for each group of each test set, a cell for each contestant."""
     by_dataset: dict[str, dict[int, dict[int, Estimate]]] = defaultdict(lambda: defaultdict(dict))
     everybody = contestants(arms)
     for place, contestant in enumerate(everybody):
         for name, table in contestant.tables.items():
-            if "wl_score" in table.columns:
-                for score, estimate in accuracy_by(table.columns, "wl_score").items():
-                    assert isinstance(score, int)
-                    by_dataset[name][score][place] = estimate
-    beyond = _beyond_wl(arms)
+            if groups.column in table.columns:
+                for value, estimate in accuracy_by(table.columns, groups.column).items():
+                    assert isinstance(value, int)
+                    by_dataset[name][value][place] = estimate
     return [
-        WlRow(name, score, wl_label(score, beyond), [cells.get(k) for k in range(len(everybody))])
-        for name, scores in sorted(by_dataset.items())
-        for score, cells in sorted(scores.items())
+        GroupRow(name, value, groups.label(value), [cells.get(k) for k in range(len(everybody))])
+        for name, values in sorted(by_dataset.items())
+        for value, cells in sorted(values.items())
     ]
-
-
-def wl_label(score: int, beyond: int | None) -> str:
-    """Say what a WL score means."""
-    if score == 0:
-        return "isomorphic"
-    if beyond is not None and score >= beyond:
-        return f"not within {beyond - 1}"
-    return f"round {score}"
 
 
 def stage_summaries(arms: Sequence[Arm]) -> list[StageSummary]:
@@ -268,15 +266,6 @@ def _is_alone(table_name: str) -> bool:
 
 def _who(table_name: str) -> str:
     return f"{table_name.removeprefix('pretrain-')} alone, pretrained"
-
-
-def _beyond_wl(arms: Sequence[Arm]) -> int | None:
-    """Return the score of pairs that no WL round told apart: one more than there were rounds."""
-    for arm in arms:
-        section = arm.hyper_params.get("graph_isomorphism")
-        if isinstance(section, Mapping) and "max_wl_rounds" in section:
-            return int(section["max_wl_rounds"]) + 1
-    return None
 
 
 def _defaults(arms: Sequence[Arm]) -> dict[str, Any]:

@@ -35,8 +35,8 @@ class ResultTable:
         agent answered alone after its pretraining.
     columns
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
-        known ``rounds``, ``wl_score`` (0: isomorphic) and ``reward.AGENT``. Where nothing is
-        decided, ``datapoint_id`` and at least one ``reward.AGENT``.
+        known ``rounds``, ``reward.AGENT`` and what tells groups apart. Where nothing is decided,
+        ``datapoint_id`` and at least one ``reward.AGENT``.
     arm
         Whose results they are.
 

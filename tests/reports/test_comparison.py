@@ -51,7 +51,7 @@ def test_groups_are_what_differs_and_seeds_are_repetitions(sweep):
 
 def test_accuracy_by_wl_score_is_that_of_its_datapoints(sweep):
     comparison = compare_runs(sweep, options=QUICK)
-    names = [each.metric.name for each in comparison.of_kind("wl")]
+    names = [each.metric.name for each in comparison.of_kind("group")]
     assert names == ["test wl 0", "test wl 1", "test wl 2", "test wl 3"]
     # score 3 is that of the datapoints 5, 11, 17 … of which 5 of 10 end in 5 or less
     odd = by_name(comparison, "test wl 3")

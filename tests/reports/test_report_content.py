@@ -12,19 +12,18 @@ from ratchet.reports.plots import (
     MAX_POINTS,
     curve_figures,
     family_of,
+    group_figures,
     smooth,
     split_agent,
     thin,
-    wl_figures,
 )
 from ratchet.reports.tables import (
     accuracy_rows,
     difference_rows,
     duration,
+    group_tables,
     parameter_rows,
     stage_summaries,
-    wl_label,
-    wl_rows,
 )
 from ratchet.statistics import wilson_interval
 from ratchet.tracking import MetricPoint, RunFolder, RunManifest
@@ -102,13 +101,13 @@ def test_differences_are_to_every_other_arm_and_to_agents_alone(arms):
 
 
 def test_wl_scores_are_named_and_in_order(arms):
-    rows = wl_rows(arms)
+    ((groups, rows),) = group_tables(arms)
     labels = [row.label for row in rows if row.dataset == "test"]
     assert labels == ["isomorphic", "round 1", "round 2", "round 3", "round 5", "not within 5"]
     assert sum(row.cells[0].n for row in rows if row.dataset == "test") == 600
     assert [cell is None for cell in rows[-1].cells] == [False, True, True]
-    assert wl_label(6, None) == "round 6"
-    figures = wl_figures(rows, ["main", "alone", "verifier"])
+    assert groups.label(9) == "9", "what the scenario does not name is its own label"
+    figures = group_figures(groups, rows, ["main", "alone", "verifier"])
     assert [figure.title for figure in figures] == ["test", "test-large"]
     assert [len(figure.data) for figure in figures] == [3, 1]
 

@@ -14,6 +14,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
@@ -382,7 +383,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             table = player.play(batches * player.num_envs, on_batch)
         verifiers = list(self.protocol_handler.verifier_names)
         return summarise_test(
-            table, environment.dataset, self.agent_names, verifiers, player.measures
+            table,
+            environment.dataset,
+            self.agent_names,
+            verifiers,
+            player.measures,
+            groups=test_groups(self.hyper_params),
         )
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import IterationContext
 from trainers.registry import register_trainer
@@ -116,7 +117,12 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         environment = environment_of(self.scenario_instance, dataset)
         _, table = self.learner.predict(environment)
         verifiers = [n for n in self.protocol_handler.verifier_names if n in self.solo_agents]
-        metrics = complete_table(table, environment.dataset, verifiers or self.solo_agents)
+        metrics = complete_table(
+            table,
+            environment.dataset,
+            verifiers or self.solo_agents,
+            test_groups(self.hyper_params),
+        )
         for name in self.solo_agents:
             right = [d == y for d, y in zip(table[f"decision.{name}"], table["y"], strict=True)]
             metrics[f"{name}.accuracy"] = sum(right) / len(right)

@@ -6,7 +6,7 @@ the last wanted datapoint only keeps the others company, and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,7 @@ from trainers.tensordict.statistics.log_stats import by_agent
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
+    from ratchet.parameters.test_groups import TestGroups
     from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.instance import ScenarioInstance
     from ratchet.scenarios.tensor_environment import TensorEnvironment
@@ -241,6 +242,8 @@ def summarise_test(
     agent_names: list[str],
     verifier_names: list[str],
     measures: PolicyMeasures | None = None,
+    *,
+    groups: Sequence[TestGroups] = (),
 ) -> TestResult:
     """Complete a table and average it.
 
@@ -248,21 +251,22 @@ def summarise_test(
     ----------
     table
         As :meth:`TestPlayer.play` gives it. Where there are verifiers it gets ``decision`` and
-        ``correct``: the first one's decision, and whether it is y; and ``wl_score`` if the data
-        have it.
+        ``correct``: the first one's decision, and whether it is y.
     dataset
         What was played.
     agent_names, verifier_names
         The protocol's.
     measures
         What policies and critics said meanwhile, if that is known.
+    groups
+        Whose columns the table gets from the data.
 
     Returns
     -------
     TestResult
         Undecided counts as wrong.
     """
-    metrics = complete_table(table, dataset, verifier_names)
+    metrics = complete_table(table, dataset, verifier_names, groups)
     length = torch.tensor(table["rounds"])
     reward = torch.tensor([table[f"reward.{name}"] for name in agent_names], dtype=torch.float64)
     of_episodes, per_agent = episode_statistics(length, reward.mT)
@@ -272,8 +276,13 @@ def summarise_test(
     return TestResult(metrics, table)
 
 
-def complete_table(table: Table, dataset: TensorDictDataset, deciders: list[str]) -> Metrics:
-    """Add ``decision`` and ``correct``, the first decider's, and ``wl_score`` if the data have it.
+def complete_table(
+    table: Table,
+    dataset: TensorDictDataset,
+    deciders: list[str],
+    groups: Sequence[TestGroups],
+) -> Metrics:
+    """Add ``decision`` and ``correct``, the first decider's, and the groups' columns of the data.
 
     Returns
     -------
@@ -290,6 +299,6 @@ def complete_table(table: Table, dataset: TensorDictDataset, deciders: list[str]
             table["decision"] = list(decisions)
             table["correct"] = [d == y for d, y in zip(decisions, table["y"], strict=True)]
             metrics["accuracy"] = metrics[f"{name}.accuracy"]
-    if "wl_score" in dataset.fields:
-        table["wl_score"] = dataset["wl_score"][torch.tensor(table["datapoint_id"])].tolist()
+    for column in (each.column for each in groups if each.column in dataset.fields):
+        table[column] = dataset[column][torch.tensor(table["datapoint_id"])].tolist()
     return metrics

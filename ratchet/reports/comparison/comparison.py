@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ratchet.errors import DataError, nearest
+from ratchet.parameters.test_groups import TestGroups, saved_test_groups
 from ratchet.reports.comparison.groups import Group, Grouping
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
-from ratchet.reports.tables import wl_label
 from ratchet.statistics.aggregates import (
     Aggregate,
     interquartile_mean,
@@ -33,7 +33,7 @@ from ratchet.statistics.stratified import (
 )
 
 Score = Callable[[ComparedRun], float | None]
-MetricKind = Literal["accuracy", "wl", "metric"]
+MetricKind = Literal["accuracy", "group", "metric"]
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,14 @@ class Metric:
     title
         For readers.
     kind
-        "accuracy" on a whole test set, "wl" on the datapoints of one score of one, or another
+        "accuracy" on a whole test set, "group" on the datapoints of one group of one, or another
         recorded "metric".
     test
         The test set, for the first two.
     score
         Gives a run's number; None if the run has none.
+    groups
+        Which kind of groups it is one of, if it is.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Metric:
     kind: MetricKind
     test: str
     score: Score = field(compare=False, repr=False)
+    groups: TestGroups | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,16 @@ class Comparison:
             if found.metric.kind == kind and test in (None, found.metric.test)
         ]
 
+    def by_groups(self) -> list[tuple[TestGroups, str, list[MetricComparison]]]:
+        """List kinds of groups with a test set and the comparison of each group, in order."""
+        kinds: dict[str, TestGroups] = {}
+        found: dict[tuple[str, str], list[MetricComparison]] = {}
+        for each in self.of_kind("group"):
+            assert each.metric.groups is not None
+            kinds[each.metric.groups.name] = each.metric.groups
+            found.setdefault((each.metric.groups.name, each.metric.test), []).append(each)
+        return [(kinds[name], test, mine) for (name, test), mine in found.items()]
+
 
 def compare_groups(
     grouping: Grouping, metrics: Sequence[Metric], options: Options
@@ -161,11 +174,11 @@ def compare_groups(
 
 
 def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
-    """List the accuracies on all tests that the runs share, then those by WL score."""
+    """List the accuracies on all tests that the runs share, then those by group."""
     tests = [name for name in shared_tests(runs) if _has_decisions(runs, name)]
     whole = [_accuracy_metric(test) for test in tests]
     paid = [metric for test in shared_tests(runs) for metric in _return_metrics(runs, test)]
-    return whole + paid + [metric for test in tests for metric in _wl_metrics(runs, test)]
+    return whole + paid + [metric for test in tests for metric in _group_metrics(runs, test)]
 
 
 def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
@@ -199,7 +212,9 @@ def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> Metri
     scores = [_scores(group, metric) for group in groups]
     rows = [_row(group, own, metric, options) for group, own in zip(groups, scores, strict=True)]
     pairs = itertools.combinations(zip(groups, scores, strict=True), 2)
-    improvements = [] if metric.kind == "wl" else [_improvements(*pair, options) for pair in pairs]
+    improvements = (
+        [] if metric.kind == "group" else [_improvements(*pair, options) for pair in pairs]
+    )
     return MetricComparison(metric, rows, [each for both in improvements for each in both])
 
 
@@ -277,28 +292,35 @@ def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
     return [metric(agent) for agent in shared]
 
 
-def _wl_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
-    """Make a metric for each WL score that all runs have datapoints of."""
-    if not all("wl_score" in run.tables[test].columns for run in runs):
-        return []
-    seen = [{s for s in run.tables[test].columns["wl_score"] if s is not None} for run in runs]
-    beyond = runs[0].beyond_wl
-
-    def metric(wl_score: int) -> Metric:
-        title = wl_label(wl_score, beyond)
-        return Metric(
-            f"{test} wl {wl_score}", title, "wl", test, lambda run: _accuracy(run, test, wl_score)
-        )
-
-    return [metric(wl_score) for wl_score in sorted(set.intersection(*seen))]
+def _group_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
+    """Make a metric for each group that all runs have datapoints of."""
+    return [
+        _group_metric(test, groups, value)
+        for groups in saved_test_groups(runs[0].hyper_params)
+        if all(groups.column in run.tables[test].columns for run in runs)
+        for value in sorted(set.intersection(*(_values(run, test, groups) for run in runs)))
+    ]
 
 
-def _accuracy(run: ComparedRun, test: str, wl_score: int | None = None) -> float | None:
+def _group_metric(test: str, groups: TestGroups, value: int) -> Metric:
+    def score(run: ComparedRun) -> float | None:
+        return _accuracy(run, test, groups.column, value)
+
+    name = f"{test} {groups.name} {value}"
+    return Metric(name, groups.label(value), "group", test, score, groups)
+
+
+def _values(run: ComparedRun, test: str, groups: TestGroups) -> set[int]:
+    return {value for value in run.tables[test].columns[groups.column] if value is not None}
+
+
+def _accuracy(
+    run: ComparedRun, test: str, column: str | None = None, value: int | None = None
+) -> float | None:
     columns = run.tables[test].columns
     right = list(columns["correct"])
-    if wl_score is not None:
-        kept = [score == wl_score for score in columns["wl_score"]]
-        right = list(itertools.compress(right, kept))
+    if column is not None:
+        right = list(itertools.compress(right, [each == value for each in columns[column]]))
     return sum(right) / len(right) if right else None
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison, Options
 from ratchet.reports.comparison.groups import Group
 from ratchet.reports.comparison.runs import ComparedRun
@@ -39,11 +40,10 @@ def improvement_figures(comparison: Comparison) -> list[Figure]:
     ]
 
 
-def wl_comparison_figures(comparison: Comparison) -> list[Figure]:
-    """Draw the accuracy by WL score, a plot for each test set."""
-    figures = []
-    for test in dict.fromkeys(found.metric.test for found in comparison.of_kind("wl")):
-        mine = comparison.of_kind("wl", test)
+def group_figures(comparison: Comparison) -> list[tuple[TestGroups, list[Figure]]]:
+    """Draw the accuracy by group, a plot for each test set, kind of groups by kind."""
+    figures: dict[str, tuple[TestGroups, list[Figure]]] = {}
+    for kind, test, mine in comparison.by_groups():
         groups = [row.group.label for row in mine[0].rows]
         traces = [
             _points(
@@ -56,7 +56,7 @@ def wl_comparison_figures(comparison: Comparison) -> list[Figure]:
         ]
         layout = {
             "xaxis": {
-                "title": {"text": "Weisfeiler–Leman tells them apart in"},
+                "title": {"text": kind.axis},
                 "tickvals": list(range(len(mine))),
                 "ticktext": [each.metric.title for each in mine],
                 "range": [-0.5, len(mine) - 0.5],
@@ -64,8 +64,9 @@ def wl_comparison_figures(comparison: Comparison) -> list[Figure]:
             "yaxis": {"title": {"text": "accuracy"}, "tickformat": ".0%", "range": [0, 1.02]},
             "shapes": [chance_line()],
         }
-        figures.append(Figure(f"wl-{test}", test, "WL", traces, layout))
-    return figures
+        figure = Figure(f"{kind.name}-{test}", test, "Groups", traces, layout)
+        figures.setdefault(kind.name, (kind, []))[1].append(figure)
+    return list(figures.values())
 
 
 def curve_figures(comparison: Comparison, stage: str = "train") -> list[Figure]:

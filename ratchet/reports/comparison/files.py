@@ -11,8 +11,8 @@ from ratchet.reports.comparison.comparison import Comparison
 from ratchet.reports.comparison.figures import (
     aggregate_figures,
     curve_figures,
+    group_figures,
     improvement_figures,
-    wl_comparison_figures,
 )
 from ratchet.reports.comparison.picture import draw_picture
 from ratchet.reports.comparison.text import (
@@ -112,7 +112,8 @@ def write_document(comparison: Comparison, page: Path) -> None:
 def render(comparison: Comparison) -> str:
     """Write the page."""
     aggregates, improvements = aggregate_figures(comparison), improvement_figures(comparison)
-    wl, curves = wl_comparison_figures(comparison), curve_figures(comparison)
+    groups, curves = group_figures(comparison), curve_figures(comparison)
+    grouped = [figure for _, figures in groups for figure in figures]
     environment = page_environment()
     return environment.get_template("comparison.html.j2").render(
         comparison=comparison,
@@ -121,12 +122,12 @@ def render(comparison: Comparison) -> str:
         notes=[*reading_notes(comparison), *comparison.notes],
         aggregates=aggregates,
         improvements=improvements,
-        wl=wl,
+        groups=groups,
         curves=curves,
         chance=chance,
         interval=interval,
         is_different=is_different,
         number=number,
         plotly_js=plotly_js(),
-        figures_json=figures_json([*aggregates, *improvements, *wl, *curves]),
+        figures_json=figures_json([*aggregates, *improvements, *grouped, *curves]),
     )

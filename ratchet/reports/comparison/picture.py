@@ -31,7 +31,7 @@ _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of 
 
 
 def draw_picture(comparison: Comparison) -> str:
-    """Draw every group's interquartile mean, interval and seeds; then accuracies by WL score.
+    """Draw every group's interquartile mean, interval and seeds; then accuracies by group.
 
     Returns
     -------
@@ -43,11 +43,11 @@ def draw_picture(comparison: Comparison) -> str:
     from matplotlib.figure import Figure
 
     main = comparison.of_kind("accuracy") + comparison.of_kind("metric")
-    tests = list(dict.fromkeys(found.metric.test for found in comparison.of_kind("wl")))
+    grouped = comparison.by_groups()
     num_groups = len(comparison.grouping.groups)
     with rc_context(_STYLE):
-        num_rows = bool(main) + len(tests)
-        heights = ([0.9 + 0.34 * num_groups] if main else []) + [2.8] * len(tests)
+        num_rows = bool(main) + len(grouped)
+        heights = ([0.9 + 0.34 * num_groups] if main else []) + [2.8] * len(grouped)
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained", facecolor="white")
         FigureCanvasSVG(figure)
         rows = figure.subfigures(max(1, num_rows), 1, height_ratios=heights, squeeze=False)[:, 0]
@@ -55,9 +55,10 @@ def draw_picture(comparison: Comparison) -> str:
             axes = rows[0].subplots(1, len(main), sharey=True, squeeze=False)[0]
             for each, found in zip(axes, main, strict=True):
                 _draw_groups(each, found)
-        for row, test in zip(rows[bool(main) :], tests, strict=True):
-            found_by_wl = comparison.of_kind("wl", test)
-            _draw_wl(row.subplots(), test, found_by_wl, with_legend=test == tests[-1])
+        for row, (groups, test, mine) in zip(rows[bool(main) :], grouped, strict=True):
+            axes = row.subplots()
+            axes.set_title(f"By {groups.title} ({test})", loc="left")
+            _draw_by_group(axes, mine, with_legend=(groups, test, mine) == grouped[-1])
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Ratchet"})
     return buffer.getvalue()
@@ -83,9 +84,7 @@ def _draw_groups(axes: Axes, found: MetricComparison) -> None:
     axes.tick_params(length=0)
 
 
-def _draw_wl(
-    axes: Axes, test: str, found: Sequence[MetricComparison], *, with_legend: bool
-) -> None:
+def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend: bool) -> None:
     labels = [row.group.label for row in found[0].rows]
     width = min(0.13, 0.75 / len(labels))
     for place, label in enumerate(labels):
@@ -102,7 +101,6 @@ def _draw_wl(
     axes.set_xticks(range(len(found)), [each.metric.title for each in found])
     axes.set_ylim(-3, 103)
     axes.set_ylabel("accuracy (%)")
-    axes.set_title(f"By the Weisfeiler–Leman round that tells a pair apart ({test})", loc="left")
     if with_legend:
         axes.legend(ncols=len(labels), loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     axes.tick_params(length=0)

@@ -59,13 +59,6 @@ class ComparedRun:
     points: Sequence[MetricPoint] = ()
     code: str = ""
 
-    @property
-    def beyond_wl(self) -> int | None:
-        """The WL score of pairs that no round tells apart; None if there is no such score."""
-        section = self.hyper_params.get("graph_isomorphism")
-        known = isinstance(section, Mapping) and "max_wl_rounds" in section
-        return int(section["max_wl_rounds"]) + 1 if known and section else None
-
 
 def read_compared_runs(
     folders: Sequence[RunFolder], *, skip_unfinished: bool = False

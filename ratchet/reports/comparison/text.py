@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
 from ratchet.reports.labels import ranges
 from ratchet.statistics.estimate import Estimate
@@ -31,8 +32,8 @@ def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: 
         parts.append(f"![{comparison.title}]({picture})")
     for found in comparison.of_kind("accuracy") + comparison.of_kind("metric"):
         parts += _metric_parts(comparison, found)
-    for test in dict.fromkeys(found.metric.test for found in comparison.of_kind("wl")):
-        parts += _wl_parts(comparison, test)
+    for groups, test, found_by_group in comparison.by_groups():
+        parts.append(_group_part(groups, test, found_by_group))
     parts.append(_bullets("How to read it", [*reading_notes(comparison), *comparison.notes]))
     if comparison.commands:
         code = "\n".join(comparison.commands)
@@ -181,17 +182,16 @@ def _row(row: GroupScores, *, percent: bool) -> list[str]:
     return cells if row.gap is None else [*cells, number(row.gap.value, percent=percent)]
 
 
-def _wl_parts(comparison: Comparison, test: str) -> list[str]:
-    found = comparison.of_kind("wl", test)
+def _group_part(groups: TestGroups, test: str, found: Sequence[MetricComparison]) -> str:
     labels = [row.group.label for row in found[0].rows]
     rows = [
         [each.metric.title, *(f"{number(r.iqm.value)} {_ends(r.iqm)}".strip() for r in each.rows)]
         for each in found
     ]
-    return [
-        f"## By the Weisfeiler–Leman round that tells a pair apart ({test})\n"
+    return (
+        f"## By {groups.title} ({test})\n"
         f"IQM of the accuracy in percent, with its interval.\n\n{table(['', *labels], rows)}"
-    ]
+    )
 
 
 def _ends(estimate: Estimate) -> str:

@@ -14,6 +14,7 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.networks import NetworkAgentParameters
+from ratchet.parameters.test_groups import TestGroups
 
 
 @register_agent_parameters("graph_isomorphism")
@@ -95,6 +96,22 @@ class GraphIsomorphismParameters(SubParameters):
         return (
             self.prop_score_1 if score_1 is None else score_1,
             self.prop_score_2 if score_2 is None else score_2,
+        )
+
+    def test_groups(self) -> tuple[TestGroups, ...]:
+        """Tell pairs apart by the refinement round that does."""
+        rounds = {score: f"round {score}" for score in range(1, self.max_wl_rounds + 1)}
+        beyond = {self.max_wl_rounds + 1: f"not within {self.max_wl_rounds}"}
+        return (
+            TestGroups(
+                name="wl",
+                column="wl_score",
+                title="the Weisfeiler–Leman round that tells a pair apart",
+                axis="Weisfeiler–Leman tells them apart in",
+                note="Pairs of graphs by the round of the Weisfeiler–Leman test that tells them"
+                " apart: later is harder, and isomorphic pairs are never told apart.",
+                labels={0: "isomorphic", **rounds, **beyond},
+            ),
         )
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import report_iterations
 from trainers.staged import Metrics, PretrainResult, Table
@@ -57,7 +58,8 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
 
     epochs = range(1 if test_run else hyper_params.solo_agent.num_epochs)
     metrics = report_iterations(f"Pretraining {agent_name}", epochs, run_epoch)
-    complete_table(table, trainer.test_environment.dataset, [agent_name])
+    groups = test_groups(hyper_params)
+    complete_table(table, trainer.test_environment.dataset, [agent_name], groups)
     wanted = _parts(agent_tensors(agents)[agent_name], PARTS)
     return PretrainResult(clone_tensors(wanted), metrics, table)
 
