@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ratchet.errors import BudgetExceededError
-from ratchet.parameters.reserved import plays_text
 from tasks.stages.datasets import TRAIN_DATASET
 
 if TYPE_CHECKING:
@@ -40,12 +39,14 @@ def estimate_stages(
     Mapping
         Stage and iteration → estimate; empty while the sizes of the datasets are unknown.
     """
-    sizes = _sizes(store, keys)
-    if sizes is None or not plays_text(keys.hyper_params):
+    from trainers.text.staged import StagedTextTrainer
+
+    sizes, trainer = _sizes(store, keys), keys.trainer_class
+    if sizes is None or not issubclass(trainer, StagedTextTrainer):
         return {}
     from ratchet.language_models.estimates import estimate_experiment
 
-    estimate = estimate_experiment(keys.hyper_params, *sizes, settings)
+    estimate = estimate_experiment(keys.hyper_params, trainer, *sizes, settings)
     return {(stage.stage, stage.iteration): stage for stage in estimate.stages}
 
 

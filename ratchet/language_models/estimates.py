@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import Endpoint
@@ -29,6 +29,18 @@ JOB_SECONDS = 900.0
 """What a call and a fine-tune job of a paid service are taken for; ours are much faster."""
 EMBEDDED_CALL_SECONDS = 0.1
 EMBEDDED_JOB_SECONDS = 60.0
+
+
+class Sampler(Protocol):
+    """What an estimate asks of a trainer's class."""
+
+    @classmethod
+    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
+        """How many replies are sampled at each step: 1 for a game, more for a tree."""
+
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """How many examples a game, or a tree, makes for an agent at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,7 @@ class Estimate:
 
 def estimate_experiment(
     hyper_params: HyperParameters,
+    sampler: type[Sampler],
     num_train: int,
     num_test: int,
     settings: ExperimentSettings | None = None,
@@ -87,6 +100,8 @@ def estimate_experiment(
     ----------
     hyper_params
         The experiment's.
+    sampler
+        The trainer's class.
     num_train, num_test
         The sizes of its datasets.
     settings
@@ -102,12 +117,12 @@ def estimate_experiment(
     from ratchet.protocols.registry import build_protocol_handler
 
     handler = build_protocol_handler(hyper_params)
-    game = _Game(hyper_params, handler, problem_tokens)
-    table = _Table(hyper_params, settings or ExperimentSettings(), game)
+    episode = _LongestEpisode(hyper_params, handler, problem_tokens)
+    table = _Table(hyper_params, sampler, settings or ExperimentSettings(), episode)
     return Estimate(tuple(table.stages(num_train, num_test)))
 
 
-class _Game:
+class _LongestEpisode:
     """Calls and tokens of one game, by agent, when it goes to its last round."""
 
     def __init__(
@@ -153,38 +168,41 @@ class _Table:
     """Estimates of all stages."""
 
     def __init__(
-        self, hyper_params: HyperParameters, settings: ExperimentSettings, game: _Game
+        self,
+        hyper_params: HyperParameters,
+        sampler: type[Sampler],
+        settings: ExperimentSettings,
+        episode: _LongestEpisode,
     ) -> None:
         self._hyper_params = hyper_params
         self._settings = settings
-        self._game = game
+        self._episode = episode
         self._prices = PriceTable.load(settings.prices)
-        self._is_tree = hyper_params.trainer_name == "pure_text_malt"
+        self._branches = sampler.responses_per_step(hyper_params)
+        self._examples = sampler.examples_per_rollout(hyper_params, len(episode.rounds))
 
     def stages(self, num_train: int, num_test: int) -> Iterator[StageEstimate]:
         """Return all stages in order."""
         rl, text_rl = self._hyper_params.rl, self._hyper_params.text_rl
         per_iteration = rl.rollouts_per_iteration or num_train
         tested = num_test if text_rl.test_on_whole_dataset else min(per_iteration, num_test)
-        responses = self._hyper_params.pure_text_malt.num_responses_per_timestep
         last = rl.num_iterations - 1
         for iteration in range(rl.num_iterations):
-            branches = responses if self._is_tree else 1
-            yield self._playing("sample_rollouts", iteration, per_iteration, branches)
+            yield self._playing("sample_rollouts", iteration, per_iteration, self._branches)
             tests = {"all": True, "last": iteration == last, "none": False}
             if tests.get(text_rl.test_scheme, iteration in (0, last)):
                 yield self._playing("test_during_training", iteration, tested, 1)
             if iteration < last:
                 earlier = iteration if text_rl.fine_tune_on_all_previous_rollouts else 0
-                yield self._training(iteration, per_iteration * (1 + earlier), branches)
+                yield self._training(iteration, per_iteration * (1 + earlier))
         yield self._playing("test", -1, tested, 1)
 
     def _playing(self, stage: str, iteration: int, games: int, branches: int) -> StageEstimate:
         estimate = StageEstimate(stage, iteration)
         chain_seconds = 0.0
         is_tuned = iteration > 0 or (iteration < 0 and self._hyper_params.rl.num_iterations > 1)
-        for name, calls, prompt_tokens in self._game.calls(branches):
-            agent = self._game.agents[name]
+        for name, calls, prompt_tokens in self._episode.calls(branches):
+            agent = self._episode.agents[name]
             prompt, completion = (calls * games * n for n in (prompt_tokens, agent.max_tokens))
             price = self._price(agent, is_tuned=is_tuned)
             estimate = replace(
@@ -199,14 +217,14 @@ class _Table:
         waves = math.ceil(games / self._settings.num_rollout_workers)
         return replace(estimate, seconds=max(waves * chain_seconds, self._limit_seconds(estimate)))
 
-    def _training(self, iteration: int, games: int, branches: int) -> StageEstimate:
+    def _training(self, iteration: int, games: int) -> StageEstimate:
         estimate = StageEstimate("await_fine_tune_jobs", iteration)
-        for agent in self._game.agents.values():
+        for agent in self._episode.agents.values():
             if agent.freeze_agent or agent.use_dummy_api:
                 continue
             epochs = agent.fine_tuning.n_epochs or AUTO_EPOCHS
-            examples = games * self._share(branches)
-            tokens = math.ceil(examples * self._game.transcript_tokens) * epochs
+            examples = games * self._examples
+            tokens = math.ceil(examples * self._episode.transcript_tokens) * epochs
             price = self._price(agent, is_tuned=False)
             embedded = Endpoint.of(agent).is_embedded
             estimate = replace(
@@ -217,16 +235,6 @@ class _Table:
                 seconds=max(estimate.seconds, EMBEDDED_JOB_SECONDS if embedded else JOB_SECONDS),
             )
         return estimate
-
-    def _share(self, branches: int) -> float:
-        """How many examples a game, or a tree, makes for an agent at most."""
-        if self._is_tree:
-            return float(sum(branches**depth for depth in range(len(self._game.rounds))))
-        selection = self._hyper_params.pure_text_ei
-        if self._hyper_params.trainer_name != "pure_text_ei":
-            return 1.0
-        is_weighted = selection.rollout_selection_method == "weighted_sampling"
-        return float(selection.weighting_sample_size_factor) if is_weighted else 1.0
 
     def _price(self, agent: TextAgentParameters, *, is_tuned: bool) -> ModelPrice | None:
         if agent.use_dummy_api or Endpoint.of(agent).is_embedded:

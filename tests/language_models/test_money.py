@@ -16,6 +16,8 @@ from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings, HyperParameters
+from trainers.text.expert_iteration import PureTextEiTrainer
+from trainers.text.malt import PureTextMaltTrainer
 
 
 def completion(prompt, out):
@@ -195,7 +197,7 @@ def test_a_meter_without_a_limit_holds_nobody_up():
 
 def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
     """Three rounds of nip: verifier, prover, verifier; 50 + what was said before, 100 said."""
-    estimate = estimate_experiment(parameters(), 80, 20, problem_tokens=50)
+    estimate = estimate_experiment(parameters(), PureTextEiTrainer, 80, 20, problem_tokens=50)
     stages = [(s.stage, s.iteration, s.calls) for s in estimate.stages]
     assert stages == [
         ("sample_rollouts", 0, 30),
@@ -215,31 +217,47 @@ def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
 
 def test_trees_tests_and_frozen_agents_are_counted():
     malt = parameters("pure_text_malt", text_rl={"test_scheme": "all"})
-    stages = {(s.stage, s.iteration): s for s in estimate_experiment(malt, 80, 20).stages}
+    stages = {
+        (s.stage, s.iteration): s
+        for s in estimate_experiment(malt, PureTextMaltTrainer, 80, 20).stages
+    }
     assert stages["sample_rollouts", 0].calls == 10 * (2 + 4 + 8)
     assert stages["test_during_training", 1].calls == 60
     frozen = parameters().replace({"agents._default.freeze_agent": True})
-    total = estimate_experiment(frozen, 80, 20).total
+    total = estimate_experiment(frozen, PureTextEiTrainer, 80, 20).total
     assert total.training_tokens == 0
+
+
+def test_what_a_trainer_samples_counts_whatever_its_name():
+    class Bushy(PureTextMaltTrainer):
+        @classmethod
+        def responses_per_step(cls, hyper_params):
+            return 3
+
+    first, training, *_ = estimate_experiment(parameters(), Bushy, 80, 20, problem_tokens=50).stages
+    assert first.calls == 10 * (3 + 9 + 27)
+    assert training.training_tokens == 2 * 10 * (1 + 3 + 9) * (50 + 300) * 2
 
 
 def test_the_embedded_service_is_free_and_the_unknown_is_named():
     free = parameters().replace({"agents._default.base_url": "embedded"})
-    assert estimate_experiment(free, 80, 20).total.cost == 0
+    assert estimate_experiment(free, PureTextEiTrainer, 80, 20).total.cost == 0
     unknown = parameters().replace({"agents._default.model_name": "mystery"})
-    assert estimate_experiment(unknown, 80, 20).total.unpriced_models == ("mystery",)
+    assert estimate_experiment(unknown, PureTextEiTrainer, 80, 20).total.unpriced_models == (
+        "mystery",
+    )
 
 
 def test_a_limit_per_minute_makes_it_last():
     limited = ExperimentSettings(requests_per_minute=1)
-    first, *_ = estimate_experiment(parameters(), 80, 20, limited).stages
+    first, *_ = estimate_experiment(parameters(), PureTextEiTrainer, 80, 20, limited).stages
     assert first.seconds == 30 * 60
 
 
 def test_only_chat_models_are_estimated():
     graphs = HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="er1000")
     with pytest.raises(ParameterError, match="chat model"):
-        estimate_experiment(graphs, 10, 10)
+        estimate_experiment(graphs, PureTextEiTrainer, 10, 10)
 
 
 def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much():

@@ -13,6 +13,7 @@ from trainers.text.base import PureTextRlTrainer
 if TYPE_CHECKING:
     import numpy as np
 
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.text_trainers import PureTextEiParameters
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
@@ -26,6 +27,13 @@ class PureTextEiTrainer(PureTextRlTrainer):
     A share of a verifier's rollouts, drawn first, is trained with its last message replaced by
     the true label's decision, whatever it was paid.
     """
+
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """How many copies weighted sampling draws of a rollout in the mean."""
+        parameters = hyper_params.pure_text_ei
+        is_weighted = parameters.rollout_selection_method == "weighted_sampling"
+        return float(parameters.weighting_sample_size_factor) if is_weighted else 1.0
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         """Make a supervised job for each group that learns."""

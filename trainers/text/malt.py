@@ -17,6 +17,7 @@ from trainers.text.base import PureTextRlTrainer
 from trainers.text.tree_sampling import TreeGrower, nodes_per_tree
 
 if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from trainers.text.plans import PlannedRollout
@@ -36,6 +37,17 @@ class PureTextMaltTrainer(PureTextRlTrainer):
     def num_responses(self) -> int:
         """How many answers are sampled at each step."""
         return int(self.hyper_params.pure_text_malt.num_responses_per_timestep)
+
+    @classmethod
+    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
+        """How many replies are sampled at each node that is no leaf."""
+        return int(hyper_params.pure_text_malt.num_responses_per_timestep)
+
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """How many nodes of a tree have answers to choose from."""
+        branches = cls.responses_per_step(hyper_params)
+        return float(sum(branches**depth for depth in range(num_rounds)))
 
     @property
     def _nodes_per_tree(self) -> int:

@@ -52,6 +52,16 @@ class StagedTextTrainer(ABC):
                 return False
 
     @classmethod
+    def responses_per_step(cls, hyper_params: HyperParameters) -> int:
+        """How many replies are sampled at each step: 1 for a game, more for a tree."""
+        return 1
+
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """How many examples a game, or a tree, makes for an agent at most."""
+        return 1.0
+
+    @classmethod
     @abstractmethod
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
