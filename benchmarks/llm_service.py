@@ -22,7 +22,7 @@ from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.types import ChatRequest
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
-from ratchet.scenarios.code_validation.tiny_model.players import draw_game
+from ratchet.scenarios.code_validation.tiny_model.players import draw_exercise
 
 ROUNDS = 3
 
@@ -63,7 +63,7 @@ async def _measure(url: str, requests: list[ChatRequest]) -> tuple[list[float], 
 def _requests(model: str, chats: int) -> list[ChatRequest]:
     """Ask experts of the code-validation game for their arguments, each about another program."""
     rng = np.random.default_rng(0)
-    prompts = [expert_system(draw_game(rng), "accept") for _ in range(chats)]
+    prompts = [expert_system(draw_exercise(rng), "accept") for _ in range(chats)]
     return [
         ChatRequest(model, (prompt,), max_tokens=128, seed=seed)
         for seed, prompt in enumerate(prompts)

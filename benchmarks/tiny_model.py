@@ -42,7 +42,7 @@ from ratchet.language_models.service.training import trl_training
 from ratchet.language_models.service.training.job_folder import Method, TrainingJob
 from ratchet.scenarios.code_validation.tiny_model.build import ensure_base_model
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
-from ratchet.scenarios.code_validation.tiny_model.players import Skill, argue, draw_game
+from ratchet.scenarios.code_validation.tiny_model.players import Skill, argue, draw_exercise
 
 ROUNDS = 3
 REQUESTS = 128
@@ -107,7 +107,7 @@ def _seconds(run: Callable[[], None]) -> float:
 def _generation(folder: Path) -> tuple[Callable[[], None], Callable[[], None]]:
     """The same prompts; sampled at temperature 1, to ``NEW_TOKENS`` at most."""
     rng = np.random.default_rng(0)
-    prompts = [(expert_system(draw_game(rng), "accept"),) for _ in range(REQUESTS)]
+    prompts = [(expert_system(draw_exercise(rng), "accept"),) for _ in range(REQUESTS)]
     engine = TorchEngine()
     engine.load("m", folder)
     requests = [
@@ -151,7 +151,7 @@ def _chats(count: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(1)
     lines = []
     for _ in range(count):
-        game = draw_game(rng)
+        game = draw_exercise(rng)
         reply = f"Argument:\n{argue(rng, game, Skill((0.0,), 1.0))}"
         lines.append(
             {"prompt": [expert_system(game, "accept").to_dict()], "completion": [_assistant(reply)]}
@@ -163,7 +163,7 @@ def _dpo(folder: Path, work: Path) -> tuple[Callable[[], None], Callable[[], Non
     rng = np.random.default_rng(2)
     lines = []
     for _ in range(EXAMPLES):
-        game = draw_game(rng)
+        game = draw_exercise(rng)
         good, poor = (f"Argument:\n{argue(rng, game, Skill((e,), 1.0))}" for e in (0.0, 0.5))
         prompt = [expert_system(game, "accept").to_dict()]
         lines.append(

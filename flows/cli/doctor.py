@@ -26,7 +26,7 @@ _DISTRIBUTION = "ratchet-experiments"
 _LITTLE_SPACE = 2 * 2**30
 
 
-class Verdict(StrEnum):
+class CheckResult(StrEnum):
     """How a check came out."""
 
     GOOD = "ok"
@@ -38,7 +38,7 @@ class Check(NamedTuple):
     """One check: what was looked at, how it is, and what to do."""
 
     subject: str
-    verdict: Verdict
+    verdict: CheckResult
     details: str
 
 
@@ -50,7 +50,7 @@ def doctor(
     prepare_environment(home, make_folders=False)
     checks = list(all_checks(Path(home), Path(runs)))
     print_table("", ("checked", "", "details"), checks)
-    if any(check.verdict is Verdict.BAD for check in checks):
+    if any(check.verdict is CheckResult.BAD for check in checks):
         raise typer.Exit(1)
 
 
@@ -76,7 +76,7 @@ def versions() -> Iterator[Check]:
         lines = requires(_DISTRIBUTION) or []
     except PackageNotFoundError:
         yield Check(
-            "versions", Verdict.WARNING, "not installed: `make setup`, or `pip install -e .`"
+            "versions", CheckResult.WARNING, "not installed: `make setup`, or `pip install -e .`"
         )
         return
     for requirement in map(Requirement, lines):
@@ -85,12 +85,12 @@ def versions() -> Iterator[Check]:
         try:
             found = version(requirement.name)
         except PackageNotFoundError:
-            yield Check(requirement.name, Verdict.BAD, f"missing: pip install '{requirement}'")
+            yield Check(requirement.name, CheckResult.BAD, f"missing: pip install '{requirement}'")
             continue
         fits = requirement.specifier.contains(found, prereleases=True)
         wanted = f"{found}, wanted {requirement.specifier}"
         advice = "" if fits else f": pip install '{requirement}'"
-        verdict = Verdict.GOOD if fits else Verdict.BAD
+        verdict = CheckResult.GOOD if fits else CheckResult.BAD
         yield Check(requirement.name, verdict, wanted + advice)
 
 
@@ -103,9 +103,9 @@ def storage(name: str, folder: Path) -> Check:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".ratchet-doctor-") as probe:
             _lock(probe.fileno())
     except OSError as error:
-        return Check(name, Verdict.BAD, f"{place} cannot be written or locked: {error}")
+        return Check(name, CheckResult.BAD, f"{place} cannot be written or locked: {error}")
     free = shutil.disk_usage(place).free
-    verdict = Verdict.WARNING if free < _LITTLE_SPACE else Verdict.GOOD
+    verdict = CheckResult.WARNING if free < _LITTLE_SPACE else CheckResult.GOOD
     return Check(name, verdict, f"{place}: writable, locks work, {free / 2**30:.0f} GiB free")
 
 
@@ -119,20 +119,20 @@ def _lock(descriptor: int) -> None:
 def _python() -> Check:
     text = ".".join(map(str, sys.version_info[:3]))
     fits = sys.version_info >= (3, 11)
-    return Check("python", Verdict.GOOD if fits else Verdict.BAD, f"{text}, wanted >=3.11")
+    return Check("python", CheckResult.GOOD if fits else CheckResult.BAD, f"{text}, wanted >=3.11")
 
 
 def _prefect(home: Path) -> Check:
     url = os.environ.get("PREFECT_API_URL")
     if url is None:
-        return Check("prefect", Verdict.GOOD, "no server: each run starts one of its own")
+        return Check("prefect", CheckResult.GOOD, "no server: each run starts one of its own")
     return _answers("prefect", url, f"{url}/health")
 
 
 def _mlflow(home: Path) -> Check:
     stack = read_stack(home.resolve())
     if stack is None or not stack.is_up():
-        return Check("mlflow", Verdict.GOOD, f"no server: runs write to {home / 'mlflow.db'}")
+        return Check("mlflow", CheckResult.GOOD, f"no server: runs write to {home / 'mlflow.db'}")
     return _answers("mlflow", stack.mlflow_url, f"{stack.mlflow_url}/health")
 
 
@@ -141,10 +141,10 @@ def _answers(name: str, url: str, health: str) -> Check:
 
     try:
         with urllib.request.urlopen(health, timeout=5):
-            return Check(name, Verdict.GOOD, f"{url} answers")
+            return Check(name, CheckResult.GOOD, f"{url} answers")
     except OSError as error:
         advice = "Start it: `ratchet up`." if "127.0.0.1" in url else "Is PREFECT_API_URL right?"
-        return Check(name, Verdict.BAD, f"{url} does not answer ({error}). {advice}")
+        return Check(name, CheckResult.BAD, f"{url} does not answer ({error}). {advice}")
 
 
 def _threads() -> Check:
@@ -152,19 +152,19 @@ def _threads() -> Check:
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     details = f"{threads} per process, {cores} cores"
     if threads == "1":
-        return Check("threads", Verdict.GOOD, details)
-    return Check("threads", Verdict.WARNING, f"{details}; small nets are fastest with one")
+        return Check("threads", CheckResult.GOOD, details)
+    return Check("threads", CheckResult.WARNING, f"{details}; small nets are fastest with one")
 
 
 def _ports(home: Path) -> Iterator[Check]:
     stack = read_stack(home.resolve())
     if stack is not None and stack.is_up():
         details = f"Prefect {stack.prefect_port}, MLflow {stack.mlflow_port}: the local stack is up"
-        yield Check("ports", Verdict.GOOD, details)
+        yield Check("ports", CheckResult.GOOD, details)
         return
     for port in (4200, 5000):
         with socket.socket() as probe:
             probe.settimeout(1)
             taken = probe.connect_ex(("127.0.0.1", port)) == 0
         details = f"{port} is taken; `ratchet up` will use another" if taken else f"{port} is free"
-        yield Check("port", Verdict.WARNING if taken else Verdict.GOOD, details)
+        yield Check("port", CheckResult.WARNING if taken else CheckResult.GOOD, details)

@@ -23,7 +23,7 @@ AFTER_TRAINING = -1
 def estimate_stages(
     store: StageStore, keys: TextArmKeys, settings: ExperimentSettings
 ) -> Mapping[tuple[str, int], StageEstimate]:
-    """Estimate what each stage of an arm asks for at most.
+    """ExperimentEstimate what each stage of an arm asks for at most.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
     estimates = [estimate for estimate in to_do.values() if estimate is not None]
     if not estimates:
         return None
-    from ratchet.language_models.estimates import Estimate
+    from ratchet.language_models.estimates import ExperimentEstimate
 
-    return replace(Estimate(tuple(estimates)).total, stage="to do")
+    return replace(ExperimentEstimate(tuple(estimates)).total, stage="to do")
 
 
 def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:

@@ -12,7 +12,11 @@ from ratchet.lazy import lazy_names
 if TYPE_CHECKING:
     from ratchet.language_models.chat import ChatClient
     from ratchet.language_models.endpoints import Endpoint
-    from ratchet.language_models.estimates import Estimate, StageEstimate, estimate_experiment
+    from ratchet.language_models.estimates import (
+        ExperimentEstimate,
+        StageEstimate,
+        estimate_experiment,
+    )
     from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
     from ratchet.language_models.fine_tuning import FineTuneClient
     from ratchet.language_models.journal import CallJournal
@@ -30,7 +34,7 @@ __all__ = [
     "ChatRequest",
     "Completion",
     "Endpoint",
-    "Estimate",
+    "ExperimentEstimate",
     "FineTuneClient",
     "FineTuneIntent",
     "FineTuneJob",
@@ -52,7 +56,7 @@ _HOMES = {
     "ChatRequest": "ratchet.language_models.types",
     "Completion": "ratchet.language_models.types",
     "Endpoint": "ratchet.language_models.endpoints",
-    "Estimate": "ratchet.language_models.estimates",
+    "ExperimentEstimate": "ratchet.language_models.estimates",
     "FineTuneClient": "ratchet.language_models.fine_tuning",
     "FineTuneIntent": "ratchet.language_models.fine_tune_jobs",
     "FineTuneJob": "ratchet.language_models.fine_tune_jobs",

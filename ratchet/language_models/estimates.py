@@ -62,7 +62,7 @@ class StageEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ExperimentEstimate:
     """All stages, in order."""
 
     stages: tuple[StageEstimate, ...]
@@ -93,8 +93,8 @@ def estimate_experiment(
     settings: ExperimentSettings | None = None,
     *,
     problem_tokens: int = PROBLEM_TOKENS,
-) -> Estimate:
-    """Estimate all stages of a text experiment.
+) -> ExperimentEstimate:
+    """ExperimentEstimate all stages of a text experiment.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def estimate_experiment(
     handler = build_protocol_handler(hyper_params)
     episode = _LongestEpisode(hyper_params, handler, problem_tokens)
     table = _Table(hyper_params, sampler, settings or ExperimentSettings(), episode)
-    return Estimate(tuple(table.stages(num_train, num_test)))
+    return ExperimentEstimate(tuple(table.stages(num_train, num_test)))
 
 
 class _LongestEpisode:

@@ -3,7 +3,8 @@
 Agents stand in a Stackelberg sequence of groups, leaders first; a leader shapes everybody behind
 it, members of one group leave each other alone. L_i is agent i's loss and g_ij its gradient with
 respect to agent j's parameters. Second derivatives are never built, only applied to vectors, which
-is what a :class:`Game` can do. Shape letters: P_i parameters of agent i, in one flat vector.
+is what a :class:`DifferentiableGame` can do. Shape letters: P_i parameters of agent i, in one flat
+vector.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Product = tuple[str, str, Tensor]
 """(i, f, v) stands for [∇_l∇_f L_i] v, for whichever l."""
 
 
-class Game(Protocol):
+class DifferentiableGame(Protocol):
     """Losses of agents as functions of everybody's parameters, where everybody stands now.
 
     What it gives belongs to the caller: it is never changed afterwards.
@@ -62,7 +63,9 @@ def followers_of(groups: Groups) -> dict[str, tuple[str, ...]]:
     }
 
 
-def stackelberg_policy_gradient(game: Game, groups: Groups, solve: Solve) -> ShapedUpdate:
+def stackelberg_policy_gradient(
+    game: DifferentiableGame, groups: Groups, solve: Solve
+) -> ShapedUpdate:
     """Let leaders descend along the total derivative of their loss: D_l = g_ll − χ_l.
 
     χ_l = Σ_f [∇_l∇_f L_f] (∇²_ff L_f)⁻¹ g_lf, by the implicit function theorem (Fiez et al. 2020,
@@ -86,7 +89,11 @@ def stackelberg_policy_gradient(game: Game, groups: Groups, solve: Solve) -> Sha
 
 
 def lola(
-    game: Game, groups: Groups, rates: Mapping[str, Tensor], *, additional_term: bool = True
+    game: DifferentiableGame,
+    groups: Groups,
+    rates: Mapping[str, Tensor],
+    *,
+    additional_term: bool = True,
 ) -> ShapedUpdate:
     """Learn with opponent-learning awareness: D_l = g_ll − χ_l − h_l.
 
@@ -121,7 +128,7 @@ def lola(
 
 
 def stable_opponent_shaping(
-    game: Game,
+    game: DifferentiableGame,
     groups: Groups,
     rates: Mapping[str, Tensor],
     *,
@@ -189,11 +196,13 @@ def shaping_weight(
     return min(first, second)
 
 
-def _simultaneous(game: Game, groups: Groups) -> Vectors:
+def _simultaneous(game: DifferentiableGame, groups: Groups) -> Vectors:
     return {name: game.gradient(name, name) for group in groups for name in group}
 
 
-def _shaping_terms(game: Game, groups: Groups, like: Vectors, respond: Solve) -> Vectors:
+def _shaping_terms(
+    game: DifferentiableGame, groups: Groups, like: Vectors, respond: Solve
+) -> Vectors:
     """Return χ_l = Σ_f [∇_l∇_f L_f] v_f with v_f = ``respond(f, g_lf)``, for everybody."""
     terms = {}
     for leader, behind in followers_of(groups).items():
@@ -203,6 +212,6 @@ def _shaping_terms(game: Game, groups: Groups, like: Vectors, respond: Solve) ->
     return terms
 
 
-def _hessian_term(game: Game, leader: str, steps: Mapping[str, Tensor]) -> Tensor:
+def _hessian_term(game: DifferentiableGame, leader: str, steps: Mapping[str, Tensor]) -> Tensor:
     """Return Σ_f [∇_l∇_f L_l] step_f."""
     return game.mixed_products(leader, [(leader, name, step) for name, step in steps.items()])

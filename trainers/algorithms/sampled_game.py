@@ -95,7 +95,7 @@ def pair_weights(weight: Tensor, episode: Tensor) -> Tensor:
 
 
 class SampledGame:
-    """Implements :class:`trainers.algorithms.opponent_shaping.Game` from sampled episodes.
+    """Implements :class:`~trainers.algorithms.opponent_shaping.DifferentiableGame` by sampling.
 
     Parameters
     ----------

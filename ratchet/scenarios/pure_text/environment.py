@@ -18,7 +18,7 @@ from ratchet.errors import DataError
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.spec import NO_DECISION
 from ratchet.scenarios.pure_text.checks import crowded_channel, endless
-from ratchet.scenarios.pure_text.game import Game, game_of
+from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
 from ratchet.scenarios.pure_text.specs import TextEnvironmentSpecs
 from ratchet.seeding import derive_seed
 
@@ -55,7 +55,7 @@ class PureTextEnvironment:
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
     protocol_handler
-        The game.
+        The protocol.
     train
         Whether this is the training environment.
 
@@ -64,7 +64,7 @@ class PureTextEnvironment:
     DataError
         If the dataset lacks a field.
     ProtocolSpecificationError, ParameterError
-        If the protocol or its parameters don't fit text, see :class:`Game`.
+        If the protocol or its parameters don't fit text, see :class:`RoundRules`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PureTextEnvironment:
         self.dataset = dataset
         self.protocol_handler = protocol_handler
         self.train = train
-        self.game: Game = game_of(protocol_handler)
+        self.rules: RoundRules = rules_of(protocol_handler)
 
     @property
     def max_rounds(self) -> int:
@@ -218,7 +218,7 @@ class PureTextEnvironment:
         asked = state.select(*_JUDGED)
         in_turn = active.any(-1)
         asked["agents", "decision"] = np.where(in_turn, outputs["agents", "decision"], NO_DECISION)
-        outcome = self.game.judge(asked, torch.from_numpy(state["prover_stance"]))
+        outcome = self.rules.judge(asked, torch.from_numpy(state["prover_stance"]))
         over = (outcome.shared_done | outcome.terminated).numpy()
         following = state.clone()
         self._write_messages(following, active, outputs)

@@ -11,7 +11,7 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.spec import rollout_spec
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import Episode, PlayedStep
-from ratchet.scenarios.pure_text.game import Game
+from ratchet.scenarios.pure_text.rules import RoundRules
 
 
 def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> NestedArrayDict:
@@ -25,8 +25,8 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     NestedArrayDict
         Batch [1].
     """
-    game, position = environment.game, episode.position
-    rollout = _blank(game.num_rounds, len(game.agent_names), len(game.channel_names)).clone()
+    rules, position = environment.rules, episode.position
+    rollout = _blank(rules.num_rounds, len(rules.agent_names), len(rules.channel_names)).clone()
     for key, value in (
         ("rollout_id", episode.rollout_id),
         ("datapoint_id", position.datapoint_id),
@@ -42,13 +42,13 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     rollout["done"][0, num_played:] = episode.done
     rollout["terminated"][0, num_played:] = episode.terminated
     for message in position.messages:
-        place = (0, message.round, game.channel_names.index(message.channel))
+        place = (0, message.round, rules.channel_names.index(message.channel))
         rollout["message_history"][place] = message.text
-        rollout["message_agent_id"][place] = game.places[message.speaker]
+        rollout["message_agent_id"][place] = rules.places[message.speaker]
     for raw in position.raw_messages:
-        rollout["raw_message_history"][0, raw.round, game.places[raw.speaker]] = raw.text
+        rollout["raw_message_history"][0, raw.round, rules.places[raw.speaker]] = raw.text
     for step in episode.steps:
-        _write_step(rollout, game, step)
+        _write_step(rollout, rules, step)
     return rollout
 
 
@@ -60,7 +60,7 @@ def _blank(num_rounds: int, num_agents: int, num_channels: int) -> NestedArrayDi
     return blank
 
 
-def _write_step(rollout: NestedArrayDict, game: Game, step: PlayedStep) -> None:
+def _write_step(rollout: NestedArrayDict, rules: RoundRules, step: PlayedStep) -> None:
     t = step.round
     rollout["done"][0, t], rollout["terminated"][0, t] = step.done, step.terminated
     rollout["node_id"][0, t] = step.node_id
@@ -68,9 +68,9 @@ def _write_step(rollout: NestedArrayDict, game: Game, step: PlayedStep) -> None:
     agents["decision"][0, t] = step.decisions
     agents["reward"][0, t] = step.rewards
     for name, action in step.actions.items():
-        place = (0, t, game.places[name])
-        for channel in step.channels[game.places[name]]:
-            text = action.messages.get(game.channel_names[channel])
+        place = (0, t, rules.places[name])
+        for channel in step.channels[rules.places[name]]:
+            text = action.messages.get(rules.channel_names[channel])
             agents["message"][(*place, channel)] = text
         prompt = [message.to_dict() for message in action.prompt]
         agents["prompt"][place] = json.dumps(prompt, ensure_ascii=False)

@@ -23,7 +23,7 @@ from ratchet.scenarios.pure_text.episode import (
     RawMessage,
     SentMessage,
 )
-from ratchet.scenarios.pure_text.game import Game, Turn
+from ratchet.scenarios.pure_text.rules import RoundRules, Turn
 
 _SILENT = Turn()
 
@@ -52,15 +52,15 @@ def begin_episode(
         question=data["question"][datapoint_id],
         solution=data["solution"][datapoint_id],
     )
-    nobody = (False,) * len(environment.game.agent_names)
+    nobody = (False,) * len(environment.rules.agent_names)
     return Episode(rollout_id, int(data["y"][datapoint_id]), position, nobody)
 
 
-def whose_turn(game: Game, episode: Episode) -> tuple[Turn, ...]:
+def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
     """Say what each agent may do now; nothing once it is done."""
     if episode.done:
-        return (_SILENT,) * len(game.agent_names)
-    turns = game.turns(episode.position.seed)[episode.position.round]
+        return (_SILENT,) * len(rules.agent_names)
+    turns = rules.turns(episode.position.seed)[episode.position.round]
     if not any(episode.agents_done):
         return turns
     return tuple(
@@ -95,18 +95,18 @@ def advance_episode(
     ProtocolSpecificationError
         If two agents write in one channel at once, or the episode goes on after its last round.
     """
-    game, position = environment.game, episode.position
-    turns = whose_turn(game, episode)
-    _check_actions(game, episode, turns, actions)
-    named = list(zip(game.agent_names, turns, strict=True))
+    rules, position = environment.rules, episode.position
+    turns = whose_turn(rules, episode)
+    _check_actions(rules, episode, turns, actions)
+    named = list(zip(rules.agent_names, turns, strict=True))
     said = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
     after = _judge(environment, episode, tuple(said))
-    if not after.done and position.round + 1 >= game.num_rounds:
-        raise endless(game.handler)
+    if not after.done and position.round + 1 >= rules.num_rounds:
+        raise endless(rules.handler)
     step = PlayedStep(
         round=position.round,
         channels=tuple([turn.channels for turn in turns]),
-        actions={name: actions[name] for name in _acting(game, turns)},
+        actions={name: actions[name] for name in _acting(rules, turns)},
         decisions=tuple(
             decision if turn.may_decide else NO_DECISION
             for decision, turn in zip(said, turns, strict=True)
@@ -119,7 +119,7 @@ def advance_episode(
     return Episode(
         rollout_id=episode.rollout_id,
         y=episode.y,
-        position=_written(game, position, turns, actions, over=after.done),
+        position=_written(rules, position, turns, actions, over=after.done),
         agents_done=after.agents_done,
         steps=(*episode.steps, step),
         done=after.done,
@@ -138,17 +138,17 @@ class _After(NamedTuple):
 
 def _judge(environment: PureTextEnvironment, episode: Episode, said: tuple[int, ...]) -> _After:
     position = episode.position
-    outcome = environment.game.outcome(
+    outcome = environment.rules.outcome(
         position.round, position.seed, episode.y, position.prover_stance, said
     )
     if outcome is None:
-        return _ask_handler(environment.game, episode, said)
+        return _ask_handler(environment.rules, episode, said)
     over = outcome.decided or outcome.terminated
     agents_done = (True,) * len(said) if over else episode.agents_done
     return _After(outcome.rewards, agents_done, over, outcome.terminated)
 
 
-def _ask_handler(game: Game, episode: Episode, said: tuple[int, ...]) -> _After:
+def _ask_handler(rules: RoundRules, episode: Episode, said: tuple[int, ...]) -> _After:
     """Judge a step of a protocol that has its own way, in a batch of one."""
     position = episode.position
     asked: dict[str | tuple[str, str], torch.Tensor] = {
@@ -160,23 +160,23 @@ def _ask_handler(game: Game, episode: Episode, said: tuple[int, ...]) -> _After:
         ("agents", "done"): torch.tensor([episode.agents_done]),
         ("agents", "decision"): torch.tensor([said]),
     }
-    step = game.judge(asked, torch.tensor([position.prover_stance]))
+    step = rules.judge(asked, torch.tensor([position.prover_stance]))
     over = bool(step.shared_done | step.terminated)
     agents_done = tuple(done or over for done in step.agent_done[0].tolist())
     return _After(tuple(step.reward[0].tolist()), agents_done, over, bool(step.terminated))
 
 
-def _acting(game: Game, turns: tuple[Turn, ...]) -> list[str]:
-    return [name for name, turn in zip(game.agent_names, turns, strict=True) if turn.channels]
+def _acting(rules: RoundRules, turns: tuple[Turn, ...]) -> list[str]:
+    return [name for name, turn in zip(rules.agent_names, turns, strict=True) if turn.channels]
 
 
 def _check_actions(
-    game: Game, episode: Episode, turns: tuple[Turn, ...], actions: Mapping[str, AgentAction]
+    rules: RoundRules, episode: Episode, turns: tuple[Turn, ...], actions: Mapping[str, AgentAction]
 ) -> None:
     where = f"datapoint {episode.position.datapoint_id}, round {episode.position.round}"
     if episode.done:
         raise RolloutError(f"{where}: the episode is over, expected one that goes on.")
-    missing = [name for name in _acting(game, turns) if name not in actions]
+    missing = [name for name in _acting(rules, turns) if name not in actions]
     if missing:
         raise RolloutError(
             f"{where}: got actions of {sorted(actions)}, expected those of {missing} too, since it"
@@ -185,7 +185,7 @@ def _check_actions(
 
 
 def _written(
-    game: Game,
+    rules: RoundRules,
     position: Position,
     turns: tuple[Turn, ...],
     actions: Mapping[str, AgentAction],
@@ -195,18 +195,18 @@ def _written(
     """Add what was said in a round; what agents say out of turn is dropped."""
     said: dict[int, SentMessage] = {}
     raw: list[RawMessage] = []
-    for name, turn in zip(game.agent_names, turns, strict=True):
+    for name, turn in zip(rules.agent_names, turns, strict=True):
         if not turn.channels:
             continue
         action = actions[name]
         raw.append(RawMessage(position.round, name, action.raw_message))
         for place in turn.channels:
-            channel = game.channel_names[place]
+            channel = rules.channel_names[place]
             if channel not in action.messages:
                 continue
             if place in said:
                 speaks = [place in other.channels for other in turns]
-                raise crowded_channel(game.handler, position.round, place, speaks)
+                raise crowded_channel(rules.handler, position.round, place, speaks)
             said[place] = SentMessage(position.round, channel, name, action.messages[channel])
     return replace(
         position,

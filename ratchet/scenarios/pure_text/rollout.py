@@ -112,10 +112,10 @@ async def ask_agents(
     call_context: CallContext,
 ) -> dict[str, AgentAction]:
     """Let all agents act whose turn it is, concurrently; by name. See :func:`play_step`."""
-    game, position = environment.game, episode.position
-    turns = zip(game.agent_names, whose_turn(game, episode), strict=True)
+    rules, position = environment.rules, episode.position
+    turns = zip(rules.agent_names, whose_turn(rules, episode), strict=True)
     names = [name for name, turn in turns if turn.channels]
-    calls = [agents[name].act(view_of(game, position, name), call_context) for name in names]
+    calls = [agents[name].act(view_of(rules, position, name), call_context) for name in names]
     if len(calls) == 1:
         return {names[0]: await calls[0]}
     # What the others were answered is paid for, so it is waited for even if one fails.

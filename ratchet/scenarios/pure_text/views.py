@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ratchet.protocols.handler import ProtocolHandler
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.episode import Position, RawMessage, SentMessage
-from ratchet.scenarios.pure_text.game import Game, game_of
+from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,20 @@ def agent_view(
     handler
         The protocol.
     """
-    game = game_of(handler)
-    return view_of(game, position_of(game, state, index), agent)
+    rules = rules_of(handler)
+    return view_of(rules, position_of(rules, state, index), agent)
 
 
-def view_of(game: Game, position: Position, agent: str) -> AgentView:
+def view_of(rules: RoundRules, position: Position, agent: str) -> AgentView:
     """Return what an agent sees in a position."""
-    channels = game.visible_channels[agent]
-    turn = game.turn(position.round, position.seed, agent)
+    channels = rules.visible_channels[agent]
+    turn = rules.turn(position.round, position.seed, agent)
     return AgentView(
         agent_name=agent,
         round=position.round,
         question=position.question,
         solution=position.solution,
-        stance=game.stance_of(agent, position.prover_stance),
+        stance=rules.stance_of(agent, position.prover_stance),
         seed=position.seed,
         own_raw_messages=tuple([m for m in position.raw_messages if m.speaker == agent]),
         messages=tuple([m for m in position.messages if m.channel in channels]),
@@ -94,13 +94,13 @@ def view_of(game: Game, position: Position, agent: str) -> AgentView:
         headers=turn.headers,
         may_decide=turn.may_decide,
         channels=channels,
-        names=game.shown_names,
-        shuffles_channels=agent in game.shuffled_agents,
+        names=rules.shown_names,
+        shuffles_channels=agent in rules.shuffled_agents,
         datapoint_id=position.datapoint_id,
     )
 
 
-def position_of(game: Game, state: NestedArrayDict, index: int) -> Position:
+def position_of(rules: RoundRules, state: NestedArrayDict, index: int) -> Position:
     """Read one position from a batch of states."""
     texts = state["message_history"][index].tolist()
     speakers = state["message_agent_id"][index].tolist()
@@ -113,13 +113,13 @@ def position_of(game: Game, state: NestedArrayDict, index: int) -> Position:
         solution=state["solution"][index],
         round=int(state["round"][index]),
         messages=tuple(
-            SentMessage(r, game.channel_names[c], game.agent_names[speakers[r][c]], text)
+            SentMessage(r, rules.channel_names[c], rules.agent_names[speakers[r][c]], text)
             for r, row in enumerate(texts)
             for c, text in enumerate(row)
             if text is not None
         ),
         raw_messages=tuple(
-            RawMessage(r, game.agent_names[a], text)
+            RawMessage(r, rules.agent_names[a], text)
             for r, row in enumerate(raw)
             for a, text in enumerate(row)
             if text is not None

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import doctor
-from flows.cli.doctor import Verdict
+from flows.cli.doctor import CheckResult
 from flows.cli.main import app
 
 
@@ -28,7 +28,7 @@ def test_a_wrong_version_is_told_with_the_command(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         importlib.metadata, "version", lambda name: "0.155" if name == "fastapi" else real(name)
     )
-    wrong = [check for check in doctor.versions() if check.verdict is Verdict.BAD]
+    wrong = [check for check in doctor.versions() if check.verdict is CheckResult.BAD]
     assert [check.subject for check in wrong] == ["fastapi"]
     assert "0.155, wanted" in wrong[0].details
     assert "pip install 'fastapi" in wrong[0].details
@@ -37,8 +37,8 @@ def test_a_wrong_version_is_told_with_the_command(monkeypatch: pytest.MonkeyPatc
 def test_storage_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert doctor.storage("home", file / "below").verdict is Verdict.BAD
-    assert doctor.storage("home", tmp_path / "new" / "folder").verdict is Verdict.GOOD
+    assert doctor.storage("home", file / "below").verdict is CheckResult.BAD
+    assert doctor.storage("home", tmp_path / "new" / "folder").verdict is CheckResult.GOOD
 
 
 def test_a_server_that_does_not_answer_is_told(

@@ -17,7 +17,7 @@ from ratchet.scenarios.pure_text.parsing import parse_completion
 
 def systems_of(protocol, agent):
     """What the template of an agent comes to, for each stance."""
-    game = players.draw_game(np.random.default_rng(0))
+    game = players.draw_exercise(np.random.default_rng(0))
     text = (TEMPLATES / "compact" / protocol / f"{agent}.txt").read_text().strip()
     text = text.replace("$question", game.question).replace("$solution", game.solution)
     return game, [text.replace("$agent_stance_string", s) for s in ("reject", "accept")]
@@ -58,7 +58,7 @@ def test_verifiers_of_the_corpus_read_what_the_templates_say(protocol, role):
 def test_good_players_mark_and_decide_right():
     rng = np.random.default_rng(0)
     perfect = players.Skill(mark_errors=(0.0,), follows=1.0)
-    for game in (players.draw_game(rng) for _ in range(50)):
+    for game in (players.draw_exercise(rng) for _ in range(50)):
         argument = players.argue(rng, game, perfect)
         assert (players.DIFFER not in argument) == (game.steps == game.lines)
         word = "accept" if game.steps == game.lines else "reject"
@@ -120,7 +120,7 @@ def ask(engine, prompts):
 @pytest.mark.slow
 def test_the_base_model_keeps_to_the_format_and_decides_a_little_better_than_chance(base_engine):
     rng = np.random.default_rng(7)
-    games = [players.draw_game(rng) for _ in range(1000)]
+    games = [players.draw_exercise(rng) for _ in range(1000)]
     argued = ask(base_engine, [[corpus.expert_system(game, "accept")] for game in games])
     parsed = [parse_completion(r.text, {"main": "Argument:"}, may_decide=False) for r in argued]
     assert np.mean([p.valid for p in parsed]) >= 0.98
@@ -162,7 +162,7 @@ def test_the_base_model_knows_the_format_of_other_protocols(
     spec = handler.text_agent_spec(agent)
     rng = np.random.default_rng(8)
     prompts = []
-    for game in (players.draw_game(rng) for _ in range(200)):
+    for game in (players.draw_exercise(rng) for _ in range(200)):
         is_expert = agent != "verifier"
         system = (
             corpus.expert_system(game, "accept", role)

@@ -15,7 +15,7 @@ from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.service.launch import EmbeddedService
 from ratchet.language_models.types import ChatRequest
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
-from ratchet.scenarios.code_validation.tiny_model.players import draw_game
+from ratchet.scenarios.code_validation.tiny_model.players import draw_exercise
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -45,7 +45,9 @@ def _wait_for_its_end(home):
 def _requests(model, count):
     rng = np.random.default_rng(0)
     return [
-        ChatRequest(model, (expert_system(draw_game(rng), "accept"),), max_tokens=128, seed=seed)
+        ChatRequest(
+            model, (expert_system(draw_exercise(rng), "accept"),), max_tokens=128, seed=seed
+        )
         for seed in range(count)
     ]
 

@@ -14,7 +14,7 @@ from ratchet.protocols.text_specs import check_text_specs
 from ratchet.scenarios.code_validation import prompts
 from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_digests
 from ratchet.scenarios.pure_text.episode import Position
-from ratchet.scenarios.pure_text.game import game_of
+from ratchet.scenarios.pure_text.rules import rules_of
 from ratchet.scenarios.pure_text.views import view_of
 from tasks.text.keys import TextArmKeys
 
@@ -38,7 +38,7 @@ def rendered(protocol="nip", kind="full", stance=1, **changes):
     handler = build_protocol_handler(hyper_params)
     system_prompts = SystemPrompts.of(hyper_params, handler)
     position = Position(0, 1, stance, "the question", PROGRAM)
-    game = game_of(handler)
+    game = rules_of(handler)
     return {a: system_prompts.render(view_of(game, position, a)) for a in handler.agent_names}
 
 

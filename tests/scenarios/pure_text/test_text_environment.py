@@ -93,7 +93,7 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
         for row, episode in enumerate(episodes):
             actions = {}
             for a, name in enumerate(handler.agent_names):
-                view = view_of(environment.game, episode.position, name)
+                view = view_of(environment.rules, episode.position, name)
                 assert agent_view(state, row, name, handler) == view
                 action = actions[name] = game.agents[name].action(view)
                 outputs["agents", "raw_message"][row, a] = action.raw_message
@@ -113,7 +113,7 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
         assert reward.tolist() == [list(rewards) for rewards in paid]
         assert before != state or all(before["done"])
         for row, episode in enumerate(episodes):
-            assert position_of(environment.game, state, row) == episode.position
+            assert position_of(environment.rules, state, row) == episode.position
             assert bool(state["done"][row]) == episode.done
             assert bool(state["terminated"][row]) == episode.terminated
             assert tuple(state["agents", "done"][row].tolist()) == episode.agents_done
@@ -122,7 +122,7 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
 
 def test_seeds_change_what_is_played_where_they_should(make_text_game):
     for protocol, orders in ((OrderBySeed, 2), ("merlin_arthur", 2), ("nip", 1)):
-        inner = make_text_game(protocol).environment.game
+        inner = make_text_game(protocol).environment.rules
         seen = [inner.turns(seed) for seed in range(12)]
         assert len({tuple(str(turn) for row in turns for turn in row) for turns in seen}) == orders
 

@@ -38,7 +38,7 @@ def play(game, seed, num_rounds=99, *, said=None):
         position = episode.position
         actions = {}
         for name, agent in game.agents.items():
-            action = agent.action(view_of(game.environment.game, position, name))
+            action = agent.action(view_of(game.environment.rules, position, name))
             if said is not None:
                 action = said(name, position.round, action)
             actions[name] = action
@@ -47,7 +47,7 @@ def play(game, seed, num_rounds=99, *, said=None):
 
 
 def prompts(game, position):
-    inner = game.environment.game
+    inner = game.environment.rules
     return {
         name: build_prompt(view_of(inner, position, name), inner.specs[name], "system")
         for name in inner.agent_names
@@ -77,8 +77,8 @@ def test_a_change_where_an_agent_sees_nothing_changes_nothing_for_it(
         sees = (name, changed_channel) in game.handler.agent_channel_visibility
         if not sees:
             assert prompts(game, before)[name] == prompts(game, after)[name]
-            assert view_of(game.environment.game, before, name) == view_of(
-                game.environment.game, after, name
+            assert view_of(game.environment.rules, before, name) == view_of(
+                game.environment.rules, after, name
             )
     written = {(m.round, m.channel) for m in before.messages}
     if (changed_round, changed_channel) in written:
@@ -88,9 +88,9 @@ def test_a_change_where_an_agent_sees_nothing_changes_nothing_for_it(
 def test_hidden_channels_are_met_by_the_test_above(make_text_game):
     game = make_text_game(ThreeProversInText, eagerness=0.0)
     position = play(game, 5).position
-    seen = view_of(game.environment.game, position, "prover0").messages
+    seen = view_of(game.environment.rules, position, "prover0").messages
     assert {m.channel for m in seen} == {"main", "prover0_verifier", "prover_chat"}
-    assert {m.channel for m in view_of(game.environment.game, position, "prover1").messages} == {
+    assert {m.channel for m in view_of(game.environment.rules, position, "prover1").messages} == {
         "main",
         "prover_chat",
     }
@@ -128,7 +128,7 @@ def test_a_verifier_does_not_see_the_stance_and_a_prover_does(make_text_game):
     position = play(game, 7, 2).position
     views = [
         {
-            n: view_of(game.environment.game, dataclasses.replace(position, prover_stance=s), n)
+            n: view_of(game.environment.rules, dataclasses.replace(position, prover_stance=s), n)
             for n in ("prover", "verifier")
         }
         for s in (0, 1)
@@ -149,7 +149,7 @@ def test_a_verifier_does_not_see_the_stance_and_a_prover_does(make_text_game):
     ],
 )
 def test_provers_argue_for_what_pays_them(protocol, stances, make_text_game):
-    game = make_text_game(protocol).environment.game
+    game = make_text_game(protocol).environment.rules
     assert {name: game.stance_of(name, 1) for name in stances} == stances
     assert game.stance_of("verifier", 1) is None
 
@@ -163,7 +163,7 @@ def test_the_view_of_a_state_in_a_batch_is_that_of_the_episode(make_text_game):
             for row, seed in enumerate(seeds.tolist()):
                 position = play(game, seed, round).position
                 for name in game.handler.agent_names:
-                    expected = view_of(game.environment.game, position, name)
+                    expected = view_of(game.environment.rules, position, name)
                     assert agent_view(state, row, name, game.handler) == expected
             state = step_batch(game, state)
 
@@ -184,7 +184,7 @@ def step_batch(game, state):
 
 def test_a_prompt_has_the_promised_order(make_text_game, make_action):
     game = make_text_game("nip", nip_protocol__max_message_rounds=5)
-    inner = game.environment.game
+    inner = game.environment.rules
     episode = begin_episode(game.environment, 0, 3)
     for speaker, text in (
         ("verifier", "why?"),
@@ -220,7 +220,7 @@ def test_a_prompt_has_the_promised_order(make_text_game, make_action):
 
 def test_own_replies_come_before_what_others_said_in_the_same_round(make_text_game, make_action):
     game = make_text_game("debate", protocol_common__verifier_first=False)
-    inner = game.environment.game
+    inner = game.environment.rules
     actions = {
         name: make_action({c: f"{name} says" for c in inner.channel_names}, f"raw {name}")
         for name in inner.agent_names
@@ -242,7 +242,7 @@ def test_the_last_round_is_that_in_which_the_agent_acts_last(most, first, last, 
         protocol_common__verifier_first=first,
         nip_protocol__max_message_rounds=most,
     )
-    inner = game.environment.game
+    inner = game.environment.rules
     turns = [inner.turn(round, 0, "verifier") for round in range(most)]
     assert [round for round, turn in enumerate(turns) if turn.is_last] == [last]
     for round in range(most):
@@ -252,16 +252,16 @@ def test_the_last_round_is_that_in_which_the_agent_acts_last(most, first, last, 
 
 
 def test_decisions_may_be_made_only_where_they_count(make_text_game):
-    game = make_text_game("nip", nip_protocol__min_message_rounds=4).environment.game
+    game = make_text_game("nip", nip_protocol__min_message_rounds=4).environment.rules
     may = [game.turn(round, 0, "verifier").may_decide for round in range(8)]
     assert may == [False, False, False, False, True, False, True, False]
     assert not any(game.turn(round, 0, "prover").may_decide for round in range(8))
-    three = make_text_game("nip", nip_protocol__min_message_rounds=3).environment.game
+    three = make_text_game("nip", nip_protocol__min_message_rounds=3).environment.rules
     assert [r for r in range(8) if three.turn(r, 0, "verifier").may_decide] == [2, 4, 6]
 
 
 def test_only_the_channels_to_write_in_now_have_headers(make_text_game):
-    game = make_text_game(ThreeProversInText).environment.game
+    game = make_text_game(ThreeProversInText).environment.rules
     assert dict(game.turn(2, 0, "verifier").headers) == {
         "main": "main:",
         "prover0_verifier": "prover0_verifier:",
@@ -315,7 +315,7 @@ def test_without_randomizing_channels_keep_their_order_and_provers_always_see_it
 
 def test_processed_messages_are_shown_where_raw_ones_are_not(make_text_game, make_action):
     game = make_text_game("debate")
-    inner = game.environment.game
+    inner = game.environment.rules
     messages = {"prover0_channel": "one?", "prover1_channel": "two?"}
     action = make_action(messages, "long thoughts, one? two?")
     episode = advance_episode(
@@ -329,7 +329,7 @@ def test_processed_messages_are_shown_where_raw_ones_are_not(make_text_game, mak
 
 def test_empty_messages_are_left_out(make_text_game, make_action):
     game = make_text_game("nip")
-    inner = game.environment.game
+    inner = game.environment.rules
     action = make_action({"main": ""}, "", valid=False)
     episode = advance_episode(
         game.environment, begin_episode(game.environment, 0, 1), {"verifier": action}

@@ -23,7 +23,7 @@ NUM_CASES = 24
 
 
 @dataclass(frozen=True)
-class Stage:
+class SequenceStep:
     """One step on a list of integers: in English, as lines of Python on ``items``, by itself."""
 
     english: str
@@ -72,17 +72,17 @@ def _list_problem(rng: np.random.Generator) -> Problem:
     )
 
 
-def _draw_keeping(rng: np.random.Generator) -> Stage:
+def _draw_keeping(rng: np.random.Generator) -> SequenceStep:
     condition, n = draw_condition(rng), small(rng, 2, 3)
     return pick(
         rng,
         (
-            Stage(
+            SequenceStep(
                 f"keep only the elements x for which {condition.say('x')}",
                 (f"items = [x for x in items if {condition.write('x')}]",),
                 lambda v: [x for x in v if condition.apply(x)],
             ),
-            Stage(
+            SequenceStep(
                 f"remove the elements x for which {condition.say('x')}",
                 (
                     "kept = []",
@@ -93,12 +93,12 @@ def _draw_keeping(rng: np.random.Generator) -> Stage:
                 ),
                 lambda v: [x for x in v if not condition.apply(x)],
             ),
-            Stage(
+            SequenceStep(
                 f"drop the first {n} elements (all, if there are no more)",
                 (f"items = items[{n}:]",),
                 lambda v: v[n:],
             ),
-            Stage(
+            SequenceStep(
                 "keep only the first occurrence of each number",
                 (
                     "seen = []",
@@ -109,7 +109,7 @@ def _draw_keeping(rng: np.random.Generator) -> Stage:
                 ),
                 lambda v: list(dict.fromkeys(v)),
             ),
-            Stage(
+            SequenceStep(
                 "keep only every second element, beginning with the first",
                 ("items = items[::2]",),
                 lambda v: v[0::2],
@@ -118,17 +118,17 @@ def _draw_keeping(rng: np.random.Generator) -> Stage:
     )
 
 
-def _draw_changing(rng: np.random.Generator) -> Stage:
+def _draw_changing(rng: np.random.Generator) -> SequenceStep:
     number, condition = draw_number(rng), draw_condition(rng)
     return pick(
         rng,
         (
-            Stage(
+            SequenceStep(
                 f"replace each element x by {number.say('x')}",
                 (f"items = [{number.write('x')} for x in items]",),
                 lambda v: [number.apply(x) for x in v],
             ),
-            Stage(
+            SequenceStep(
                 f"replace each element x for which {condition.say('x')} by {number.say('x')}",
                 (
                     "changed = []",
@@ -141,7 +141,7 @@ def _draw_changing(rng: np.random.Generator) -> Stage:
                 ),
                 lambda v: [number.apply(x) if condition.apply(x) else x for x in v],
             ),
-            Stage(
+            SequenceStep(
                 "replace each element by the sum of all elements up to and including it",
                 (
                     "total = 0",
@@ -153,7 +153,7 @@ def _draw_changing(rng: np.random.Generator) -> Stage:
                 ),
                 lambda v: [sum(v[: i + 1]) for i in range(len(v))],
             ),
-            Stage(
+            SequenceStep(
                 "replace the list by the differences of neighbours, each element minus the one"
                 " before it (the first has none)",
                 ("items = [items[i] - items[i - 1] for i in range(1, len(items))]",),
@@ -163,19 +163,19 @@ def _draw_changing(rng: np.random.Generator) -> Stage:
     )
 
 
-def _draw_reordering(rng: np.random.Generator) -> Stage:
+def _draw_reordering(rng: np.random.Generator) -> SequenceStep:
     n = small(rng, 2, 3)
     return pick(
         rng,
         (
-            Stage("sort the list upwards", ("items = sorted(items)",), sorted),
-            Stage(
+            SequenceStep("sort the list upwards", ("items = sorted(items)",), sorted),
+            SequenceStep(
                 "sort the list downwards",
                 ("items = sorted(items, reverse=True)",),
                 lambda v: sorted(v)[::-1],
             ),
-            Stage("reverse the list", ("items = items[::-1]",), lambda v: list(reversed(v))),
-            Stage(
+            SequenceStep("reverse the list", ("items = items[::-1]",), lambda v: list(reversed(v))),
+            SequenceStep(
                 f"move the first {n} elements to the end of the list",
                 (f"items = items[{n}:] + items[:{n}]",),
                 lambda v: [*v[n:], *v[:n]],

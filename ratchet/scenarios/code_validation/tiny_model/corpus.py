@@ -13,11 +13,11 @@ import numpy as np
 from ratchet.language_models.types import ChatMessage
 from ratchet.protocols.text_specs import DECIDE_NOW
 from ratchet.scenarios.code_validation.tiny_model.players import (
-    Game,
+    Exercise,
     Skill,
     argue,
     decide,
-    draw_game,
+    draw_exercise,
 )
 
 SHARES = {
@@ -68,30 +68,32 @@ def write_corpus(rng: np.random.Generator, games: int, skill: Skill) -> list[Rep
         "solo_verifier": _play_solo_verifier,
     }
     drawn = rng.choice(len(names), size=games, p=shares).tolist()
-    return [reply for place in drawn for reply in plays[names[place]](rng, draw_game(rng), skill)]
+    return [
+        reply for place in drawn for reply in plays[names[place]](rng, draw_exercise(rng), skill)
+    ]
 
 
-def expert_system(game: Game, stance: str, role: str = "Expert") -> ChatMessage:
+def expert_system(exercise: Exercise, stance: str, role: str = "Expert") -> ChatMessage:
     """What an expert is told first."""
-    return ChatMessage("system", f"{role}: {stance}.\n\n{game.question}\n\n{game.solution}")
+    return ChatMessage("system", f"{role}: {stance}.\n\n{exercise.question}\n\n{exercise.solution}")
 
 
-def verifier_system(game: Game, role: str = "Verifier") -> ChatMessage:
+def verifier_system(exercise: Exercise, role: str = "Verifier") -> ChatMessage:
     """What a verifier is told first."""
-    return ChatMessage("system", f"{role}.\n\n{game.question}\n\n{game.solution}")
+    return ChatMessage("system", f"{role}.\n\n{exercise.question}\n\n{exercise.solution}")
 
 
-def _play_adp(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
-    argument = argue(rng, game, skill)
-    yield Reply((expert_system(game, _stance(rng)),), f"Argument:\n{argument}")
+def _play_adp(rng: np.random.Generator, exercise: Exercise, skill: Skill) -> Iterator[Reply]:
+    argument = argue(rng, exercise, skill)
+    yield Reply((expert_system(exercise, _stance(rng)),), f"Argument:\n{argument}")
     heard = ChatMessage("user", argument, "Expert")
-    yield Reply((verifier_system(game), heard), decide(rng, [argument], skill))
+    yield Reply((verifier_system(exercise), heard), decide(rng, [argument], skill))
 
 
-def _play_nip(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
+def _play_nip(rng: np.random.Generator, exercise: Exercise, skill: Skill) -> Iterator[Reply]:
     """Verifier and expert take turns; either begins, and the last turn may be announced."""
-    verifier = [verifier_system(game, "Verifier who asks")]
-    expert = [expert_system(game, _stance(rng), "Expert who answers")]
+    verifier = [verifier_system(exercise, "Verifier who asks")]
+    expert = [expert_system(exercise, _stance(rng), "Expert who answers")]
     arguments: list[str] = []
     asks = bool(rng.random() < 0.7)
     while True:
@@ -99,7 +101,7 @@ def _play_nip(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Re
             yield Reply(tuple(verifier), f"Question: {_ASK}")
             verifier.append(ChatMessage("assistant", f"Question: {_ASK}"))
             expert.append(ChatMessage("user", _ASK, "Verifier"))
-        arguments.append(argue(rng, game, skill))
+        arguments.append(argue(rng, exercise, skill))
         yield Reply(tuple(expert), f"Answer:\n{arguments[-1]}")
         expert.append(ChatMessage("assistant", f"Answer:\n{arguments[-1]}"))
         verifier.append(ChatMessage("user", arguments[-1], "Expert"))
@@ -109,9 +111,11 @@ def _play_nip(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Re
     yield Reply((*verifier, *_announcement(rng)), decide(rng, arguments, skill))
 
 
-def _play_two_provers(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
+def _play_two_provers(
+    rng: np.random.Generator, exercise: Exercise, skill: Skill
+) -> Iterator[Reply]:
     """As in debate (experts see both channels) and mnip (each its own), verifier first or not."""
-    verifier = [verifier_system(game, "Verifier who asks two")]
+    verifier = [verifier_system(exercise, "Verifier who asks two")]
     questions: list[ChatMessage] = []
     sees_both = bool(rng.random() < 0.5)
     if rng.random() < 0.7:
@@ -122,22 +126,26 @@ def _play_two_provers(rng: np.random.Generator, game: Game, skill: Skill) -> Ite
     arguments = []
     for place in range(2):
         stance = _STANCES[place] if sees_both else _STANCES[1]
-        arguments.append(argue(rng, game, skill))
-        yield Reply((expert_system(game, stance), *questions), f"Argument:\n{arguments[-1]}")
+        arguments.append(argue(rng, exercise, skill))
+        yield Reply((expert_system(exercise, stance), *questions), f"Argument:\n{arguments[-1]}")
     order = rng.permutation(2).tolist()
     heard = [ChatMessage("user", arguments[k], f"Expert_{k + 1}") for k in order]
     yield Reply((*verifier, *heard, *_announcement(rng)), decide(rng, arguments, skill))
 
 
-def _play_merlin_arthur(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
-    argument = argue(rng, game, skill)
-    yield Reply((expert_system(game, _stance(rng)),), f"Argument:\n{argument}")
+def _play_merlin_arthur(
+    rng: np.random.Generator, exercise: Exercise, skill: Skill
+) -> Iterator[Reply]:
+    argument = argue(rng, exercise, skill)
+    yield Reply((expert_system(exercise, _stance(rng)),), f"Argument:\n{argument}")
     heard = ChatMessage("user", argument)
-    yield Reply((verifier_system(game), heard), decide(rng, [argument], skill))
+    yield Reply((verifier_system(exercise), heard), decide(rng, [argument], skill))
 
 
-def _play_solo_verifier(rng: np.random.Generator, game: Game, skill: Skill) -> Iterator[Reply]:
-    yield Reply((verifier_system(game),), decide(rng, [], skill))
+def _play_solo_verifier(
+    rng: np.random.Generator, exercise: Exercise, skill: Skill
+) -> Iterator[Reply]:
+    yield Reply((verifier_system(exercise),), decide(rng, [], skill))
 
 
 def _stance(rng: np.random.Generator) -> str:

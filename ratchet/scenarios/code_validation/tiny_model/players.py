@@ -27,7 +27,7 @@ class Skill:
     """How good players are.
 
     ``mark_errors``: an expert gets each mark wrong with one of these probabilities, drawn for
-    each game. ``follows``: how often a verifier decides as the marks say.
+    each exercise. ``follows``: how often a verifier decides as the marks say.
     """
 
     mark_errors: tuple[float, ...]
@@ -35,7 +35,7 @@ class Skill:
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class Exercise:
     """A problem and a program: ``steps`` as the statement has them, ``lines`` as it does them."""
 
     steps: tuple[Step, ...]
@@ -52,26 +52,26 @@ class Game:
         return solution_of(self.lines)
 
 
-def draw_game(rng: np.random.Generator) -> Game:
+def draw_exercise(rng: np.random.Generator) -> Exercise:
     """Draw a problem, and a program for it that is right half of the time."""
     steps = draw_steps(rng)
     lines = list(steps)
     if rng.random() < 0.5:
         for place in rng.permutation(len(lines))[: 1 + int(rng.random() < 0.2)].tolist():
             lines[place] = _spoil(rng, lines[place])
-    return Game(steps, tuple(lines))
+    return Exercise(steps, tuple(lines))
 
 
-def argue(rng: np.random.Generator, game: Game, skill: Skill) -> str:
+def argue(rng: np.random.Generator, exercise: Exercise, skill: Skill) -> str:
     """Write an expert's argument: a line for each step, e.g. ``add + same 4 5 differ``."""
     error = skill.mark_errors[int(rng.integers(len(skill.mark_errors)))]
-    wrong = (rng.random((len(game.steps), 2)) < error).tolist()
+    wrong = (rng.random((len(exercise.steps), 2)) < error).tolist()
     return "\n".join(
         f"{OPERATIONS[step.operation][0]} {OPERATIONS[line.operation][1]}"
         f" {_mark((step.operation == line.operation) != wrong_sign)}"
         f" {step.number} {line.number} {_mark((step.number == line.number) != wrong_number)}"
         for step, line, (wrong_sign, wrong_number) in zip(
-            game.steps, game.lines, wrong, strict=True
+            exercise.steps, exercise.lines, wrong, strict=True
         )
     )
 

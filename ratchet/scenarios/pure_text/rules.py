@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     rewards: tuple[float, ...]
 
 
-class Game:
+class RoundRules:
     """One protocol, read for text.
 
     Parameters
@@ -261,6 +261,6 @@ class Game:
 
 
 @lru_cache(maxsize=8)
-def game_of(handler: ProtocolHandler) -> Game:
-    """Return the game of a protocol, made on first use."""
-    return Game(handler)
+def rules_of(handler: ProtocolHandler) -> RoundRules:
+    """Return the rules of a protocol, read on first use."""
+    return RoundRules(handler)
