@@ -38,8 +38,8 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from ratchet.language_models.service.engine.interface import GenerationRequest
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.training import train as training
-from ratchet.language_models.service.training import trl_training
 from ratchet.language_models.service.training.job_folder import Method, TrainingJob
+from ratchet.language_models.service.training.trl import train as trl_training
 from ratchet.scenarios.code_validation.tiny_model.build import ensure_base_model
 from ratchet.scenarios.code_validation.tiny_model.corpus import expert_system
 from ratchet.scenarios.code_validation.tiny_model.players import Skill, argue, draw_exercise
@@ -226,7 +226,7 @@ def _trainers(folder: Path, work: Path) -> Table:
         times = [[_seconds(run) for run in runs] for _ in range(ROUNDS)]
         table.add_row(name, *(f"{statistics.median(t):.2f}" for t in zip(*times, strict=True)))
         if base == folder:
-            modules = ("training", "trl_training", "trl_training")
+            modules = ("train", "trl.train", "trl.train")
             fresh = [_fresh_seconds(m, j) for m, j in zip(modules, jobs, strict=True)]
             table.add_row("base model, in a fresh process", *(f"{t:.2f}" for t in fresh))
     return table
@@ -261,7 +261,7 @@ def _size(folder: Path) -> int:
 
 
 def _fresh_seconds(module: str, job: Path) -> float:
-    command = [sys.executable, "-m", f"ratchet.language_models.service.{module}", str(job)]
+    command = [sys.executable, "-m", f"ratchet.language_models.service.training.{module}", str(job)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

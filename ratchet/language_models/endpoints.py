@@ -70,11 +70,6 @@ class Endpoint:
         return self.base_url == EMBEDDED
 
     @property
-    def is_azure(self) -> bool:
-        """Whether the service speaks Azure's form of the API."""
-        return self.api_version is not None
-
-    @property
     def label(self) -> str:
         """The service's name for messages and tables: no user, password or query of its URL."""
         if self.base_url is None:

@@ -165,11 +165,6 @@ class CompositeSpec:
         ]
         return "\n".join([f"CompositeSpec(batch_size={self.batch_size})", *lines])
 
-    @property
-    def key_paths(self) -> list[tuple[str, ...]]:
-        """All key paths that have a spec."""
-        return list(self._specs)
-
     def zeros(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
         """Make zeros, False and None.
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError, not_found
-from ratchet.language_models.service.api.schemas import FileObject, Page
+from ratchet.language_models.service.api.schemas.objects import FileObject, Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.settings import Limits
 from ratchet.language_models.service.training.examples import check_training_file

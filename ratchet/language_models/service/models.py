@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
-from ratchet.language_models.service.api.schemas import ModelList, ModelObject
+from ratchet.language_models.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.language_models.service.database import Database
 
 

@@ -186,7 +186,7 @@ def _trainer(process):
     (child,) = (
         child
         for child in psutil.Process(process.pid).children()
-        if any("trl_training" in word for word in child.cmdline())
+        if any("training.trl.train" in word for word in child.cmdline())
     )
     return child
 

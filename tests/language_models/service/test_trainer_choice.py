@@ -18,7 +18,7 @@ from ratchet.language_models.service.settings import ServiceSettings
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training.plan import Plan
 
-TRL = "ratchet.language_models.service.training.trl_training"
+TRL = "ratchet.language_models.service.training.trl.train"
 IMPORTS = """
 import sys
 import ratchet.language_models.service.serving

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 FRESH = """
 import sys
 from pathlib import Path
-from ratchet.language_models.service.training.trl_training import train
+from ratchet.language_models.service.training.trl.train import train
 from huggingface_hub import constants
 train(Path(sys.argv[1]))
 assert constants.HF_HUB_OFFLINE and constants.HF_HUB_DISABLE_TELEMETRY
@@ -37,7 +37,7 @@ RANK = 2
 @pytest.fixture(scope="module")
 def trl_training():
     """The module, imported once: that takes seconds."""
-    from ratchet.language_models.service.training.train import trl_training
+    from ratchet.language_models.service.training.trl import train as trl_training
 
     return trl_training
 

@@ -13,9 +13,9 @@ import pytest
 from ratchet.errors import SandboxError
 from ratchet.scenarios.code_validation import sandbox, sandbox_process
 from ratchet.scenarios.code_validation.generator.problem import (
+    TestCase,
+    TestSuite,
     call_tests,
-    stdio_tests,
-    variable_tests,
 )
 from ratchet.scenarios.code_validation.sandbox import Program, run_programs, sandbox_isolation
 
@@ -23,6 +23,15 @@ SUM = call_tests("f", [([1, 2], 3), ([4, 5], 9)])
 RIGHT = "def f(a, b):\n    return a + b"
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs seccomp and Landlock")
+
+
+def variable_tests(cases):
+    made = tuple(TestCase(dict(given), dict(expected)) for given, expected in cases)
+    return TestSuite("variables", made)
+
+
+def stdio_tests(cases):
+    return TestSuite("stdio", tuple(TestCase(given, expected) for given, expected in cases))
 
 
 def run(source, tests=SUM, **options):

@@ -12,13 +12,13 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from ratchet.language_models.service.api.auth import HEALTH_PATH, Gate
-from ratchet.language_models.service.api.chat_schemas import ChatCompletionRequest
 from ratchet.language_models.service.api.errors import ApiErrorBody, install_error_handlers
-from ratchet.language_models.service.api.fine_tuning_schemas import CreateJobRequest
-from ratchet.language_models.service.api.routes_chat import chat_routes, model_routes
-from ratchet.language_models.service.api.routes_files import file_routes
-from ratchet.language_models.service.api.routes_fine_tuning import fine_tuning_routes
-from ratchet.language_models.service.api.schemas import Health
+from ratchet.language_models.service.api.routes.chat import chat_routes, model_routes
+from ratchet.language_models.service.api.routes.files import file_routes
+from ratchet.language_models.service.api.routes.fine_tuning import fine_tuning_routes
+from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
+from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobRequest
+from ratchet.language_models.service.api.schemas.objects import Health
 from ratchet.language_models.service.service import ModelService
 
 _TITLE = "Ratchet's model service"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ratchet.language_models.service.api.chat_schemas import ChatCompletionRequest
+from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
 from ratchet.language_models.service.engine.interface import (
     GeneratedToken,
     GenerationRequest,

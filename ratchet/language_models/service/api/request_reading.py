@@ -11,8 +11,8 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from ratchet.errors import nearest
-from ratchet.language_models.service.api.chat_schemas import RequestModel
 from ratchet.language_models.service.api.errors import ApiError, from_validation
+from ratchet.language_models.service.api.schemas.chat import RequestModel
 
 Body = TypeVar("Body", bound=RequestModel)
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)

@@ -9,8 +9,8 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from ratchet.language_models.service.api.errors import not_found
-from ratchet.language_models.service.api.fine_tuning_schemas import CheckpointObject, JobEventObject
-from ratchet.language_models.service.api.schemas import Page
+from ratchet.language_models.service.api.schemas.fine_tuning import CheckpointObject, JobEventObject
+from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.jobs.objects import to_checkpoint_object, to_event_object
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
-from ratchet.language_models.service.api.fine_tuning_schemas import CreateJobRequest, JobObject
-from ratchet.language_models.service.api.schemas import Page
+from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobRequest, JobObject
+from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.files import FileStore, StoredFile
 from ratchet.language_models.service.jobs.objects import to_job_object

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from ratchet.language_models.service.api.fine_tuning_schemas import (
+from ratchet.language_models.service.api.schemas.fine_tuning import (
     CheckpointMetrics,
     CheckpointObject,
     DpoHyperParametersObject,

@@ -76,7 +76,7 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
             " 'ratchet-experiments[finetune]'`, or start the service with --trainer plain, which"
             " trains all weights in a loop of its own."
         )
-    return JobTrainer("ratchet.language_models.service.training.trl_training", settings.lora)
+    return JobTrainer("ratchet.language_models.service.training.trl.train", settings.lora)
 
 
 def _is_plain(settings: ServiceSettings, base: Path) -> bool:

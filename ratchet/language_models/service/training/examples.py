@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from ratchet.errors import DataError
-from ratchet.language_models.service.api.chat_schemas import (
+from ratchet.language_models.service.api.errors import place_of
+from ratchet.language_models.service.api.schemas.chat import (
     GivenAssistantMessage,
     GivenMessage,
     RequestModel,
 )
-from ratchet.language_models.service.api.errors import place_of
 from ratchet.language_models.service.training.job_folder import Method
 
 

@@ -2,7 +2,7 @@
 
 The service writes ``job.json`` and a process of its own calls ``train(folder: Path) -> None`` of
 the trainer's module: ``ratchet.language_models.service.training.train`` or, through TRL,
-``ratchet.language_models.service.training.trl_training`` (what that module imports is imported
+``ratchet.language_models.service.training.trl.train`` (what that module imports is imported
 beforehand, so that a trainer is warm when its job comes). It writes, all inside the folder:
 
 ``events.jsonl``

@@ -3,7 +3,7 @@
 ``python -m ratchet.language_models.service.training.train FOLDER``. Plain loops for models that
 plain torch runs: a job on the base model takes 1.8 CPU seconds from start to end, with TRL's
 trainers 8 to 10 (of which importing is most; warm 3 times as much, ``benchmarks/tiny_model.py``).
-``trl_training`` is for all others.
+``trl.train`` is for all others.
 """
 
 from __future__ import annotations

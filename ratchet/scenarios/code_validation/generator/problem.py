@@ -6,7 +6,7 @@ solution, so that running the solution against them is a check of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -76,29 +76,3 @@ def call_tests(entry: str, cases: Sequence[tuple[Sequence[Value], Value]]) -> Te
     """
     made = tuple(TestCase(list(arguments), expected) for arguments, expected in cases)
     return TestSuite("call", made, entry)
-
-
-def variable_tests(
-    cases: Sequence[tuple[Mapping[str, Value], Mapping[str, Value]]],
-) -> TestSuite:
-    """Test a program without functions by its variables.
-
-    Parameters
-    ----------
-    cases
-        Variables that are set before the program runs, and those that it should have set.
-    """
-    return TestSuite(
-        "variables", tuple(TestCase(dict(given), dict(expected)) for given, expected in cases)
-    )
-
-
-def stdio_tests(cases: Sequence[tuple[str, str]]) -> TestSuite:
-    """Test a program that reads its input and prints its answer.
-
-    Parameters
-    ----------
-    cases
-        The input, and what should be printed (spaces at the ends of lines don't matter).
-    """
-    return TestSuite("stdio", tuple(TestCase(given, expected) for given, expected in cases))

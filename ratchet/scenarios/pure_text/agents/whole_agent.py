@@ -135,11 +135,6 @@ class PureTextWholeAgent:
             return self.parameters.model_name
         return self.shared_model_group.current_model_name
 
-    @property
-    def group_name(self) -> str:
-        """The name of the group that it shares its model with."""
-        return self.parameters.shared_model_group or self.agent_name
-
     async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
         """Answer what is seen, asking again while replies can't be read.
 

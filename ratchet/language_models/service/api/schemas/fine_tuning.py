@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from ratchet.language_models.service.api.chat_schemas import RequestModel
+from ratchet.language_models.service.api.schemas.chat import RequestModel
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
 from ratchet.language_models.service.training.lora import LORA_PARAMETERS
 

@@ -7,19 +7,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from ratchet.language_models.service.api.fine_tuning_schemas import (
-    CheckpointObject,
-    CreateJobRequest,
-    JobEventObject,
-    JobObject,
-)
 from ratchet.language_models.service.api.request_reading import (
     body_of,
     metadata_filter,
     read_body,
     refuse_unknown,
 )
-from ratchet.language_models.service.api.schemas import Page
+from ratchet.language_models.service.api.schemas.fine_tuning import (
+    CheckpointObject,
+    CreateJobRequest,
+    JobEventObject,
+    JobObject,
+)
+from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.service import ModelService
 
 _METADATA: dict[str, Any] = {

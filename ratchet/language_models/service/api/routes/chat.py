@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from ratchet.language_models.service.api.chat_schemas import ChatCompletion, ChatCompletionRequest
 from ratchet.language_models.service.api.completions import Answer, generation_requests
 from ratchet.language_models.service.api.request_reading import body_of, read_body, refuse_unknown
-from ratchet.language_models.service.api.schemas import Deleted, ModelList, ModelObject
+from ratchet.language_models.service.api.schemas.chat import ChatCompletion, ChatCompletionRequest
+from ratchet.language_models.service.api.schemas.objects import Deleted, ModelList, ModelObject
 from ratchet.language_models.service.service import ModelService
 
 

@@ -1,6 +1,6 @@
 """Trains one job through TRL, for models that run through transformers, with LoRA where asked.
 
-``python -m ratchet.language_models.service.training.trl_training FOLDER``; see ``job_folder``
+``python -m ratchet.language_models.service.training.trl.train FOLDER``; see ``job_folder``
 for the border. Imported in the process that trains alone: it takes seconds, and settles for the
 whole process that nothing is asked of the network, nothing told to anybody, and one GPU used.
 """
@@ -44,8 +44,8 @@ from ratchet.language_models.service.training.tokens import (
     read_preferences,
     read_supervised,
 )
-from ratchet.language_models.service.training.trl_models import load_for_training, write_model
-from ratchet.language_models.service.training.trl_progress import Progress
+from ratchet.language_models.service.training.trl.models import load_for_training, write_model
+from ratchet.language_models.service.training.trl.progress import Progress
 from ratchet.seeding import derive_seed, seeded_globals
 
 warnings.simplefilter("ignore", FutureWarning)  # a job's last lines are for those who sent it

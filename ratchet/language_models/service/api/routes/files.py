@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.api.request_reading import refuse_unknown
-from ratchet.language_models.service.api.schemas import Deleted, FileObject, Page
+from ratchet.language_models.service.api.schemas.objects import Deleted, FileObject, Page
 from ratchet.language_models.service.service import ModelService
 
 _UPLOAD: dict[str, Any] = {

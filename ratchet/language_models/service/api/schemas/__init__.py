@@ -1,0 +1,1 @@
+"""What comes in and what goes out, as OpenAI's API describes it."""

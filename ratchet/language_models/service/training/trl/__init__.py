@@ -1,0 +1,1 @@
+"""Training through TRL, for models that run through transformers."""
