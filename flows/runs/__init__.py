@@ -1,0 +1,1 @@
+"""What happens around an experiment's stages: resolve, set up, record, keep, fork, verify."""
