@@ -13,9 +13,9 @@ from flows.runs.result import ExperimentResult
 from flows.runs.running import run_arms
 from flows.runs.text_pinning import ForkPoint
 from ratchet.errors import ParameterError
+from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.run_folder import find_run

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.changes import merge_changes
-from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.experiment_files.loading import expand_paths
+from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.keys import canonical_json
 

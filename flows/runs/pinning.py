@@ -21,8 +21,8 @@ from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.run_folder import RunFolder, find_run
 from tasks.stages.families import AnyKeys, make_keys
-from tasks.tensordict.keys import ArmKeys
 from tasks.stages.pins import Pins
+from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import TextArmKeys
 from trainers.combinations import check_combination
 

@@ -14,13 +14,13 @@ from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable, holds_results
-from tasks.stages.datasets import DATASETS_FILE
-from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.save import note_tracking_failure, sync_mirror
+from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.session import STATE_FOLDER
 from tasks.stages.tables import read_table
-from tasks.text.files import TRANSCRIPTS_FILE
+from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.tensordict.whole import HISTORY_FILE
+from tasks.text.files import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path

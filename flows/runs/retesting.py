@@ -8,10 +8,10 @@ from typing import Any
 from flows.runs.identity import absolute_settings, read_arms, stable_run_id
 from flows.runs.result import ExperimentResult
 from flows.runs.running import run_arms
+from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.run_folder import find_run

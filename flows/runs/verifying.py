@@ -24,11 +24,11 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
 from ratchet.tracking.run_folder import find_run
 from tasks.build_scenario import build_scenario
+from tasks.stages.session import ArmSession, BaseSession
 from tasks.tensordict.initial_state import initial_state, pretrained_state
 from tasks.tensordict.keys import ArmKeys
 from tasks.tensordict.pretrain import pretrain
 from tasks.tensordict.rollouts import rollouts
-from tasks.stages.session import ArmSession, BaseSession
 from tasks.tensordict.test import test
 from tasks.tensordict.train import train
 from tasks.tensordict.whole import whole
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
     from ratchet.tracking.manifest import StageRecord
     from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.families import AnyKeys
     from tasks.stages.decorator import Metrics, Stage
+    from tasks.stages.families import AnyKeys
 
 _WORK: dict[str, Stage[ArmSession]] = {
     "initial_state": initial_state,
