@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.agents import LEARNING_FIELDS, ORIGIN_FIELDS
+from ratchet.parameters.purposes import Purpose, declared_purposes
 
 if TYPE_CHECKING:
     from ratchet.parameters.agents import AgentParameters
@@ -135,9 +135,10 @@ def _loaded(
                 f" {'in ' + whose if theirs[reason] else 'here'}: such an agent has no weights."
                 " Leave one of the two out."
             )
+    purposes = declared_purposes(type(section))
     own = {
         key: value
         for key, value in section.to_dict().items()
-        if key in (*ORIGIN_FIELDS, *LEARNING_FIELDS)
+        if purposes[key] and Purpose.NETWORKS not in purposes[key]
     }
     return {**theirs, **own, "checkpoint_version": str(state.iteration)}

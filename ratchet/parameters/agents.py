@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from ratchet.parameters.base import SubParameters
+from ratchet.parameters.purposes import AGENT, Purpose
 
 DEFAULT_AGENT = "_default"
 
@@ -70,26 +71,22 @@ UpdateSchedule = Annotated[
 ]
 
 
-ORIGIN_FIELDS = ("load_checkpoint_and_parameters", "checkpoint_run_id", "checkpoint_version")
-"""Where an agent is loaded from. What is loaded decides a result, not where it lay."""
-LEARNING_FIELDS = ("agent_lr_factor", "body_lr_factor", "gnn_lr_factor", "update_schedule")
-"""How an agent learns, not what it is."""
-
-
-class AgentParameters(SubParameters):
-    """What every agent has."""
+class AgentParameters(SubParameters, read_for=AGENT):
+    """What every agent has. Where it is loaded from decides nothing; what is loaded does."""
 
     is_text: ClassVar[bool] = False  # True where agents are chat models and rollouts are text
     default_protocol: ClassVar[str] = "nip"  # what the scenario's agents play if none is chosen
 
     is_random: bool = False
-    agent_lr_factor: LrFactors = LrFactors()
-    body_lr_factor: LrFactors = LrFactors()
-    update_schedule: UpdateSchedule = ConstantSchedule()
+    agent_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
+    body_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
+    update_schedule: Annotated[UpdateSchedule, Purpose.LEARNING, Purpose.FINE_TUNING] = (
+        ConstantSchedule()
+    )
     use_manual_architecture: bool = False
-    load_checkpoint_and_parameters: bool = False
-    checkpoint_run_id: str | None = None
-    checkpoint_version: str = "latest"
+    load_checkpoint_and_parameters: Annotated[bool, Purpose.NOTHING] = False
+    checkpoint_run_id: Annotated[str | None, Purpose.NOTHING] = None
+    checkpoint_version: Annotated[str, Purpose.NOTHING] = "latest"
     use_orthogonal_initialisation: bool = True
     orthogonal_initialisation_gain: float = 1.0
 

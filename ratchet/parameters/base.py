@@ -5,26 +5,50 @@ Light on purpose: pydantic only, since the command line stands on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.purposes import EVERYTHING, Purpose, declared_purposes
 
 if TYPE_CHECKING:
     from ratchet.parameters.test_groups import TestGroups
 
 
 class SubParameters(BaseModel):
-    """A section of the hyper-parameters: frozen, no unknown keys, defaults checked."""
+    """A section of the hyper-parameters: frozen, no unknown keys, defaults checked.
+
+    Parameters
+    ----------
+    read_for
+        What the fields that a class defines are read for, those aside that say it themselves.
+        Every stage reads a field of which nothing is said.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    _read_for: ClassVar[tuple[Purpose, ...]] = ()
+
+    def __init_subclass__(
+        cls, *, read_for: Purpose | tuple[Purpose, ...] = (), **kwargs: Unpack[ConfigDict]
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._read_for = (read_for,) if isinstance(read_for, Purpose) else read_for
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as plain JSON-compatible data."""
         return self.model_dump(mode="json")
+
+    def unread(self) -> Collection[str]:
+        """List the fields that nobody reads while others are as they are; none by default.
+
+        Single fields are believed of Ratchet's own trainers only: another may read them all the
+        same. A section that lists all its fields is switched off.
+        """
+        return ()
 
     def test_groups(self) -> tuple[TestGroups, ...]:
         """List kinds of datapoints whose accuracy is reported apart; none by default."""
@@ -47,11 +71,27 @@ class Section:
 
     def concerns(self, *, trainer: str, protocol: str, scenario: str) -> bool:
         """Say whether an experiment of these three may read the section."""
-        return (
-            _may_read(trainer, self.trainers, "trainers")
-            and _may_read(protocol, self.protocols, "protocols")
-            and _may_read(scenario, self.scenarios, "scenarios")
+        return _may_read(trainer, self.trainers, "trainers") and self.is_of_game(
+            protocol=protocol, scenario=scenario
         )
+
+    def is_of_game(self, *, protocol: str, scenario: str) -> bool:
+        """Say whether an experiment of these two may read the section, whatever its trainer."""
+        return _may_read(protocol, self.protocols, "protocols") and _may_read(
+            scenario, self.scenarios, "scenarios"
+        )
+
+    @cached_property
+    def purposes(self) -> dict[str, frozenset[Purpose]]:
+        """What each field is read for; everything, where it says nothing.
+
+        But for the data only where the section may be the scenario's: it names scenarios, or
+        neither trainers nor protocols.
+        """
+        may_be_scenarios = self.scenarios or not (self.trainers or self.protocols)
+        undeclared = EVERYTHING if may_be_scenarios else EVERYTHING - {Purpose.DATA}
+        declared = declared_purposes(self.model)
+        return {name: its or undeclared for name, its in declared.items()}
 
 
 def _may_read(name: str, readers: tuple[str, ...], kind: str) -> bool:
@@ -81,7 +121,8 @@ def register_parameters(
         The section's name at the top of an experiment file.
     trainers, protocols, scenarios
         Whose results can depend on the section; everybody's when empty. A section that
-        does not concern an experiment is left out of its stages' keys.
+        does not concern an experiment is left out of its stages' keys. Which stages read a field
+        is said at the field (:mod:`ratchet.parameters.purposes`); all, where nothing is said.
 
     Raises
     ------

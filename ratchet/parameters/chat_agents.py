@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.messages import SECRET_VALUE
+from ratchet.parameters.purposes import Purpose
 
 _WORDS_TO_TOKENS = 1.5
 _TENSOR_PARAMETERS = (
@@ -48,7 +49,7 @@ class FineTuningParameters(SubParameters):
     seed: NonNegativeInt | None = None
 
 
-class TextAgentParameters(AgentParameters):
+class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     """A chat model that plays an agent's part.
 
     ``base_url``: ``"embedded"`` is the service that Ratchet starts itself, ``None`` is OpenAI,
@@ -64,18 +65,18 @@ class TextAgentParameters(AgentParameters):
 
     model_name: str = Field(default="ratchet-tiny", min_length=1)
     base_url: str | None = "embedded"
-    api_key_name: str | None = None
+    api_key_name: Annotated[str | None, Purpose.NOTHING] = None
     api_version: str | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    max_response_words: PositiveInt = 150
-    max_tokens_per_message: PositiveInt | None = None
-    num_invalid_generation_retries: NonNegativeInt = 20
+    temperature: Annotated[float | None, Purpose.SPEECH] = Field(default=None, ge=0, le=2)
+    top_p: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=1)
+    max_response_words: Annotated[PositiveInt, Purpose.SPEECH] = 150
+    max_tokens_per_message: Annotated[PositiveInt | None, Purpose.SPEECH] = None
+    num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 20
     shared_model_group: str | None = None
-    fine_tune_from_scratch: bool = True
-    freeze_agent: bool = False
+    fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
+    freeze_agent: Annotated[bool, Purpose.FINE_TUNING] = False
     use_dummy_api: bool = False
-    fine_tuning: FineTuningParameters = FineTuningParameters()
+    fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()
 
     @property
     def max_tokens(self) -> int:

@@ -7,7 +7,7 @@ without an edit of this file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError
@@ -18,6 +18,7 @@ from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.trainers import TrainerReference
 
@@ -39,17 +40,17 @@ class HyperParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", validate_default=True)
 
-    scenario: str
-    trainer: str | TrainerReference
-    dataset: str
-    interaction_protocol: str = "nip"
-    seed: NonNegativeInt = 6198
-    pretrain_agents: bool = False
-    test_size: float = Field(default=0.2, gt=0, lt=1)
-    d_representation: PositiveInt = 16
-    message_size: PositiveInt = 1
-    include_linear_message_space: bool = False
-    d_linear_message_space: PositiveInt = 2
+    scenario: Annotated[str, Purpose.DATA, Purpose.GAME]
+    trainer: Annotated[str | TrainerReference, Purpose.GAME]
+    dataset: Annotated[str, Purpose.DATA, Purpose.GAME]
+    interaction_protocol: Annotated[str, Purpose.GAME] = "nip"
+    seed: Annotated[NonNegativeInt, Purpose.DATA, Purpose.GAME, Purpose.PRETRAINING] = 6198
+    pretrain_agents: Annotated[bool, Purpose.NETWORKS] = False
+    test_size: Annotated[float, Purpose.DATA] = Field(default=0.2, gt=0, lt=1)
+    d_representation: Annotated[PositiveInt, Purpose.NETWORKS] = 16
+    message_size: Annotated[PositiveInt, Purpose.NETWORKS] = 1
+    include_linear_message_space: Annotated[bool, Purpose.NETWORKS] = False
+    d_linear_message_space: Annotated[PositiveInt, Purpose.NETWORKS] = 2
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
         data = self.gather(data)

@@ -11,9 +11,10 @@ from typing import Literal
 from pydantic import NonNegativeFloat, PositiveInt
 
 from ratchet.parameters.agents import AgentParameters
+from ratchet.parameters.purposes import AGENT
 
 
-class NetworkAgentParameters(AgentParameters):
+class NetworkAgentParameters(AgentParameters, read_for=AGENT):
     """Heads that decide, speak in the linear message space and estimate returns; noise and norm.
 
     ``noise_sigma`` is the standard deviation of the noise that is added to the pooled

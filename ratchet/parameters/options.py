@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.purposes import SCENARIO, Purpose
 
 
 @register_parameters("dataset_options")
-class DatasetOptions(SubParameters):
+class DatasetOptions(SubParameters, read_for=SCENARIO):
     """Which part of a dataset is used, and how its labels are made binary."""
 
     binarification_method: Literal["merge", "select_two", "random"] = "merge"
@@ -23,7 +24,7 @@ class DatasetOptions(SubParameters):
 
 
 @register_parameters("message_regression")
-class MessageRegressionParameters(SubParameters):
+class MessageRegressionParameters(SubParameters, read_for=Purpose.GAME):
     """A small network that learns to predict y from an agent's messages.
 
     ``test_size`` is the share of an iteration's datapoints that are held out, with all their
@@ -60,9 +61,13 @@ class MessageRegressionParameters(SubParameters):
                 )
         return self.agents
 
+    def unread(self) -> Collection[str]:
+        """List everything where nothing is regressed on."""
+        return () if self.enabled else tuple(type(self).model_fields)
+
 
 @register_parameters("base_run")
-class BaseRunParameters(SubParameters):
+class BaseRunParameters(SubParameters, read_for=Purpose.NOTHING):
     """An earlier run whose parameters or states this one uses."""
 
     base_run_type: Literal["none", "parameters", "rerun_tests"] = "none"

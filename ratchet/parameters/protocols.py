@@ -7,10 +7,11 @@ from typing import Literal, Self
 from pydantic import PositiveInt, model_validator
 
 from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.purposes import Purpose
 
 
 @register_parameters("protocol_common")
-class ProtocolCommonParameters(SubParameters):
+class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
     """What all protocols share: who begins, and who is paid how much for what."""
 
     verifier_first: bool = True
@@ -25,7 +26,7 @@ class ProtocolCommonParameters(SubParameters):
     zero_knowledge: bool = False
 
 
-class LongProtocolParameters(SubParameters):
+class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
     """Bounds on the number of rounds of a protocol that goes back and forth."""
 
     max_message_rounds: PositiveInt = 8
@@ -46,7 +47,7 @@ class NipProtocolParameters(LongProtocolParameters):
     """A prover and a verifier take turns."""
 
 
-class TwoProverProtocolParameters(LongProtocolParameters):
+class TwoProverProtocolParameters(LongProtocolParameters, read_for=Purpose.GAME):
     """Two provers with a channel each."""
 
     sequential: bool = False
@@ -65,14 +66,14 @@ class MnipProtocolParameters(TwoProverProtocolParameters):
 
 
 @register_parameters("multi_channel_test_protocol", protocols=("multi_channel_test",))
-class MultiChannelTestProtocolParameters(LongProtocolParameters):
+class MultiChannelTestProtocolParameters(LongProtocolParameters, read_for=Purpose.GAME):
     """Three provers and three channels, for tests of everything that has channels."""
 
     min_message_rounds: PositiveInt = 2
 
 
 @register_parameters("zk_protocol")
-class ZkProtocolParameters(SubParameters):
+class ZkProtocolParameters(SubParameters, read_for=Purpose.NETWORKS):
     """Zero knowledge: how much the simulator's success is worth."""
 
     simulator_reward_coefficient: float = 1.0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.purposes import Purpose
 
 TEXT_TRAINERS = ("pure_text_ei", "pure_text_malt")
 
 
 @register_parameters("text_rl", trainers=TEXT_TRAINERS)
-class TextRlParameters(SubParameters):
+class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     """What all text trainers share.
 
     Of ``rl`` they read ``rollouts_per_iteration`` (the training set's size when not given) and
@@ -24,14 +25,14 @@ class TextRlParameters(SubParameters):
     verifier_guess_replacement_proportion: float = Field(default=0.0, ge=0, le=1)
     verifier_guess_replacement_annealing: Literal["none", "linear", "exponential"] = "none"
     verifier_guess_replacement_annealing_rate: float = Field(default=0.1, ge=0, le=1)
-    save_transcripts: bool = True
-    transcript_format: Literal["yaml", "json"] = "yaml"
-    test_scheme: Literal["none", "all", "last", "first_and_last"] = "none"
-    test_on_whole_dataset: bool = True
+    save_transcripts: Annotated[bool, Purpose.REPORTS] = True
+    transcript_format: Annotated[Literal["yaml", "json"], Purpose.REPORTS] = "yaml"
+    test_scheme: Annotated[Literal["none", "all", "last", "first_and_last"], Purpose.ORDER] = "none"
+    test_on_whole_dataset: Annotated[bool, Purpose.CHAT_TESTS] = True
 
 
 @register_parameters("pure_text_ei", trainers=("pure_text_ei",))
-class PureTextEiParameters(SubParameters):
+class PureTextEiParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     """Expert iteration: which rollouts an agent learns from, by its own reward in each."""
 
     rollout_selection_method: Literal["threshold", "weighted_sampling"] = "threshold"
@@ -52,7 +53,7 @@ class PureTextEiParameters(SubParameters):
 
 
 @register_parameters("pure_text_malt", trainers=("pure_text_malt",))
-class PureTextMaltParameters(SubParameters):
+class PureTextMaltParameters(SubParameters, read_for=(Purpose.BRANCHES, Purpose.FINE_TUNING)):
     """Trees of rollouts: ``rl.rollouts_per_iteration`` counts trees, one for each datapoint.
 
     A tree has at most ``num_responses_per_timestep ** max_message_rounds`` leaves.

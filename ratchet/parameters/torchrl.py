@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, PositiveInt
 
 from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.purposes import Purpose
 
 TORCHRL_ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "td3", "ddpg", "iql", "cql")
 TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
 
 
 @register_parameters("torchrl", trainers=TORCHRL_TRAINERS)
-class TorchRlParameters(SubParameters):
+class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
     """How one of TorchRL's trainers is made and run.
 
     ``config`` holds the library's configuration groups (``training_env``, ``networks``,
@@ -30,11 +31,11 @@ class TorchRlParameters(SubParameters):
     ``keep_best`` the final tests are played by the policy that did best.
     """
 
-    config: dict[str, Any] = Field(default_factory=dict)
-    choices: dict[str, str] = Field(default_factory=dict)
-    batches_per_iteration: PositiveInt | None = None
+    config: Annotated[dict[str, Any], Purpose.CONFIGURATION] = Field(default_factory=dict)
+    choices: Annotated[dict[str, str], Purpose.CONFIGURATION] = Field(default_factory=dict)
+    batches_per_iteration: Annotated[PositiveInt | None, Purpose.CONFIGURATION] = None
     refresh_each_epoch: bool = False
     evaluation_period: PositiveInt | None = None
     evaluation_episodes: PositiveInt = 10
     stop_at_return: float | None = None
-    keep_best: bool = False
+    keep_best: Annotated[bool, Purpose.LEARNING, Purpose.TESTS] = False

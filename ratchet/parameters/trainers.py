@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Collection
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from ratchet.parameters.agents import LrFactors
 from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.purposes import Purpose
 
 
 class TrainerReference(SubParameters):
@@ -23,7 +25,7 @@ class TrainerReference(SubParameters):
 
 
 @register_parameters("rl")
-class RlParameters(SubParameters):
+class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     """Reinforcement learning on tensors: how much is sampled and how it is learned from.
 
     ``mixed_precision`` computes losses in bfloat16 where torch holds that exact enough; weights
@@ -32,30 +34,30 @@ class RlParameters(SubParameters):
     operations are faster.
     """
 
-    frames_per_batch: PositiveInt | None = 1000
-    rollouts_per_iteration: PositiveInt | None = None
-    steps_per_env_per_iteration: PositiveInt | None = None
-    num_iterations: NonNegativeInt = 1000
+    frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
+    rollouts_per_iteration: Annotated[PositiveInt | None, Purpose.NETWORKS, Purpose.ROLLOUTS] = None
+    steps_per_env_per_iteration: Annotated[PositiveInt | None, Purpose.NETWORKS] = None
+    num_iterations: Annotated[NonNegativeInt, Purpose.HORIZON] = 1000
     num_epochs: PositiveInt = 4
     minibatch_size: PositiveInt = 64
     lr: PositiveFloat = 0.003
     anneal_lr: bool = False
-    max_grad_norm: PositiveFloat = 1.0
-    loss_critic_type: Literal["smooth_l1", "l1", "l2"] = "smooth_l1"
-    clip_value: bool | PositiveFloat = False
-    normalize_observations: bool = True
-    num_normalization_steps: PositiveInt = 1000
+    max_grad_norm: Annotated[PositiveFloat, Purpose.LEARNING, Purpose.PRETRAINING] = 1.0
+    loss_critic_type: Annotated[Literal["smooth_l1", "l1", "l2"], Purpose.CRITIC] = "smooth_l1"
+    clip_value: Annotated[bool | PositiveFloat, Purpose.CRITIC] = False
+    normalize_observations: Annotated[bool, Purpose.NORMALIZATION] = True
+    num_normalization_steps: Annotated[PositiveInt, Purpose.NORMALIZATION] = 1000
     gamma: float = Field(default=0.9, ge=0, le=1)
-    lmbda: float = Field(default=0.95, ge=0, le=1)
-    body_lr_factor: LrFactors = LrFactors()
-    use_shared_body: bool = True
-    num_test_iterations: PositiveInt = 10
+    lmbda: Annotated[float, Purpose.CRITIC] = Field(default=0.95, ge=0, le=1)
+    body_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
+    use_shared_body: Annotated[bool, Purpose.NETWORKS, Purpose.PRETRAINING] = True
+    num_test_iterations: Annotated[PositiveInt, Purpose.TESTS] = 10
     mixed_precision: bool = False
     compile_losses: bool = False
 
 
 @register_parameters("ppo", trainers=("vanilla_ppo", "spg"))
-class PpoParameters(SubParameters):
+class PpoParameters(SubParameters, read_for=Purpose.LEARNING):
     """Proximal policy optimisation (Schulman et al. 2017)."""
 
     loss_type: Literal["clip", "kl_penalty"] = "clip"
@@ -68,16 +70,21 @@ class PpoParameters(SubParameters):
     entropy_eps: float = Field(default=0.001, ge=0)
     normalize_advantage: bool = True
 
+    def unread(self) -> Collection[str]:
+        """List what only the penalty reads, where there is none."""
+        penalty = ("kl_target", "kl_beta", "kl_decrement", "kl_increment")
+        return () if self.loss_type == "kl_penalty" else penalty
+
 
 @register_parameters("reinforce", trainers=("reinforce",))
-class ReinforceParameters(SubParameters):
+class ReinforceParameters(SubParameters, read_for=Purpose.LEARNING):
     """REINFORCE (Williams 1992): rewards to go, or advantages with a critic."""
 
     use_advantage_and_critic: bool = False
 
 
 @register_parameters("spg", trainers=("spg",))
-class SpgParameters(SubParameters):
+class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
     """Stackelberg policy gradient and its relatives: leaders shape what followers learn."""
 
     variant: Literal["spg", "pspg", "lola", "pola", "sos", "psos"] = "psos"
@@ -103,12 +110,25 @@ class SpgParameters(SubParameters):
             raise ValueError("expected groups of agents, leaders first, got an empty group")
         return groups
 
+    def unread(self) -> Collection[str]:
+        """List what the variant and its way to solve for the followers do without."""
+        read = {"variant", "stackelberg_sequence"}
+        if self.variant in ("lola", "pola"):
+            read.add("additional_lola_term")
+        if self.variant in ("sos", "psos"):
+            read |= {"sos_scaling_factor", "sos_threshold_factor"}
+        if self.variant in ("spg", "pspg"):
+            nystrom = self.ihvp_variant == "nystrom"
+            read |= {"ihvp_variant"}
+            read |= {"ihvp_rank", "ihvp_rho"} if nystrom else {"ihvp_num_iterations"}
+        return type(self).model_fields.keys() - read
+
 
 @register_parameters("solo_agent")
-class SoloAgentParameters(SubParameters):
+class SoloAgentParameters(SubParameters, read_for=(Purpose.PRETRAINING, Purpose.LEARNING_ALONE)):
     """Supervised training of one agent alone; also used to pretrain bodies."""
 
-    num_epochs: PositiveInt = 100
+    num_epochs: Annotated[PositiveInt, Purpose.PRETRAINING] = 100
     batch_size: PositiveInt = 256
     learning_rate: PositiveFloat = 0.001
     body_lr_factor_override: bool = False

@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratchet.parameters.reading import data_parameters, without_path
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.stages.calls import StageCall
-from tasks.stages.key_parameters import data_parameters, without_path
 from tasks.stages.pins import Pins
 
 if TYPE_CHECKING:

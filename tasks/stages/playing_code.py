@@ -8,6 +8,7 @@ _LEARNING = {
     "create_fine_tune_jobs",
     "job_stats",
     "stage_key_parameters",
+    "stage_purposes",
     "train",
 }
 """What a trainer may override without a change of how its agents play."""

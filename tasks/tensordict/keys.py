@@ -11,11 +11,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.parameters.agents import ORIGIN_FIELDS
+from ratchet.parameters.reading import agents_read
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
-from trainers.relevant_parameters import without_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -249,8 +248,7 @@ class ArmKeys(BaseKeys):
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
         if stage == "whole":
-            data = self.hyper_params.to_dict()
-            return {**data, "agents": without_fields(data["agents"], ORIGIN_FIELDS)}
+            return self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
         agent = detail if stage == "pretrain" else None
         read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
         return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)

@@ -178,18 +178,8 @@ class TextArmKeys(BaseKeys):
         return call.stage != "initial_state" or not self.only_tests
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
-        """Return the parameters that a stage of the trainer's reads, as plain data.
-
-        Where an agent's key to its service is found decides no result.
-        """
-        found = self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
-        if "agents" in found:
-            agents = {
-                name: {key: value for key, value in agent.items() if key != "api_key_name"}
-                for name, agent in found["agents"].items()
-            }
-            found = {**found, "agents": agents}
-        return found
+        """Return the parameters that a stage of the trainer's reads, as plain data."""
+        return self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
 
     def _playing(self, stage: str, iteration: int, state: str, dataset: str = "") -> StageCall:
         """Return a stage that plays the game with the models of a state."""

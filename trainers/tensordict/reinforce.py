@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import build_protocol_handler
 from trainers.algorithms.advantages import reward_to_go
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.masks import masked_mean
 from trainers.algorithms.reinforce import reinforce_loss
 from trainers.registry import register_trainer
-from trainers.relevant_parameters import is_built_in
+from trainers.stage_parameters import StagePurposes
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.joint_estimator import number_episodes
 from trainers.tensordict.objectives.value_estimators import (
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
-_CRITIC_ONLY = ("lmbda", "loss_critic_type", "clip_value")
 
 
 class RewardToGoEstimator(MaskedGae):
@@ -175,12 +175,9 @@ class ReinforceTrainer(TensorDictRlTrainer):
             )
 
     @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads, as plain data."""
-        data = super().stage_key_parameters(hyper_params, stage, agent_name)
-        critic = hyper_params.reinforce.use_advantage_and_critic
-        if is_built_in(cls) and stage == STAGE and not critic:
-            data["rl"] = {n: v for n, v in data["rl"].items() if n not in _CRITIC_ONLY}
-        return data
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return what each stage reads for; without a critic nothing for one."""
+        stages = super().stage_purposes(hyper_params)
+        if hyper_params.reinforce.use_advantage_and_critic:
+            return stages
+        return {**stages, STAGE: stages[STAGE] - {Purpose.CRITIC}}

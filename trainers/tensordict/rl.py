@@ -8,23 +8,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
+from trainers.stage_parameters import StagePurposes
 from trainers.staged import Metrics, PretrainResult, TestResult
 from trainers.tensordict.collectors import RolloutCollector
-from trainers.tensordict.key_parameters import (
-    PRETRAINED_MODEL_CACHE_PARAM_KEYS,
-    stage_parameters,
-)
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
@@ -60,7 +58,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     trainer, which changes its agents' weights.
     """
 
-    PRETRAINED_MODEL_CACHE_PARAM_KEYS = PRETRAINED_MODEL_CACHE_PARAM_KEYS
+    PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """What a pretrained body depends on beside data, first weights and the agent's parameters."""
 
     # -- what a subclass writes ------------------------------------------------------------
@@ -392,14 +390,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         )
 
     @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads, as plain data."""
-        return stage_parameters(
-            hyper_params,
-            cls,
-            stage,
-            agent_name,
-            reads_num_iterations=cls.reads_num_iterations(hyper_params),
-        )
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return what each stage reads for; the number of iterations where training reads it."""
+        stages = super().stage_purposes(hyper_params)
+        if not cls.reads_num_iterations(hyper_params):
+            return stages
+        return {**stages, STAGE: stages[STAGE] | {Purpose.HORIZON}}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.test_groups import test_groups
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import IterationContext
 from trainers.registry import register_trainer
+from trainers.stage_parameters import StagePurposes
 from trainers.staged import Metrics, TestResult
-from trainers.tensordict.key_parameters import stage_parameters
 from trainers.tensordict.optimization.optimizer import load_optimizer_tensors, optimizer_tensors
 from trainers.tensordict.solo.learning import SoloLearner
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
@@ -131,11 +132,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         return TestResult(metrics, table)
 
     @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads; an epoch does not depend on how many follow."""
-        data = stage_parameters(hyper_params, cls, stage, agent_name, reads_num_iterations=False)
-        if stage == "train":
-            data["solo_agent"].pop("num_epochs")
-        return data
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return what each stage reads for; an epoch does not depend on how many follow."""
+        stages = super().stage_purposes(hyper_params)
+        return {**stages, STAGE: stages[STAGE] | {Purpose.LEARNING_ALONE}}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.seeding import torch_generator
 from trainers.registry import register_trainer
-from trainers.relevant_parameters import is_built_in
 from trainers.tensordict.objectives.joint_estimator import JointAdvantageEstimator
 from trainers.tensordict.objectives.ppo import ppo_options
 from trainers.tensordict.objectives.spg import SpgObjective
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 Groups = tuple[tuple[str, ...], ...]
 _CRITIC_PARTS = ("value", "solo")
-_PPO_READ = ("clip_epsilon", "critic_coef", "entropy_eps", "normalize_advantage")
 
 
 @register_trainer("spg")
@@ -101,35 +99,10 @@ class SpgTrainer(TensorDictRlTrainer):
         _check_names(groups, handler.agent_names, hyper_params.interaction_protocol)
         _check_somebody_is_shaped(groups, hyper_params)
 
-    @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads, as plain data."""
-        data = super().stage_key_parameters(hyper_params, stage, agent_name)
-        if is_built_in(cls) and stage == STAGE:
-            data["ppo"] = {name: data["ppo"][name] for name in _PPO_READ}
-            data["spg"] = {name: data["spg"][name] for name in _read_by(hyper_params.spg)}
-        return data
-
 
 def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
     """Return the Stackelberg sequence: the chosen one, or the protocol's."""
     return tuple(tuple(group) for group in spg.stackelberg_sequence or default)
-
-
-def _read_by(spg: SpgParameters) -> list[str]:
-    """List the parameters of the section that its variant reads."""
-    names = ["variant", "stackelberg_sequence"]
-    if spg.variant in ("lola", "pola"):
-        names.append("additional_lola_term")
-    if spg.variant in ("sos", "psos"):
-        names += ["sos_scaling_factor", "sos_threshold_factor"]
-    if spg.variant in ("spg", "pspg"):
-        names.append("ihvp_variant")
-        nystrom = spg.ihvp_variant == "nystrom"
-        names += ["ihvp_rank", "ihvp_rho"] if nystrom else ["ihvp_num_iterations"]
-    return names
 
 
 def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import ExitStack
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
+from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
+from trainers.stage_parameters import TENSOR_STAGES, StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict.base import TensorDictTrainer
 from trainers.tensordict.states import checkpoints
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
 
 STAGE = "train"
 _LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
@@ -186,6 +191,21 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
     def supports_stages(cls) -> bool:
         """Say whether stages do what :meth:`train` does: unless a subclass has its own loops."""
         return all(getattr(cls, name) is getattr(StagedTensorDictTrainer, name) for name in _LOOPS)
+
+    # -- keys ------------------------------------------------------------------------------
+
+    @classmethod
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return what each stage reads parameters for."""
+        return TENSOR_STAGES
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Return the parameters that a stage reads; see :class:`StagedTrainer`."""
+        agent = (agent_name or DEFAULT_AGENT) if stage == "pretrain" else None
+        return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage, agent)
 
     # -- checkpoints -----------------------------------------------------------------------
 

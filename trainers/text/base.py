@@ -22,13 +22,14 @@ from ratchet.language_models.allowances import TrainingAllowance
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import Budget, PriceTable
 from ratchet.language_models.usage import UsageMeter
+from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
 from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
+from trainers.stage_parameters import TEXT_STAGES, StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats
-from trainers.text.key_parameters import stage_parameters
 from trainers.text.loop import TextTrainLoop
 from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
 from trainers.text.sampling import Calls, play_rollouts
@@ -222,11 +223,22 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return cls.train is PureTextRlTrainer.train
 
     @classmethod
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return what each stage reads for; how many are tested, unless it is the whole dataset."""
+        if hyper_params.text_rl.test_on_whole_dataset:
+            return TEXT_STAGES
+        tests = {
+            name: TEXT_STAGES[name] | {Purpose.ROLLOUTS}
+            for name in ("test_during_training", "test")
+        }
+        return {**TEXT_STAGES, **tests}
+
+    @classmethod
     def stage_key_parameters(
         cls, hyper_params: HyperParameters, stage: str, iteration: int = 0
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads; see :class:`StagedTextTrainer`."""
-        return stage_parameters(hyper_params, cls, stage)
+        return stage_parameters(hyper_params, cls, cls.stage_purposes(hyper_params), stage)
 
     # -- what sampling stands on -----------------------------------------------------------
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.reading import section_read
 from trainers.torchrl.configuration import trainer_parameters
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ _NOT_RESULTS = (
     "seed",
     "total_frames",
 )
-_IN_TESTS = ("keep_best",)
-_IN_CONFIG = ("config", "choices", "batches_per_iteration")
 _STAGES = ("initial_state", "pretrain", "train", "test")
 
 
@@ -55,12 +55,11 @@ def algorithm_stage_parameters(
         "seed": hyper_params.seed,
     }
     config = _results_only(trainer_parameters(hyper_params))
-    section = hyper_params.torchrl.to_dict()
     if stage == "test":  # what was learned is in the state's key
-        options = {name: section[name] for name in _IN_TESTS}
+        options = section_read(hyper_params.torchrl, {Purpose.TESTS})
         environment = config["collector"]["create_env_fn"]
         return {**base, "torchrl": options, "environment": environment}
-    options = {name: value for name, value in section.items() if name not in _IN_CONFIG}
+    options = section_read(hyper_params.torchrl, {Purpose.LEARNING})
     options["batches_per_iteration"] = batches_per_iteration
     return {**base, "torchrl": options, "config": config}
 

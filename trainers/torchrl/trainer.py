@@ -18,7 +18,6 @@ from torchrl.trainers import Trainer
 from ratchet.errors import ParameterError, StateError
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import IterationContext
-from trainers.relevant_parameters import relevant_parameters
 from trainers.staged import FolderOf, Metrics, TestResult
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.torchrl.assembly import (
@@ -45,7 +44,6 @@ from trainers.torchrl.state_tree import flatten_tree, unflatten_tree
 if TYPE_CHECKING:
     from torch import nn
 
-    from ratchet.parameters.hyper_parameters import HyperParameters
 
 KEEP_BEST = "keep_best"
 
@@ -280,18 +278,6 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             yield
         finally:
             self.policy.load_state_dict(last)
-
-    # -- keys --------------------------------------------------------------------------------
-
-    @classmethod
-    def stage_key_parameters(
-        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
-    ) -> dict[str, Any]:
-        """Return the parameters that a stage reads: for one's own trainer all that it may read."""
-        data = relevant_parameters(hyper_params, cls)
-        if stage == "train":
-            data["rl"] = {k: v for k, v in data["rl"].items() if k != "num_iterations"}
-        return data
 
 
 def summarise_episodes(episodes: Sequence[Episode], agent_name: str) -> TestResult:

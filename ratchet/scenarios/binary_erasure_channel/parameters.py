@@ -10,10 +10,11 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.networks import NetworkAgentParameters
+from ratchet.parameters.purposes import AGENT, SCENARIO
 
 
 @register_agent_parameters("binary_erasure_channel")
-class BinaryErasureChannelAgentParameters(NetworkAgentParameters):
+class BinaryErasureChannelAgentParameters(NetworkAgentParameters, read_for=AGENT):
     """Body and heads of an agent in the binary-erasure-channel game."""
 
     d_body: PositiveInt = 16
@@ -28,7 +29,7 @@ class BinaryErasureChannelAgentParameters(NetworkAgentParameters):
 
 
 @register_parameters("binary_erasure_channel", scenarios=("binary_erasure_channel",))
-class BinaryErasureChannelParameters(SubParameters):
+class BinaryErasureChannelParameters(SubParameters, read_for=SCENARIO):
     """The game's chances, and how often it is dealt; ``dataset: generated`` uses all of it.
 
     ``observation_erasure_probability`` is the chance that a verifier's own look at the bit is

@@ -12,6 +12,7 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.chat_agents import TextAgentParameters
+from ratchet.parameters.purposes import SCENARIO
 
 MAX_LEVEL = 4
 
@@ -19,7 +20,7 @@ register_agent_parameters("code_validation")(TextAgentParameters)
 
 
 @register_parameters("code_validation", scenarios=("code_validation",))
-class CodeValidationParameters(SubParameters):
+class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     """Which programs are judged, and how agents are told about it.
 
     ``dataset: generated`` uses ``levels`` (of difficulty, in equal parts), ``num_train``,

@@ -14,11 +14,12 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.networks import NetworkAgentParameters
+from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
 from ratchet.parameters.test_groups import TestGroups
 
 
 @register_agent_parameters("graph_isomorphism")
-class GraphIsomorphismAgentParameters(NetworkAgentParameters):
+class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
     """Body and heads of an agent that looks at two graphs."""
 
     num_gnn_layers: PositiveInt = 5
@@ -35,7 +36,7 @@ class GraphIsomorphismAgentParameters(NetworkAgentParameters):
     num_node_selector_layers: PositiveInt = 2
     use_batch_norm: bool = True
     use_pair_invariant_pooling: bool = True
-    gnn_lr_factor: LrFactors = LrFactors()
+    gnn_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
 
     @property
     def message_selector_size(self) -> tuple[int, int]:
@@ -67,7 +68,7 @@ class ExtraTestSet(SubParameters):
 
 
 @register_parameters("graph_isomorphism", scenarios=("graph_isomorphism",))
-class GraphIsomorphismParameters(SubParameters):
+class GraphIsomorphismParameters(SubParameters, read_for=SCENARIO):
     """The generator of graph pairs; ``dataset: generated`` uses all of it.
 
     A named dataset (``er1000``, ``eru10000``) fixes ``num_pairs`` and ``uniform_sizes``.

@@ -12,13 +12,14 @@ from ratchet.parameters.base import (
     register_agent_parameters,
     register_parameters,
 )
+from ratchet.parameters.purposes import AGENT, SCENARIO
 
 PROTOCOL = "environment"
 Scalar = bool | int | float | str | None
 
 
 @register_agent_parameters("gymnasium")
-class GymnasiumAgentParameters(AgentParameters):
+class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     """Perceptrons of an agent that acts in an environment.
 
     The body has ``hidden_sizes``; policy and value are one linear layer each on top of it, with
@@ -36,7 +37,7 @@ class GymnasiumAgentParameters(AgentParameters):
 
 
 @register_parameters("gymnasium", protocols=(PROTOCOL,), scenarios=("gymnasium",))
-class GymnasiumParameters(SubParameters):
+class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     """The environment whose id is ``dataset``, and how many of it are played side by side.
 
     ``environment_kwargs`` go to its constructor. ``implementation`` says whether to play the

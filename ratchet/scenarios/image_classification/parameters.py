@@ -12,10 +12,11 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.networks import NetworkAgentParameters
+from ratchet.parameters.purposes import AGENT, SCENARIO
 
 
 @register_agent_parameters("image_classification")
-class ImageClassificationAgentParameters(NetworkAgentParameters):
+class ImageClassificationAgentParameters(NetworkAgentParameters, read_for=AGENT):
     """Body and heads of an agent that looks at an image.
 
     ``pretrained_embeddings_model`` is a vision backbone of ``transformers``: a folder, or
@@ -46,7 +47,7 @@ class ImageClassificationAgentParameters(NetworkAgentParameters):
 
 
 @register_parameters("image_classification", scenarios=("image_classification",))
-class ImageClassificationParameters(SubParameters):
+class ImageClassificationParameters(SubParameters, read_for=SCENARIO):
     """What all agents' bodies share, since it decides which latent pixels can be named.
 
     Each of ``num_block_groups`` groups halves height and width and doubles the channels, beginning

@@ -1,0 +1,124 @@
+"""Which parameters are read for a purpose, as plain data: what the keys of stages are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.base import SECTIONS, SubParameters
+from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.purposes import EVERYTHING, Purpose, declared_purposes
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+_BUILT_IN = "ratchet.scenarios."
+
+
+def parameters_read(
+    hyper_params: HyperParameters,
+    purposes: Collection[Purpose],
+    trainers: Collection[str] | None = None,
+    agent: str | None = None,
+) -> dict[str, Any]:
+    """Return the parameters that an experiment's stage reads for some purposes, as plain data.
+
+    Parameters
+    ----------
+    hyper_params
+        The experiment's. Sections that don't concern its protocol or scenario are left out.
+    purposes
+        What the stage reads parameters for.
+    trainers
+        The names of the trainer, if it is known what it reads: sections of other trainers are left
+        out, and so is what sections say that they don't read themselves.
+    agent
+        Whose parameters are read; all agents' by default, where those that are as the default
+        one's are not repeated.
+    """
+    load_plugins()
+    data = hyper_params.to_dict() | {"trainer": hyper_params.trainer_name}
+    declared = declared_purposes(type(hyper_params))
+    result = {name: data[name] for name in declared if declared[name].intersection(purposes)}
+    for name, section in SECTIONS.items():
+        values: SubParameters = getattr(hyper_params, name)
+        unread = values.unread()
+        if trainers is None and len(unread) < len(data[name]):
+            unread = ()
+        read = {
+            field: data[name][field]
+            for field, its in section.purposes.items()
+            if its.intersection(purposes) and field not in unread
+        }
+        if read and _is_concerned(name, hyper_params, trainers):
+            result[name] = read
+    agents = agents_read(hyper_params, purposes, agent)
+    return result | ({"agents": agents} if any(agents.values()) else {})
+
+
+def _is_concerned(
+    name: str, hyper_params: HyperParameters, trainers: Collection[str] | None
+) -> bool:
+    """Say whether the experiment may read a section; of a trainer without names nobody knows."""
+    section = SECTIONS[name]
+    if trainers is not None and section.trainers and not set(trainers) & set(section.trainers):
+        return False
+    return section.is_of_game(
+        protocol=hyper_params.interaction_protocol, scenario=hyper_params.scenario
+    )
+
+
+def agents_read(
+    hyper_params: HyperParameters,
+    purposes: Collection[Purpose] = EVERYTHING,
+    agent: str | None = None,
+) -> dict[str, Any]:
+    """Return the agents' parameters that are read for some purposes.
+
+    Agents that differ from the default one in nothing that is read are left out.
+    """
+    agents = hyper_params.agents
+    read = {
+        name: section_read(agents[name], purposes)
+        for name in (agents if agent is None else (agent,))
+    }
+    default = read.get(DEFAULT_AGENT)
+    return {name: read[name] for name in read if name == DEFAULT_AGENT or read[name] != default}
+
+
+def section_read(section: SubParameters, purposes: Collection[Purpose]) -> dict[str, Any]:
+    """Return what is read of one section for some purposes; a field that says nothing is."""
+    declared = declared_purposes(type(section))
+    return {
+        name: value
+        for name, value in section.to_dict().items()
+        if (declared[name] or EVERYTHING).intersection(purposes)
+    }
+
+
+def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
+    """Return the parameters that decide the datasets, as plain data.
+
+    Of Ratchet's own scenarios it is known that they draw from ``dataset_seed`` where it is given,
+    so that repetitions with other seeds share their data.
+    """
+    data = parameters_read(hyper_params, {Purpose.DATA})
+    data.pop("agents", None)  # made after the data, by whatever scenario
+    if any(
+        section.model.__module__.startswith(_BUILT_IN)
+        and hyper_params.scenario in section.scenarios
+        and getattr(getattr(hyper_params, name), "dataset_seed", None) is not None
+        for name, section in SECTIONS.items()
+    ):
+        del data["seed"]
+    return data
+
+
+def without_path(value: object) -> object:
+    """Leave out where a plug-in lies: its source is in the fingerprint, its path is no matter."""
+    if isinstance(value, str) and ".py:" in value:
+        return value.rpartition(":")[2]
+    if isinstance(value, Mapping) and {"module_path", "class_name"} == value.keys():
+        return value["class_name"]
+    return value

@@ -1,0 +1,81 @@
+"""What the stages of each family of trainers read parameters for, and the parameters themselves.
+
+When in doubt a value is left in: a stage run again costs time, a stale one the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import UnknownNameError, nearest
+from ratchet.parameters.purposes import EVERYTHING, Purpose
+from ratchet.parameters.reading import parameters_read
+from trainers.registry import registered_names
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from trainers.base import Trainer
+
+StagePurposes = Mapping[str, frozenset[Purpose]]
+"""Stage → what it reads parameters for."""
+
+_PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
+TENSOR_STAGES: StagePurposes = {
+    "initial_state": _PLAYED | {Purpose.NORMALIZATION},
+    "pretrain": frozenset({Purpose.PRETRAINING}),
+    "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
+    "test": _PLAYED | {Purpose.TESTS},
+}
+_SPOKEN = frozenset({Purpose.GAME, Purpose.SPEECH})
+_JUDGED = _SPOKEN | {Purpose.CHAT_TESTS, Purpose.REPORTS}
+TEXT_STAGES: StagePurposes = {
+    "initial_state": frozenset({Purpose.GAME}),
+    "sample_rollouts": _SPOKEN | {Purpose.ROLLOUTS, Purpose.BRANCHES},
+    "log_stats": frozenset({Purpose.GAME, Purpose.REPORTS}),
+    "test_during_training": _JUDGED,
+    "create_fine_tune_jobs": _SPOKEN | {Purpose.FINE_TUNING},
+    "await_fine_tune_jobs": frozenset(),  # what is waited for is in the state
+    "test": _JUDGED,
+}
+_BUILT_IN = "trainers."
+
+
+def stage_parameters(
+    hyper_params: HyperParameters,
+    trainer: type[Trainer],
+    stages: StagePurposes,
+    stage: str,
+    agent: str | None = None,
+) -> dict[str, Any]:
+    """Return the parameters that a stage reads, as plain data.
+
+    Of Ratchet's own trainers that is what ``stages`` says. A user's one may read everything, but
+    the number of iterations only if one of its stages says so.
+
+    Parameters
+    ----------
+    hyper_params
+        The experiment's.
+    trainer
+        The trainer's class.
+    stages
+        What its stages read parameters for.
+    stage
+        One of them.
+    agent
+        Whose parameters are read; all agents' by default.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such stage.
+    """
+    if stage not in stages:
+        raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, stages)}")
+    if trainer.__module__.startswith(_BUILT_IN):
+        names = {hyper_params.trainer_name, *registered_names(trainer)}
+        return parameters_read(hyper_params, stages[stage], names, agent)
+    reads_horizon = any(Purpose.HORIZON in purposes for purposes in stages.values())
+    purposes = EVERYTHING if reads_horizon else EVERYTHING - {Purpose.HORIZON}
+    return parameters_read(hyper_params, purposes, agent=agent)
