@@ -1,11 +1,10 @@
-"""What the stages of each family of trainers read parameters for, and the parameters themselves.
+"""The parameters that a trainer's stage reads, found by what it reads them for.
 
 When in doubt a value is left in: a stage run again costs time, a stale one the truth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import UnknownNameError, nearest
@@ -17,27 +16,9 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from trainers.base import Trainer
 
-StagePurposes = Mapping[str, frozenset[Purpose]]
+StagePurposes = dict[str, frozenset[Purpose]]
 """Stage → what it reads parameters for."""
 
-_PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
-TENSOR_STAGES: StagePurposes = {
-    "initial_state": _PLAYED | {Purpose.NORMALIZATION},
-    "pretrain": frozenset({Purpose.PRETRAINING}),
-    "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
-    "test": _PLAYED | {Purpose.TESTS},
-}
-_SPOKEN = frozenset({Purpose.GAME, Purpose.SPEECH})
-_JUDGED = _SPOKEN | {Purpose.CHAT_TESTS, Purpose.REPORTS}
-TEXT_STAGES: StagePurposes = {
-    "initial_state": frozenset({Purpose.GAME}),
-    "sample_rollouts": _SPOKEN | {Purpose.ROLLOUTS, Purpose.BRANCHES},
-    "log_stats": frozenset({Purpose.GAME, Purpose.REPORTS}),
-    "test_during_training": _JUDGED,
-    "create_fine_tune_jobs": _SPOKEN | {Purpose.FINE_TUNING},
-    "await_fine_tune_jobs": frozenset(),  # what is waited for is in the state
-    "test": _JUDGED,
-}
 _BUILT_IN = "trainers."
 
 

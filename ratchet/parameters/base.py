@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Unpack
 
 from pydantic import BaseModel, ConfigDict
 
@@ -71,15 +71,18 @@ class Section:
 
     def concerns(self, *, trainer: str, protocol: str, scenario: str) -> bool:
         """Say whether an experiment of these three may read the section."""
-        return _may_read(trainer, self.trainers, "trainers") and self.is_of_game(
-            protocol=protocol, scenario=scenario
+        return (
+            self.may_be_read("trainers", trainer)
+            and self.may_be_read("protocols", protocol)
+            and self.may_be_read("scenarios", scenario)
         )
 
-    def is_of_game(self, *, protocol: str, scenario: str) -> bool:
-        """Say whether an experiment of these two may read the section, whatever its trainer."""
-        return _may_read(protocol, self.protocols, "protocols") and _may_read(
-            scenario, self.scenarios, "scenarios"
-        )
+    def may_be_read(self, kind: Literal["trainers", "protocols", "scenarios"], name: str) -> bool:
+        """Say whether one reader of a kind may read the section."""
+        readers = getattr(self, kind)
+        if not readers or name in readers:
+            return True
+        return not any(name in getattr(section, kind) for section in SECTIONS.values())
 
     @cached_property
     def purposes(self) -> dict[str, frozenset[Purpose]]:
@@ -92,12 +95,6 @@ class Section:
         undeclared = EVERYTHING if may_be_scenarios else EVERYTHING - {Purpose.DATA}
         declared = declared_purposes(self.model)
         return {name: its or undeclared for name, its in declared.items()}
-
-
-def _may_read(name: str, readers: tuple[str, ...], kind: str) -> bool:
-    if not readers or name in readers:
-        return True
-    return not any(name in getattr(section, kind) for section in SECTIONS.values())
 
 
 SECTIONS: dict[str, Section] = {}

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ratchet.parameters.agents import DEFAULT_AGENT
-from ratchet.parameters.base import SECTIONS, SubParameters
-from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.parameters.purposes import EVERYTHING, Purpose, declared_purposes
 
 if TYPE_CHECKING:
@@ -37,36 +36,46 @@ def parameters_read(
         Whose parameters are read; all agents' by default, where those that are as the default
         one's are not repeated.
     """
-    load_plugins()
+    sections = [s for s in SECTIONS.values() if _is_concerned(s, hyper_params, trainers)]
+    result = _values_read(hyper_params, sections, purposes, is_known=trainers is not None)
+    agents = agents_read(hyper_params, purposes, agent)
+    return {**result, "agents": agents} if any(agents.values()) else result
+
+
+def _values_read(
+    hyper_params: HyperParameters,
+    sections: Collection[Section],
+    purposes: Collection[Purpose],
+    *,
+    is_known: bool,
+) -> dict[str, Any]:
+    """Return what is read of the top and of some sections; of these all that stands if unknown."""
     data = hyper_params.to_dict() | {"trainer": hyper_params.trainer_name}
     declared = declared_purposes(type(hyper_params))
     result = {name: data[name] for name in declared if declared[name].intersection(purposes)}
-    for name, section in SECTIONS.items():
-        values: SubParameters = getattr(hyper_params, name)
-        unread = values.unread()
-        if trainers is None and len(unread) < len(data[name]):
+    for section in sections:
+        values = data[section.name]
+        unread = getattr(hyper_params, section.name).unread()
+        if not is_known and len(unread) < len(values):
             unread = ()
         read = {
-            field: data[name][field]
-            for field, its in section.purposes.items()
-            if its.intersection(purposes) and field not in unread
+            name: values[name]
+            for name, its in section.purposes.items()
+            if its.intersection(purposes) and name not in unread
         }
-        if read and _is_concerned(name, hyper_params, trainers):
-            result[name] = read
-    agents = agents_read(hyper_params, purposes, agent)
-    return result | ({"agents": agents} if any(agents.values()) else {})
+        if read:
+            result[section.name] = read
+    return result
 
 
 def _is_concerned(
-    name: str, hyper_params: HyperParameters, trainers: Collection[str] | None
+    section: Section, hyper_params: HyperParameters, trainers: Collection[str] | None
 ) -> bool:
     """Say whether the experiment may read a section; of a trainer without names nobody knows."""
-    section = SECTIONS[name]
     if trainers is not None and section.trainers and not set(trainers) & set(section.trainers):
         return False
-    return section.is_of_game(
-        protocol=hyper_params.interaction_protocol, scenario=hyper_params.scenario
-    )
+    protocol, scenario = hyper_params.interaction_protocol, hyper_params.scenario
+    return section.may_be_read("protocols", protocol) and section.may_be_read("scenarios", scenario)
 
 
 def agents_read(
@@ -103,13 +112,14 @@ def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
     Of Ratchet's own scenarios it is known that they draw from ``dataset_seed`` where it is given,
     so that repetitions with other seeds share their data.
     """
-    data = parameters_read(hyper_params, {Purpose.DATA})
-    data.pop("agents", None)  # made after the data, by whatever scenario
+    scenario = hyper_params.scenario
+    sections = [s for s in SECTIONS.values() if s.may_be_read("scenarios", scenario)]
+    data = _values_read(hyper_params, sections, {Purpose.DATA}, is_known=False)
     if any(
         section.model.__module__.startswith(_BUILT_IN)
-        and hyper_params.scenario in section.scenarios
-        and getattr(getattr(hyper_params, name), "dataset_seed", None) is not None
-        for name, section in SECTIONS.items()
+        and scenario in section.scenarios
+        and getattr(getattr(hyper_params, section.name), "dataset_seed", None) is not None
+        for section in sections
     ):
         del data["seed"]
     return data

@@ -6,6 +6,7 @@ import pytest
 
 from ratchet.errors import UnknownNameError
 from trainers.registry import trainer_class
+from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 SCHEDULE = {"kind": "contiguous_periodic", "period": 2, "start": 0, "stop": 1}
 
@@ -71,8 +72,6 @@ def test_solo_agents_epochs_do_not_depend_on_how_many_follow(tiny):
 
 
 def test_a_trainer_of_ones_own_may_read_every_section(tiny):
-    from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
-
     class Mine(VanillaPpoTrainer):
         pass
 
@@ -83,9 +82,45 @@ def test_a_trainer_of_ones_own_may_read_every_section(tiny):
     assert keys[0] != keys[1]
 
 
-def test_stages_are_refused_once_a_subclass_has_loops_of_its_own():
-    from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
+def test_more_iterations_of_a_trainer_of_ones_own_go_on_unless_it_reads_how_many_there_are(tiny):
+    class Mine(VanillaPpoTrainer):
+        pass
 
+    class Counting(VanillaPpoTrainer):
+        @classmethod
+        def reads_num_iterations(cls, hyper_params):
+            return True
+
+    for found, reads in ((Mine, False), (Counting, True)):
+        for stage in ("initial_state", "pretrain", "train", "test"):
+            few, many = (
+                found.stage_key_parameters(tiny.parameters(rl__num_iterations=n), stage)
+                for n in (3, 4)
+            )
+            assert (few != many) == reads
+
+
+def test_where_ratios_are_clipped_nothing_reads_the_penalty(tiny):
+    """So its parameters are in no key."""
+    changes = {"ppo__kl_target": 0.5, "ppo__kl_beta": 9, "ppo__kl_increment": 5}
+    states = []
+    for hyper_params in (tiny.parameters(), tiny.parameters(**changes, ppo__kl_decrement=0.9)):
+        trainer = tiny.trainer(hyper_params)
+        trainer.initial_state()
+        trainer.run_iterations(0, 2)
+        states.append(trainer.state)
+    assert states[0] == states[1]
+    assert not _differs(tiny, "train", **changes)
+    assert _differs(tiny, "train", ppo__loss_type="kl_penalty")
+
+
+def test_sections_of_other_trainers_are_left_out_with_pretraining_too(tiny):
+    for stage in ("initial_state", "train", "test"):
+        names = set(_key(tiny.parameters(pretrain_agents=True), stage))
+        assert not names & {"reinforce", "solo_agent", "spg", "text_rl", "torchrl"}
+
+
+def test_stages_are_refused_once_a_subclass_has_loops_of_its_own():
     class Mine(VanillaPpoTrainer):
         def _run_train_loop(self, iteration_context):
             super()._run_train_loop(iteration_context)

@@ -180,4 +180,4 @@ class ReinforceTrainer(TensorDictRlTrainer):
         stages = super().stage_purposes(hyper_params)
         if hyper_params.reinforce.use_advantage_and_critic:
             return stages
-        return {**stages, STAGE: stages[STAGE] - {Purpose.CRITIC}}
+        return stages | {STAGE: stages[STAGE] - {Purpose.CRITIC}}

@@ -395,4 +395,4 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         stages = super().stage_purposes(hyper_params)
         if not cls.reads_num_iterations(hyper_params):
             return stages
-        return {**stages, STAGE: stages[STAGE] | {Purpose.HORIZON}}
+        return stages | {STAGE: stages[STAGE] | {Purpose.HORIZON}}

@@ -135,4 +135,4 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
         """Return what each stage reads for; an epoch does not depend on how many follow."""
         stages = super().stage_purposes(hyper_params)
-        return {**stages, STAGE: stages[STAGE] | {Purpose.LEARNING_ALONE}}
+        return stages | {STAGE: stages[STAGE] | {Purpose.LEARNING_ALONE}}

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.purposes import Purpose
 from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
-from trainers.stage_parameters import TENSOR_STAGES, StagePurposes, stage_parameters
+from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict.base import TensorDictTrainer
 from trainers.tensordict.states import checkpoints
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
 
 STAGE = "train"
+_PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
+TENSOR_STAGES: StagePurposes = {
+    "initial_state": _PLAYED | {Purpose.NORMALIZATION},
+    "pretrain": frozenset({Purpose.PRETRAINING}),
+    "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
+    "test": _PLAYED | {Purpose.TESTS},
+}
+"""What each stage reads parameters for."""
 _LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
 
 

@@ -27,13 +27,13 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nest
 from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
-from trainers.stage_parameters import TEXT_STAGES, StagePurposes, stage_parameters
+from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats
 from trainers.text.loop import TextTrainLoop
 from trainers.text.plans import PlannedRollout, call_seed, test_plan, train_plan
 from trainers.text.sampling import Calls, play_rollouts
-from trainers.text.staged import Metrics, StagedTextTrainer
+from trainers.text.staged import TEXT_STAGES, Metrics, StagedTextTrainer
 from trainers.text.state import State as TrainerState
 
 if TYPE_CHECKING:
@@ -227,11 +227,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         """Return what each stage reads for; how many are tested, unless it is the whole dataset."""
         if hyper_params.text_rl.test_on_whole_dataset:
             return TEXT_STAGES
-        tests = {
-            name: TEXT_STAGES[name] | {Purpose.ROLLOUTS}
-            for name in ("test_during_training", "test")
-        }
-        return {**TEXT_STAGES, **tests}
+        tests = ("test_during_training", "test")
+        return TEXT_STAGES | {name: TEXT_STAGES[name] | {Purpose.ROLLOUTS} for name in tests}
 
     @classmethod
     def stage_key_parameters(

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ratchet.parameters.purposes import Purpose
+from trainers.stage_parameters import StagePurposes
+
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -17,6 +20,18 @@ if TYPE_CHECKING:
     from trainers.text.state import State
 
 Metrics = dict[str, float]
+_SPOKEN = frozenset({Purpose.GAME, Purpose.SPEECH})
+_JUDGED = _SPOKEN | {Purpose.CHAT_TESTS, Purpose.REPORTS}
+TEXT_STAGES: StagePurposes = {
+    "initial_state": frozenset({Purpose.GAME}),
+    "sample_rollouts": _SPOKEN | {Purpose.ROLLOUTS, Purpose.BRANCHES},
+    "log_stats": frozenset({Purpose.GAME, Purpose.REPORTS}),
+    "test_during_training": _JUDGED,
+    "create_fine_tune_jobs": _SPOKEN | {Purpose.FINE_TUNING},
+    "await_fine_tune_jobs": frozenset(),  # what is waited for is in the state
+    "test": _JUDGED,
+}
+"""What each stage reads parameters for."""
 
 
 class StagedTextTrainer(ABC):
