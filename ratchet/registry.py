@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_class
+from ratchet.plugins import is_class_spec, load_class, plugin_label
 
 _T = TypeVar("_T")
 _Class = TypeVar("_Class", bound=type)
@@ -89,7 +89,7 @@ class Registry(Generic[_T]):
     def register(self, name: str) -> Callable[[_Class], _Class]:
         """Give a class a name.
 
-        The same class may come again, as when its file is run as a script and imported too.
+        The same class may come again: its file is run as a script and imported, or copied.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class Registry(Generic[_T]):
             owner = None
             if home is not None and found.__module__ != home:
                 owner = home
-            elif taken is not None and _place(taken) != _place(found):
+            elif taken is not None and not _is_same(taken, found):
                 owner = _full_name(taken)
             if owner is not None:
                 raise ParameterError(
@@ -135,7 +135,7 @@ class Registry(Generic[_T]):
         UnknownNameError
             With the nearest name.
         """
-        if not _is_file(name) and name not in self.names():
+        if not is_file(name) and name not in self.names():
             article = "An" if self.kind[0] in "aeiou" else "A"
             raise UnknownNameError(
                 f"{self.parameter}: unknown {name!r}.{nearest(name, self.names())}"
@@ -165,7 +165,7 @@ class Registry(Generic[_T]):
             if isinstance(reference, str)
             else f"{reference.module_path}:{reference.class_name}"
         )
-        if _is_file(name):
+        if is_file(name):
             return load_class(name, base_dir, base=self.base)
         self.check(name)
         if name in self.built_in:
@@ -193,7 +193,7 @@ class Registry(Generic[_T]):
         points = self._installed.select(name=name)
         if points:
             return ", ".join(sorted({_package(point) for point in points}))
-        return _place(self._classes[name])[0]
+        return _file(self._classes[name])
 
 
 @cache
@@ -202,7 +202,7 @@ def installed_in(group: str) -> EntryPoints:
     return entry_points(group=group)
 
 
-def _is_file(name: str) -> bool:
+def is_file(name: str) -> bool:
     """Whether it names a file, with or without the class in it; without is an error to explain."""
     return is_class_spec(name) or name.endswith(".py")
 
@@ -211,10 +211,19 @@ def _package(point: EntryPoint) -> str:
     return f"package {point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
-def _place(found: type) -> tuple[str, str]:
-    """Return file and name: a plug-in may be run as a script, imported and loaded by path."""
+def _is_same(one: type, other: type) -> bool:
+    """Whether two classes are one: a plug-in is run as a script, imported, loaded by path, copied."""
+    if one.__qualname__ != other.__qualname__:
+        return False
+    if _file(one) == _file(other):
+        return True
+    label = plugin_label(one.__module__)
+    return label is not None and label == plugin_label(other.__module__)
+
+
+def _file(found: type) -> str:
     file = getattr(sys.modules.get(found.__module__), "__file__", None)
-    return str(Path(file).resolve()) if file else found.__module__, found.__qualname__
+    return str(Path(file).resolve()) if file else found.__module__
 
 
 def _full_name(found: type) -> str:

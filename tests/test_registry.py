@@ -138,10 +138,22 @@ def test_the_same_class_may_come_again_another_may_not(games, folder, monkeypatc
 
     assert own.Own is not loaded
     (folder / "other.py").write_text(OWN)
-    with pytest.raises(ParameterError, match=r"game 'own' is taken by own\.Own; got .*other.*Own"):
+    with pytest.raises(
+        ParameterError, match=r"game 'own' is taken by .*own.*Own; got .*other.*Own"
+    ):
         games.find("other.py:Own", folder)
     with pytest.raises(ParameterError, match=r"'plain' is taken by games_home.plain; got own.Own"):
         games.register("plain")(own.Own)
+
+
+def test_a_file_that_is_copied_and_edited_takes_its_names_along(games, folder) -> None:
+    places = []
+    for place in ("here", "there"):
+        (folder / place).mkdir()
+        (folder / place / "own.py").write_text(f"{OWN}\nplace = {place!r}\n")
+        places.append(games.find("own.py:Own", folder / place))
+    assert places[0] is not places[1]
+    assert games.find("own") is places[1]
 
 
 def test_an_installed_class_takes_no_name_that_another_has(games, install) -> None:

@@ -48,3 +48,22 @@ _HOMES = {
 
 
 __getattr__ = lazy_names(__name__, _HOMES)
+
+BUILT_IN = {
+    "pure_text_ei": "trainers.text.expert_iteration",
+    "pure_text_malt": "trainers.text.malt",
+    "reinforce": "trainers.tensordict.reinforce",
+    "solo_agent": "trainers.tensordict.solo_agent",
+    "spg": "trainers.tensordict.spg",
+    "torchrl_a2c": "trainers.torchrl.algorithms",
+    "torchrl_cql": "trainers.torchrl.algorithms",
+    "torchrl_ddpg": "trainers.torchrl.algorithms",
+    "torchrl_dqn": "trainers.torchrl.algorithms",
+    "torchrl_iql": "trainers.torchrl.algorithms",
+    "torchrl_ppo": "trainers.torchrl.algorithms",
+    "torchrl_reinforce": "trainers.torchrl.algorithms",
+    "torchrl_sac": "trainers.torchrl.algorithms",
+    "torchrl_td3": "trainers.torchrl.algorithms",
+    "vanilla_ppo": "trainers.tensordict.vanilla_ppo",
+}
+"""Name → the module that registers the trainer."""

@@ -45,3 +45,9 @@ _HOMES = {
 
 
 __getattr__ = lazy_names(__name__, _HOMES)
+
+BUILT_IN = {
+    "code_quoting": "ratchet.analysis.code_quoting",
+    "role_keeping": "ratchet.analysis.role_keeping",
+}
+"""Name → the module that registers the analyser."""

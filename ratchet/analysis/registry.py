@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from ratchet.analysis.base import Analyser
-from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_class, take_name
+from ratchet.errors import ParameterError
+from ratchet.plugins import is_class_spec
+from ratchet.registry import Registry
 
-_BUILT_IN = {
-    "code_quoting": "ratchet.analysis.code_quoting",
-    "role_keeping": "ratchet.analysis.role_keeping",
-}
-_ANALYSERS: dict[str, type[Analyser]] = {}
-_AnalyserClass = TypeVar("_AnalyserClass", bound=type[Analyser])
+if TYPE_CHECKING:
+    from ratchet.analysis.base import Analyser
+
+_AnalyserClass = TypeVar("_AnalyserClass", bound="type[Analyser]")
+
+ANALYSERS: Registry[Analyser] = Registry(
+    "analyser", "ratchet.analysis.base:Analyser", "ratchet.analysis"
+)
 
 
 def register_analyser(name: str) -> Callable[[_AnalyserClass], _AnalyserClass]:
@@ -28,17 +29,12 @@ def register_analyser(name: str) -> Callable[[_AnalyserClass], _AnalyserClass]:
     """
     if not name.isidentifier():
         raise ParameterError(f"analyser: got the name {name!r}, expected letters, digits and _.")
-
-    def decorate(analyser: _AnalyserClass) -> _AnalyserClass:
-        take_name(_ANALYSERS, "analyser", name, analyser)
-        return analyser
-
-    return decorate
+    return ANALYSERS.register(name)
 
 
 def analyser_names() -> list[str]:
     """List all analysers."""
-    return sorted({*_BUILT_IN, *_ANALYSERS})
+    return ANALYSERS.names()
 
 
 def build_analyser(name: str) -> tuple[str, Analyser]:
@@ -59,11 +55,5 @@ def build_analyser(name: str) -> tuple[str, Analyser]:
     UnknownNameError
         If there is none of that name; the message has the nearest.
     """
-    if is_class_spec(name):
-        found = load_class(name, base=Analyser)  # type: ignore[type-abstract]
-        return found.__name__, found()
-    if name not in _ANALYSERS and name in _BUILT_IN:
-        import_module(_BUILT_IN[name])
-    if name not in _ANALYSERS:
-        raise UnknownNameError(f"analyser: unknown {name!r}.{nearest(name, analyser_names())}")
-    return name, _ANALYSERS[name]()
+    found = ANALYSERS.find(name)
+    return (found.__name__ if is_class_spec(name) else name), found()

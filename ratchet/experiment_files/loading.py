@@ -16,6 +16,7 @@ from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.converters import upgraded
+from ratchet.parameters.discovery import load_files, load_plugins
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
@@ -82,22 +83,26 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     data = HyperParameters.gather(data, _OWN_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
-    settings.setdefault("base_dir", str(file.resolve().parent))
+    base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
     try:
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
+        load_files(data, base_dir, HyperParameters.known_keys())
         _check_keys(data, file)
         experiment = ExperimentFile(
             name=file.stem,
             path=file.resolve(),
-            hyper_params=HyperParameters.from_dict(data),
+            hyper_params=HyperParameters.from_dict(data, base_dir),
             settings=ExperimentSettings.from_dict(settings),
-            arms={str(name): _read_arm(str(name), data, change) for name, change in arms.items()},
+            arms={
+                str(name): _read_arm(str(name), data, change, base_dir)
+                for name, change in arms.items()
+            },
             arm_changes={str(name): dict(change) for name, change in arms.items()},
         )
         all_params = (experiment.hyper_params, *experiment.arms.values())
         refuse_unread_budget(experiment.settings, all_params)
         for params in all_params:
-            check_protocol_parameters(params, base_dir=file.resolve().parent)
+            check_protocol_parameters(params, base_dir=base_dir)
         return _with_loaded_agents(experiment)
     except RatchetError as error:
         raise type(error)(f"{file}:\n{error}") from error
@@ -156,7 +161,9 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
-def _read_arm(name: str, main: Mapping[str, Any], changes: object) -> HyperParameters:
+def _read_arm(
+    name: str, main: Mapping[str, Any], changes: object, base_dir: Path
+) -> HyperParameters:
     if name == MAIN_ARM:
         raise ParameterError(
             f"arms.{name}: this name is the main experiment's. Choose another name."
@@ -164,7 +171,8 @@ def _read_arm(name: str, main: Mapping[str, Any], changes: object) -> HyperParam
     if not isinstance(changes, Mapping):
         raise ParameterError(f"arms.{name}: got {changes!r}, expected changes, e.g. rl.lr: 0.1.")
     try:
-        return HyperParameters.from_dict(merge_changes(main, upgraded(changes, f"arms.{name}")))
+        data = merge_changes(main, upgraded(changes, f"arms.{name}"))
+        return HyperParameters.from_dict(data, base_dir)
     except ParameterError as error:
         lines = str(error).splitlines()
         raise ParameterError("\n".join(f"arms.{name}.{line}" for line in lines)) from error
@@ -180,8 +188,6 @@ def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
 
 def _check_keys(data: Mapping[str, Any], file: Path) -> None:
     """Say the nearest name of an unknown key, ``settings`` and ``arms`` included."""
-    from ratchet.parameters.discovery import load_plugins
-
     load_plugins()
     known = [*HyperParameters.known_keys(), *_OWN_KEYS]
     for name, value in data.items():

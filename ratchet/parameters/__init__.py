@@ -21,3 +21,17 @@ __all__ = [
     "register_agent_parameters",
     "register_parameters",
 ]
+
+BUILT_IN = (
+    "ratchet.parameters.options",
+    "ratchet.parameters.protocols",
+    "ratchet.parameters.text_trainers",
+    "ratchet.parameters.torchrl",
+    "ratchet.parameters.trainers",
+    "ratchet.scenarios.binary_erasure_channel.parameters",
+    "ratchet.scenarios.code_validation.parameters",
+    "ratchet.scenarios.graph_isomorphism.parameters",
+    "ratchet.scenarios.gymnasium.parameters",
+    "ratchet.scenarios.image_classification.parameters",
+)
+"""The modules that register sections and agents' parameters."""

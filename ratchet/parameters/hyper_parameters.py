@@ -7,16 +7,17 @@ without an edit of this file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
-from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
-from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.discovery import agent_model, load_files, load_plugins
 from ratchet.parameters.messages import describe_validation_error
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
@@ -56,9 +57,9 @@ class HyperParameters(BaseModel):
         data = self.gather(data)
         plain = {name: data.pop(name) for name in list(data) if name in type(self).model_fields}
         sections = _read_sections(data)
-        agent_model = AGENT_MODELS.get(str(plain.get("scenario")))
-        if "interaction_protocol" not in plain and agent_model is not None:
-            plain["interaction_protocol"] = getattr(agent_model, "default_protocol", "nip")
+        if "interaction_protocol" not in plain and isinstance(plain.get("scenario"), str):
+            played = getattr(agent_model(plain["scenario"]), "default_protocol", "nip")
+            plain["interaction_protocol"] = played
         try:
             super().__init__(**plain)
         except ValidationError as error:
@@ -116,9 +117,21 @@ class HyperParameters(BaseModel):
         return {VERSION_KEY: PARAMETERS_VERSION, **self.to_dict()}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make parameters from plain data; from those of an earlier version too."""
-        return cls(**upgraded(data, "from_dict"))
+    def from_dict(cls, data: Mapping[str, Any], base_dir: str | Path | None = None) -> Self:
+        """Make parameters from plain data; from those of an earlier version too.
+
+        Parameters
+        ----------
+        data
+            The values.
+        base_dir
+            The folder that paths of the user's files start from: they are loaded first, for the
+            sections that they register. None if they have been.
+        """
+        current = upgraded(data, "from_dict")
+        if base_dir is not None:
+            load_files(current, base_dir, cls.known_keys())
+        return cls(**current)
 
     def replace(self, changes: Mapping[str, Any]) -> Self:
         """Make a copy with some values changed.
@@ -181,9 +194,7 @@ def _read_agents(scenario: str, data: object) -> AgentsParameters:
         return data
     if not isinstance(data, Mapping):
         raise ParameterError(f"agents: got {data!r}, expected a mapping from agent names.")
-    if scenario not in AGENT_MODELS:
-        raise UnknownNameError(f"scenario: unknown {scenario!r}.{nearest(scenario, AGENT_MODELS)}")
-    model = AGENT_MODELS[scenario]
+    model = agent_model(scenario)
     default = data.get(DEFAULT_AGENT, {})
     return AgentsParameters(
         _read_agent(model, DEFAULT_AGENT, default, {}),

@@ -36,3 +36,15 @@ _HOMES = {
 
 
 __getattr__ = lazy_names(__name__, _HOMES)
+
+BUILT_IN = {
+    "adp": "ratchet.protocols.adp",
+    "debate": "ratchet.protocols.debate",
+    "environment": "ratchet.scenarios.gymnasium.protocol",
+    "merlin_arthur": "ratchet.protocols.merlin_arthur",
+    "mnip": "ratchet.protocols.mnip",
+    "multi_channel_test": "ratchet.protocols.multi_channel_test",
+    "nip": "ratchet.protocols.nip",
+    "solo_verifier": "ratchet.protocols.solo_verifier",
+}
+"""Name → the module that registers it."""

@@ -6,39 +6,25 @@ wraps whichever it is.
 
 from __future__ import annotations
 
-import pkgutil
-import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import ratchet.protocols
-from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_class
+from ratchet.registry import Registry
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
 
-ENTRY_POINT_GROUP = "ratchet.protocols"
-_NOT_PROTOCOLS = frozenset(
-    {
-        "base",
-        "checks",
-        "handler",
-        "long_protocol",
-        "registry",
-        "text_specs",
-        "two_provers",
-        "zero_knowledge",
-    }
-)
-_REGISTERED: dict[str, type[ProtocolHandler]] = {}
-
 _Handler = TypeVar("_Handler", bound="type[ProtocolHandler]")
+
+PROTOCOLS: Registry[ProtocolHandler] = Registry(
+    "protocol",
+    "ratchet.protocols.handler:ProtocolHandler",
+    "ratchet.protocols",
+    parameter="interaction_protocol",
+)
 
 
 def register_protocol_handler(name: str) -> Callable[[_Handler], _Handler]:
@@ -54,27 +40,12 @@ def register_protocol_handler(name: str) -> Callable[[_Handler], _Handler]:
     ParameterError
         If another class has taken the name.
     """
-
-    def decorate(handler_class: _Handler) -> _Handler:
-        taken = _REGISTERED.get(name)
-        if name in _built_in_names() and handler_class.__module__ != f"ratchet.protocols.{name}":
-            owner = f"ratchet.protocols.{name}"
-        elif taken is not None and _origin(taken) != _origin(handler_class):
-            owner = _full_name(taken)
-        else:
-            _REGISTERED[name] = handler_class
-            return handler_class
-        raise ParameterError(
-            f"protocol {name!r} is taken by {owner}; got {_full_name(handler_class)}."
-            " Choose another name."
-        )
-
-    return decorate
+    return PROTOCOLS.register(name)
 
 
 def protocol_names() -> list[str]:
     """List the names of all protocols that can be played, without importing any."""
-    return sorted({*_built_in_names(), *_installed(), *_REGISTERED})
+    return PROTOCOLS.names()
 
 
 def protocol_handler_class(name: str, *, base_dir: Path | None = None) -> type[ProtocolHandler]:
@@ -94,17 +65,7 @@ def protocol_handler_class(name: str, *, base_dir: Path | None = None) -> type[P
     ParameterError
         If the file or the class in it is no protocol handler.
     """
-    if is_class_spec(name):
-        from ratchet.protocols.handler import ProtocolHandler
-
-        return load_class(name, base_dir, base=ProtocolHandler)  # type: ignore[type-abstract]
-    check_protocol_name(name)
-    if name in _built_in_names():
-        import_module(f"ratchet.protocols.{name}")
-    elif name not in _REGISTERED:
-        loaded: type[ProtocolHandler] = _installed()[name].load()
-        _REGISTERED.setdefault(name, loaded)
-    return _REGISTERED[name]
+    return PROTOCOLS.find(name, base_dir)
 
 
 def check_protocol_name(name: str) -> None:
@@ -115,11 +76,7 @@ def check_protocol_name(name: str) -> None:
     UnknownNameError
         With the nearest name.
     """
-    if not is_class_spec(name) and name not in protocol_names():
-        raise UnknownNameError(
-            f"interaction_protocol: unknown {name!r}.{nearest(name, protocol_names())}"
-            " A protocol of your own is given as 'path/to/file.py:ClassName'."
-        )
+    PROTOCOLS.check(name)
 
 
 def build_protocol_handler(
@@ -172,26 +129,3 @@ def check_protocol_parameters(
     common = hyper_params.protocol_common
     if common.randomize_prover_stance or common.zero_knowledge:
         build_protocol_handler(hyper_params, base_dir=base_dir)
-
-
-@cache
-def _built_in_names() -> frozenset[str]:
-    found = pkgutil.iter_modules(ratchet.protocols.__path__)
-    return frozenset(module.name for module in found) - _NOT_PROTOCOLS
-
-
-@cache
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-
-
-def _origin(handler_class: type) -> tuple[str, str]:
-    """Return file and name: a plug-in may be run as a script, imported and loaded by path."""
-    module = sys.modules.get(handler_class.__module__)
-    file = getattr(module, "__file__", None)
-    place = str(Path(file).resolve()) if file else handler_class.__module__
-    return place, handler_class.__qualname__
-
-
-def _full_name(handler_class: type) -> str:
-    return f"{handler_class.__module__}.{handler_class.__qualname__}"

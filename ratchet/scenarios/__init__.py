@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ratchet.scenarios.base import Scenario
     from ratchet.scenarios.building import build_scenario_instance
     from ratchet.scenarios.dataset import DataCursor, TensorDictDataset
     from ratchet.scenarios.environment import Environment
-    from ratchet.scenarios.instance import ScenarioInstance, TextScenarioInstance
+    from ratchet.scenarios.instance import ScenarioInstance
     from ratchet.scenarios.pure_text.base import TextScenario
-    from ratchet.scenarios.registry import Scenario, register_scenario
+    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
+    from ratchet.scenarios.registry import register_scenario
     from ratchet.scenarios.tensor_scenario import TensorScenario
 
 __all__ = [
@@ -34,15 +36,27 @@ __all__ = [
 _HOMES = {
     "DataCursor": "ratchet.scenarios.dataset",
     "Environment": "ratchet.scenarios.environment",
-    "Scenario": "ratchet.scenarios.registry",
+    "Scenario": "ratchet.scenarios.base",
     "ScenarioInstance": "ratchet.scenarios.instance",
     "TensorDictDataset": "ratchet.scenarios.dataset",
     "TensorScenario": "ratchet.scenarios.tensor_scenario",
     "TextScenario": "ratchet.scenarios.pure_text.base",
-    "TextScenarioInstance": "ratchet.scenarios.instance",
+    "TextScenarioInstance": "ratchet.scenarios.pure_text.instance",
     "build_scenario_instance": "ratchet.scenarios.building",
     "register_scenario": "ratchet.scenarios.registry",
 }
 
 
 __getattr__ = lazy_names(__name__, _HOMES)
+
+BUILT_IN = {
+    name: f"ratchet.scenarios.{name}.scenario"
+    for name in (
+        "binary_erasure_channel",
+        "code_validation",
+        "graph_isomorphism",
+        "gymnasium",
+        "image_classification",
+    )
+}
+"""Name → the module that registers it; its parameters are in the module ``parameters`` beside."""

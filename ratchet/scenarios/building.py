@@ -38,14 +38,14 @@ def build_scenario_instance(
         Decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a
         trainer's own.
     base_dir
-        Where the path of a user's own protocol starts from.
+        Where the paths of a user's own scenario, networks and protocol start from.
 
     Raises
     ------
     DataError
         If ``train`` or ``test`` is missing.
     """
-    scenario = build_scenario(hyper_params.scenario)
+    scenario = build_scenario(hyper_params.scenario, base_dir)
     handler = build_protocol_handler(hyper_params, base_dir=base_dir)
     made = dict(scenario.build_datasets(hyper_params) if datasets is None else datasets)
     missing = {"train", "test"} - made.keys()

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.rollouts.dataset import NestedArrayDictDataset
     from ratchet.scenarios.dataset import TensorDictDataset
-    from ratchet.scenarios.pure_text.agent import TextAgent
-    from ratchet.scenarios.pure_text.environment import PureTextEnvironment
     from ratchet.scenarios.tensor_environment import TensorEnvironment
 
 DatasetT = TypeVar("DatasetT", default="TensorDictDataset")
@@ -29,7 +26,7 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     """What a trainer works with. Made by :func:`ratchet.scenarios.build_scenario_instance`.
 
     Its datasets, environments and agents are those of its scenario's family: without type
-    arguments those of tensors, see :data:`TextScenarioInstance` for those of text. ``datasets``
+    arguments those of tensors, see :data:`ratchet.scenarios.TextScenarioInstance` for those of text. ``datasets``
     and ``environments`` have the same names: ``train``, ``test`` and those of extra test sets.
     ``combined_agents`` is bound to the training environment and has the agents' modules, not
     copies of them; agents of text aren't combined. ``shared_model_groups`` maps names to the
@@ -77,7 +74,4 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
         return {name: self.environments[name] for name in ("test", *extra)}
 
 
-TextScenarioInstance: TypeAlias = (
-    "ScenarioInstance[NestedArrayDictDataset, PureTextEnvironment, TextAgent]"
-)
 AnyScenarioInstance: TypeAlias = ScenarioInstance[Any, Any, Any]

@@ -1,122 +1,21 @@
-"""What a scenario must offer, and the registry of scenarios by name.
-
-A built-in scenario is a package here with a module ``scenario``; it is imported when it is asked
-for, so that an edit of one leaves the code fingerprints of the others alone.
-"""
+"""The registry of scenarios by name; an own one may be given as ``path/to/file.py:Class``."""
 
 from __future__ import annotations
 
-import importlib.util
-import pkgutil
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-import ratchet.scenarios
-from ratchet.errors import UnknownNameError, nearest
-from ratchet.plugins import take_name
+from ratchet.registry import Registry
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from ratchet.scenarios.base import Scenario
 
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.instance import AnyScenarioInstance
+_ScenarioClass = TypeVar("_ScenarioClass", bound="type[Scenario]")
 
-
-class Dataset(Protocol):
-    """What stages do with a scenario's data, of whatever kind it is."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of the content, the same in every process."""
-        ...
-
-    def save(self, directory: Path, /) -> None:
-        """Write it into a folder."""
-        ...
-
-
-class Scenario(ABC):
-    """Builds the components of an experiment on one kind of data.
-
-    The base of both families: see :class:`ratchet.scenarios.tensor_scenario.TensorScenario` and
-    :class:`ratchet.scenarios.pure_text.base.TextScenario`.
-    """
-
-    @abstractmethod
-    def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
-        """Make the datasets: ``train``, ``test`` and extra test sets by name."""
-
-    def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Return the functions and classes whose code decides the datasets.
-
-        All of the scenario by default; narrower, so that datasets outlive an edit of the agents.
-        """
-        return (type(self),)
-
-    def file_digests(
-        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
-    ) -> Mapping[str, str]:
-        """Return the digests of files that are no code and decide what agents do, by readable name.
-
-        None by default. They count like the digests of modules: an edited file is played anew.
-        """
-        return {}
-
-    def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the hashes of the files that the datasets are read from, by name; none by default.
-
-        They stand for the files in the data's key, where a path would say nothing.
-        """
-        return {}
-
-    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Replace paths among a stage's parameters, plain data, by what the files are.
-
-        Nothing is replaced by default. The data's own key is made of :meth:`data_files` instead.
-        """
-        return parameters
-
-    @abstractmethod
-    def load_dataset(self, directory: Path) -> Dataset:
-        """Read a dataset that was saved in a folder.
-
-        Raises
-        ------
-        DataError
-            If a file is missing or damaged.
-        """
-
-    @abstractmethod
-    def build_instance(
-        self,
-        hyper_params: HyperParameters,
-        settings: ExperimentSettings,
-        protocol_handler: ProtocolHandler,
-        datasets: Mapping[str, Any],
-        trainer_type: str,
-    ) -> AnyScenarioInstance:
-        """Put all components together.
-
-        Parameters
-        ----------
-        hyper_params, settings, protocol_handler
-            The experiment's.
-        datasets
-            ``train``, ``test`` and extra test sets, as :meth:`build_datasets` makes them.
-        trainer_type
-            What the agents are for: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
-            own.
-        """
-
-
-_SCENARIOS: dict[str, type[Scenario]] = {}
-_ScenarioClass = TypeVar("_ScenarioClass", bound=type[Scenario])
+SCENARIOS: Registry[Scenario] = Registry(
+    "scenario", "ratchet.scenarios.base:Scenario", "ratchet.scenarios"
+)
 
 
 def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
@@ -127,38 +26,31 @@ def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
     ParameterError
         If another class has taken the name.
     """
-
-    def decorate(scenario: _ScenarioClass) -> _ScenarioClass:
-        take_name(_SCENARIOS, "scenario", name, scenario)
-        return scenario
-
-    return decorate
+    return SCENARIOS.register(name)
 
 
 def scenario_names() -> list[str]:
     """List all scenarios, without importing any."""
-    return sorted({*_SCENARIOS, *_built_in_names()})
+    return SCENARIOS.names()
 
 
-def build_scenario(name: str) -> Scenario:
+def build_scenario(name: str, base_dir: Path | None = None) -> Scenario:
     """Make a scenario.
+
+    Parameters
+    ----------
+    name
+        A registered name, or ``path/to/file.py:ClassName``.
+    base_dir
+        The folder that paths of the user's files start from; the working folder if not given.
 
     Raises
     ------
     UnknownNameError
         If there is none of that name; the message has the nearest.
+    ParameterError
+        If the file or the class in it is no scenario.
     """
-    if name not in _SCENARIOS and name in _built_in_names():
-        import_module(f"ratchet.scenarios.{name}.scenario")
-    if name not in _SCENARIOS:
-        raise UnknownNameError(f"scenario: unknown {name!r}.{nearest(name, scenario_names())}")
-    return _SCENARIOS[name]()
-
-
-def _built_in_names() -> list[str]:
-    packages = [m.name for m in pkgutil.iter_modules(ratchet.scenarios.__path__) if m.ispkg]
-    return [
-        name
-        for name in packages
-        if importlib.util.find_spec(f"ratchet.scenarios.{name}.scenario") is not None
-    ]
+    scenario = SCENARIOS.find(name, base_dir)()
+    scenario.base_dir = base_dir
+    return scenario

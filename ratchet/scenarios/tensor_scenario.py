@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic
 
+from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.instance import AgentT, ScenarioInstance
-from ratchet.scenarios.registry import Scenario
 
 if TYPE_CHECKING:
     import torch

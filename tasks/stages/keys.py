@@ -18,7 +18,7 @@ from tasks.stages.pins import Pins
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.scenarios.registry import Scenario
+    from ratchet.scenarios.base import Scenario
     from ratchet.store.manifest import Manifest
     from trainers.base import Trainer
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
-    from ratchet.scenarios.registry import Dataset
+    from ratchet.scenarios.base import Dataset
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
     from tasks.stages.spending import Spending

@@ -93,7 +93,7 @@ def test_a_protocol_is_loaded_from_a_file(tmp_path: Path, make_parameters) -> No
 
 
 def test_a_taken_name_is_refused(make_handler, monkeypatch) -> None:
-    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    monkeypatch.setattr(registry.PROTOCOLS, "_classes", dict(registry.PROTOCOLS._classes))
 
     class Pretender(type(make_handler("nip"))):
         pass

@@ -10,7 +10,8 @@ import ratchet.scenarios
 from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters import ExperimentSettings
 from ratchet.scenarios import ScenarioInstance, build_scenario_instance, register_scenario
-from ratchet.scenarios.registry import Scenario, build_scenario, scenario_names
+from ratchet.scenarios.base import Scenario
+from ratchet.scenarios.registry import build_scenario, scenario_names
 
 
 def test_instance_has_everything_a_trainer_needs(small_datasets, small_parameters):

@@ -15,10 +15,10 @@ from trainers.text.state import State as TrainerState
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.instance import TextScenarioInstance
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
 
 
 class TextTrainerComponents(Trainer):

@@ -1,7 +1,7 @@
 """From the id of an environment to what plays it: dynamics on tensors, or simulators.
 
-An id is one of gymnasium's, the module of a PettingZoo environment, the name of registered
-dynamics, or ``path/to/file.py:ClassName`` with a class of any of these kinds.
+An id is one of gymnasium's, the module of a PettingZoo environment, the name of a registered or
+installed class, or ``path/to/file.py:ClassName`` with a class of any of these kinds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_class
+from ratchet.registry import Registry, is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
     from ratchet.scenarios.gymnasium.simulators import Simulator
 
-_BUILT_IN = {"CartPole-v0": "cartpole", "CartPole-v1": "cartpole", "Pendulum-v1": "pendulum"}
 _PARALLEL = "parallel_env"
 
 
@@ -76,7 +75,11 @@ class SimulatedGame:
 
 Game = BatchedGame | SimulatedGame
 
-_REGISTERED: dict[str, tuple[type[Dynamics], int | None]] = {}
+ENVIRONMENTS: Registry[object] = Registry(
+    "environment", home="ratchet.scenarios.gymnasium", parameter="dataset"
+)
+"""Classes of :class:`Dynamics`, ``gymnasium.Env`` or ``pettingzoo.ParallelEnv``."""
+_TIME_LIMITS: dict[str, int] = {}
 _Dynamics = TypeVar("_Dynamics", bound=type[Dynamics])
 
 
@@ -99,13 +102,9 @@ def register_dynamics(
     """
 
     def decorate(dynamics: _Dynamics) -> _Dynamics:
-        known = _REGISTERED.get(name)
-        if known is not None and known[0].__qualname__ != dynamics.__qualname__:
-            raise ParameterError(
-                f"environment {name!r} is taken by {known[0].__module__}.{known[0].__qualname__};"
-                f" got {dynamics.__module__}.{dynamics.__qualname__}. Choose another name."
-            )
-        _REGISTERED[name] = (dynamics, max_episode_steps or dynamics.max_episode_steps)
+        ENVIRONMENTS.register(name)(dynamics)
+        if max_episode_steps is not None:
+            _TIME_LIMITS[name] = max_episode_steps
         return dynamics
 
     return decorate
@@ -129,36 +128,33 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
         If it cannot be played as ``gymnasium.implementation`` asks for.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
-    if is_class_spec(name):
-        return _from_class(load_class(name, base_dir), section)
-    if section.implementation != "simulated":
-        if name in _BUILT_IN:
-            import_module(f"ratchet.scenarios.gymnasium.{_BUILT_IN[name]}")
-        if name in _REGISTERED:
-            dynamics, limit = _REGISTERED[name]
-            return _batched(dynamics, section, limit)
-    if section.implementation == "batched":
+    if is_file(name) or name in ENVIRONMENTS.names():
+        found = ENVIRONMENTS.find(name, base_dir)
+        stands_in = issubclass(found, Dynamics) and not is_file(name)
+        if not (stands_in and section.implementation == "simulated"):
+            return _from_class(found, section, _TIME_LIMITS.get(name))
+    elif section.implementation == "batched":
         raise ParameterError(
             "gymnasium.implementation: got 'batched', but there are no dynamics on tensors for"
-            f" {name!r}, only for {sorted({*_BUILT_IN, *_REGISTERED})}. Set it to 'auto'."
+            f" {name!r}, only for {ENVIRONMENTS.names()}. Set it to 'auto'."
         )
     return _from_library(name, section)
 
 
-def _from_class(found: type, section: GymnasiumParameters) -> Game:
-    """Play a class of a user's."""
+def _from_class(found: type, section: GymnasiumParameters, limit: int | None) -> Game:
+    """Play a class that was found by name or in a user's file."""
+    if issubclass(found, Dynamics):
+        return _batched(found, section, limit or found.max_episode_steps)
     import gymnasium
     import pettingzoo
 
-    if issubclass(found, Dynamics):
-        return _batched(found, section, found.max_episode_steps)
     from ratchet.scenarios.gymnasium.simulators import GymnasiumSimulator, PettingZooSimulator
 
-    kwargs, limit = section.environment_kwargs, section.max_episode_steps
+    kwargs, cut_off = section.environment_kwargs, section.max_episode_steps
     if issubclass(found, gymnasium.Env):
-        return SimulatedGame(lambda: GymnasiumSimulator(found(**kwargs), limit), found)
+        return SimulatedGame(lambda: GymnasiumSimulator(found(**kwargs), cut_off), found)
     if issubclass(found, pettingzoo.ParallelEnv):
-        return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), limit), found)
+        return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
     raise ParameterError(
         f"dataset: {found.__qualname__!r} has the bases {[b.__name__ for b in found.__bases__]},"
         " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env or"

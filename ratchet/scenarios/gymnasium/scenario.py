@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
-from ratchet.protocols.environment import EnvironmentProtocolHandler
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame
 from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
 from ratchet.scenarios.gymnasium.networks import ControlAgent, build_agent
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
+from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
 from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
 from ratchet.scenarios.tensor_scenario import TensorScenario

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.instance import ScenarioInstance
 from ratchet.scenarios.pure_text.agent import TextAgent
 from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
-from ratchet.scenarios.registry import Scenario
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
-    from ratchet.scenarios.instance import TextScenarioInstance
     from ratchet.scenarios.pure_text.agents.whole_agent import SystemPromptSource
+    from ratchet.scenarios.pure_text.instance import TextScenarioInstance
 
 
 class TextScenario(Scenario):

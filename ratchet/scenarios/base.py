@@ -1,0 +1,131 @@
+"""What a scenario must offer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ratchet.parameters.agents import AgentParameters
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.instance import AnyScenarioInstance
+
+
+class Dataset(Protocol):
+    """What stages do with a scenario's data, of whatever kind it is."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the content, the same in every process."""
+        ...
+
+    def save(self, directory: Path, /) -> None:
+        """Write it into a folder."""
+        ...
+
+
+class Scenario(ABC):
+    """Builds the components of an experiment on one kind of data.
+
+    The base of both families: see :class:`ratchet.scenarios.tensor_scenario.TensorScenario` and
+    :class:`ratchet.scenarios.pure_text.base.TextScenario`.
+
+    Attributes
+    ----------
+    base_dir
+        The folder that paths of the user's files start from, set by
+        :func:`ratchet.scenarios.registry.build_scenario`; the working folder if None.
+    """
+
+    base_dir: Path | None = None
+
+    @classmethod
+    def agent_parameters(cls) -> type[AgentParameters]:
+        """Return the model of an agent's parameters, for a scenario that is in no package here.
+
+        Of a built-in one ``register_agent_parameters`` says it, without importing the scenario.
+        """
+        return AgentParameters
+
+    @abstractmethod
+    def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
+        """Make the datasets: ``train``, ``test`` and extra test sets by name."""
+
+    def data_code(self) -> tuple[Callable[..., object], ...]:
+        """Return the functions and classes whose code decides the datasets.
+
+        All of the scenario by default; narrower, so that datasets outlive an edit of the agents.
+        """
+        return (type(self),)
+
+    def file_digests(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> Mapping[str, str]:
+        """Return the digests of files that are no code and decide what agents do, by readable name.
+
+        None by default. They count like the digests of modules: an edited file is played anew.
+        """
+        return {}
+
+    def agent_code(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> tuple[type, ...]:
+        """Return the classes of the user's own that agents are made of; none by default.
+
+        Their sources count like the scenario's.
+        """
+        return ()
+
+    def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
+        """Return the hashes of the files that the datasets are read from, by name; none by default.
+
+        They stand for the files in the data's key, where a path would say nothing.
+        """
+        return {}
+
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Replace paths among a stage's parameters, plain data, by what the files are.
+
+        Nothing is replaced by default. The data's own key is made of :meth:`data_files` instead.
+        """
+        return parameters
+
+    @abstractmethod
+    def load_dataset(self, directory: Path) -> Dataset:
+        """Read a dataset that was saved in a folder.
+
+        Raises
+        ------
+        DataError
+            If a file is missing or damaged.
+        """
+
+    @abstractmethod
+    def build_instance(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        protocol_handler: ProtocolHandler,
+        datasets: Mapping[str, Any],
+        trainer_type: str,
+    ) -> AnyScenarioInstance:
+        """Put all components together.
+
+        Parameters
+        ----------
+        hyper_params, settings, protocol_handler
+            The experiment's.
+        datasets
+            ``train``, ``test`` and extra test sets, as :meth:`build_datasets` makes them.
+        trainer_type
+            What the agents are for: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
+            own.
+        """
