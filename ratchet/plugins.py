@@ -1,6 +1,6 @@
-"""Classes by name, or from a user's file: protocols, trainers and scenarios given by path.
+"""Classes from a user's file: protocols, trainers, scenarios and whatever else is given by path.
 
-Below everything that has a registry. A file is imported under a name made of its path, so that
+Below the registry. A file is imported under a name made of its path, so that
 it is the same module however it is reached; its content is not part of the name.
 """
 
@@ -26,32 +26,9 @@ def is_class_spec(text: str) -> bool:
     return bool(separator) and path.endswith(".py")
 
 
-def take_name(registry: dict[str, type[_Class]], kind: str, name: str, found: type[_Class]) -> None:
-    """Put a class into a registry.
-
-    The same class may come again, as when its file is run as a script and imported too.
-
-    Parameters
-    ----------
-    registry
-        Name → class.
-    kind
-        What is registered, e.g. "scenario".
-    name, found
-        The new entry.
-
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
-    """
-    known = registry.get(name)
-    if known is not None and known.__qualname__ != found.__qualname__:
-        raise ParameterError(
-            f"{kind} {name!r} is taken by {known.__module__}.{known.__qualname__}; got"
-            f" {found.__module__}.{found.__qualname__}. Choose another name."
-        )
-    registry[name] = found
+def class_name(reference: str) -> str:
+    """Return the class of ``path/to/file.py:ClassName``, and a registered name as it is."""
+    return reference.rpartition(":")[2] if is_class_spec(reference) else reference
 
 
 @overload

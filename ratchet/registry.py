@@ -212,7 +212,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _is_same(one: type, other: type) -> bool:
-    """Whether two classes are one: a plug-in is run as a script, imported, loaded by path, copied."""
+    """Whether two classes are one, loaded twice: by path and as a script, or from a copied file."""
     if one.__qualname__ != other.__qualname__:
         return False
     if _file(one) == _file(other):

@@ -10,12 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ratchet.agents.combined import CombinedAgents
 from ratchet.agents.heads import PolicyHead, SoloHead, ValueHead
 from ratchet.agents.layers import Initializer
 from ratchet.agents.lr_groups import check_shared_factors
+from ratchet.agents.networks import network_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
 from ratchet.agents.random import ConstantValueHead, RandomPolicyHead
 from ratchet.agents.roles import ever_decides
@@ -107,10 +109,19 @@ class AgentPlan(Generic[Section]):
 
 
 class AgentBuilder(ABC, Generic[Section]):
-    """Builds a scenario's agents."""
+    """Builds a scenario's agents.
+
+    Parameters
+    ----------
+    base_dir
+        The folder that the paths of the user's networks start from; the working folder if None.
+    """
 
     section_class: ClassVar[type[NetworkAgentParameters]]
     """The scenario's model of an agent's parameters."""
+
+    def __init__(self, base_dir: Path | None = None) -> None:
+        self.base_dir = base_dir
 
     @abstractmethod
     def build_body(
@@ -193,10 +204,15 @@ class AgentBuilder(ABC, Generic[Section]):
                 f" {self.section_class.__name__}. The parameters are of another scenario than"
                 " the agents."
             )
-        if parameters.is_random and parameters.use_manual_architecture:
+        chosen = {
+            "is_random=true": parameters.is_random,
+            "use_manual_architecture=true": parameters.use_manual_architecture,
+            f"network={parameters.network!r}": parameters.network is not None,
+        }
+        given = [text for text, is_given in chosen.items() if is_given]
+        if len(given) > 1:
             raise ParameterError(
-                f"agents.{name}: got is_random=true and use_manual_architecture=true, expected at"
-                " most one of them."
+                f"agents.{name}: got {' and '.join(given)}, expected at most one of them."
             )
         return parameters  # type: ignore[return-value] # Section is section_class
 
@@ -211,7 +227,7 @@ class AgentBuilder(ABC, Generic[Section]):
         shared = trainer_type == SOLO or plan.hyper_params.rl.use_shared_body
         reads_pooled = shared or solo or plan.decides or plan.d_linear is not None
         read = (POOLED, SYMBOLS) if reads_pooled else (SYMBOLS,)
-        agent = Agent(plan.name, section, body=self.build_body(plan, plan.init("body"), read))
+        agent = Agent(plan.name, section, body=self._body(plan, "body", read))
         if solo:
             agent.solo_head = SoloHead(
                 section, plan.hyper_params.d_representation, plan.init("solo_head")
@@ -221,8 +237,15 @@ class AgentBuilder(ABC, Generic[Section]):
         agent.policy_head = _policy_head(plan)
         agent.value_head = _value_head(plan)
         if not shared:
-            agent.value_body = self.build_body(plan, plan.init("value_body"), (POOLED,))
+            agent.value_body = self._body(plan, "value_body", (POOLED,))
         return agent
+
+    def _body(self, plan: AgentPlan[Section], part: str, read: Collection[str]) -> AgentBody:
+        """Make the user's body if there is one, the scenario's otherwise."""
+        own = network_class(plan.name, plan.section, self.base_dir)
+        if own is None:
+            return self.build_body(plan, plan.init(part), read)
+        return own(plan, plan.init(part), read)
 
 
 def _policy_head(plan: AgentPlan[Section]) -> PolicyHead:

@@ -129,7 +129,14 @@ class AgentPart(nn.Module):
 
 
 class AgentBody(AgentPart, ABC):
-    """Turns what an agent perceives into representations that its heads share."""
+    """Turns what an agent perceives into representations that its heads share.
+
+    One of the user's, named by an agent's ``network``, is made by ``MyBody(plan, init, read)``: an
+    :class:`~ratchet.agents.building.AgentPlan`, the ``Initializer`` that its weights come from,
+    and what heads read of the representation, ``"pooled"``, ``"symbols"`` or both; the rest may
+    be None. What it sees is said by :class:`AgentInput`, its ``data`` by the scenario's
+    :class:`Perception`. Vectors that come out have ``plan.hyper_params.d_representation`` numbers.
+    """
 
     @abstractmethod
     def forward(self, inputs: AgentInput) -> Representation:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
 from ratchet.plugins import is_class_spec, load_class
@@ -19,6 +19,11 @@ from ratchet.registry import installed_in
 
 if TYPE_CHECKING:
     from ratchet.registry import Registry
+
+    class _Scenario(Protocol):
+        @classmethod
+        def agent_parameters(cls) -> type[SubParameters]: ...
+
 
 _PARAMETERS = "ratchet.parameters"
 _SCENARIOS = "ratchet.scenarios.registry"
@@ -81,6 +86,5 @@ def agent_model(scenario: str) -> type[SubParameters]:
 
 
 def _model_of_agents(scenario: str, base_dir: str | Path | None) -> type[SubParameters]:
-    scenarios: Registry = importlib.import_module(_SCENARIOS).SCENARIOS
-    model: type[SubParameters] = scenarios.find(scenario, base_dir).agent_parameters()
-    return model
+    scenarios: Registry[_Scenario] = importlib.import_module(_SCENARIOS).SCENARIOS
+    return scenarios.find(scenario, base_dir).agent_parameters()

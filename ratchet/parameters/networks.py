@@ -18,9 +18,12 @@ class NetworkAgentParameters(AgentParameters, read_for=AGENT):
     """Heads that decide, speak in the linear message space and estimate returns; noise and norm.
 
     ``noise_sigma`` is the standard deviation of the noise that is added to the pooled
-    representation while training; ``use_batch_norm`` normalises it over the batch.
+    representation while training; ``use_batch_norm`` normalises it over the batch. ``network`` is
+    a body of the user's in place of the scenario's: a registered name or
+    ``path/to/file.py:ClassName``.
     """
 
+    network: str | None = None
     activation_function: Literal["tanh", "relu", "gelu", "silu", "sigmoid"] = "tanh"
     d_decider: PositiveInt = 16
     num_decider_layers: PositiveInt = 2

@@ -26,8 +26,8 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     """What a trainer works with. Made by :func:`ratchet.scenarios.build_scenario_instance`.
 
     Its datasets, environments and agents are those of its scenario's family: without type
-    arguments those of tensors, see :data:`ratchet.scenarios.TextScenarioInstance` for those of text. ``datasets``
-    and ``environments`` have the same names: ``train``, ``test`` and those of extra test sets.
+    arguments those of tensors, see ``TextScenarioInstance`` for those of text. ``datasets`` and
+    ``environments`` have the same names: ``train``, ``test`` and those of extra test sets.
     ``combined_agents`` is bound to the training environment and has the agents' modules, not
     copies of them; agents of text aren't combined. ``shared_model_groups`` maps names to the
     models that agents of text use.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ratchet.agents.networks import network_class
+from ratchet.plugins import class_name
 from ratchet.scenarios.tensor_scenario import TensorScenario
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from ratchet.agents.building import AgentBuilder
     from ratchet.agents.combined import CombinedAgents
     from ratchet.agents.parts import Agent
+    from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
@@ -27,6 +30,30 @@ class MessageScenario(TensorScenario):
 
     environment_class: ClassVar[type[Environment]]
     agent_builder: ClassVar[type[AgentBuilder[Any]]]
+
+    @classmethod
+    def agent_parameters(cls) -> type[AgentParameters]:
+        """Return the model that the builder reads."""
+        return cls.agent_builder.section_class
+
+    def agent_code(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> tuple[type, ...]:
+        """Return the networks that agents have in place of the scenario's."""
+        found = [
+            network_class(name, hyper_params.agents[name], self.base_dir)
+            for name in protocol_handler.agent_names
+        ]
+        return tuple(network for network in found if network is not None)
+
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Leave out where networks lie: their sources are in the code's fingerprint."""
+        agents = {
+            name: agent | ({"network": class_name(network)} if network else {})
+            for name, agent in parameters.get("agents", {}).items()
+            for network in [agent.get("network")]
+        }
+        return {**parameters, "agents": agents} if agents else parameters
 
     def build_environment(
         self,
@@ -50,7 +77,7 @@ class MessageScenario(TensorScenario):
         device: str | torch.device = "cpu",
     ) -> dict[str, Agent]:
         """Make the agents with their initial weights."""
-        builder = self.agent_builder()
+        builder = self.agent_builder(self.base_dir)
         return builder.build_agents(hyper_params, protocol_handler, trainer_type, device)
 
     def combine_agents(

@@ -68,7 +68,7 @@ class BaseKeys(ABC):
         """The scenario, which builds datasets, environments and agents."""
         from ratchet.scenarios.registry import build_scenario
 
-        return build_scenario(self.hyper_params.scenario)
+        return build_scenario(self.hyper_params.scenario, self.base_path)
 
     @property
     @abstractmethod
@@ -128,7 +128,7 @@ class BaseKeys(ABC):
 
     def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         if stage == "build_scenario":
-            parameters = data_parameters(self.hyper_params)
+            parameters = data_parameters(self.hyper_params, self._scenario_names)
             files = self.scenario.data_files(self.hyper_params)
             if files:  # what is in them decides, not where they lie
                 kind = self.hyper_params.dataset.partition(":")[0]
@@ -138,6 +138,13 @@ class BaseKeys(ABC):
             parameters = self.scenario.without_places(parameters)
         parameters = {name: without_path(value) for name, value in parameters.items()}
         return {**parameters, "stage_version": self.stage_versions[stage]}
+
+    @property
+    def _scenario_names(self) -> set[str]:
+        """What sections call the scenario: its name, and those that its class has registered."""
+        from ratchet.scenarios.registry import SCENARIOS
+
+        return {self.hyper_params.scenario, *SCENARIOS.names_of(type(self.scenario))}
 
     @cached_property
     def _data_fingerprint(self) -> Fingerprint:
@@ -156,6 +163,7 @@ class BaseKeys(ABC):
         from ratchet.protocols.registry import build_protocol_handler
 
         handler = build_protocol_handler(self.hyper_params, base_dir=self.base_path)
-        code = code_fingerprint(trainer, type(self.scenario), *handler.source_classes)
+        agents = self.scenario.agent_code(self.hyper_params, handler)
+        code = code_fingerprint(trainer, type(self.scenario), *handler.source_classes, *agents)
         files = self.scenario.file_digests(self.hyper_params, handler)
         return Fingerprint.of_modules({**code.modules, **files})

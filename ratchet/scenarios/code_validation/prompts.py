@@ -16,7 +16,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from ratchet.errors import PromptTemplateError, nearest
-from ratchet.plugins import is_class_spec
+from ratchet.plugins import class_name, is_class_spec
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -113,7 +113,7 @@ def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tupl
     handler
         The protocol: templates may lie beside the file it is written in.
     """
-    name = protocol.rpartition(":")[2] if is_class_spec(protocol) else protocol
+    name = class_name(protocol)
     beside = Path(inspect.getfile(type(handler))).parent / "templates" / kind / name
     return (beside,) if is_class_spec(protocol) else (TEMPLATES / kind / name, beside)
 

@@ -21,6 +21,7 @@ from ratchet.scenarios.tensor_scenario import TensorScenario
 if TYPE_CHECKING:
     import torch
 
+    from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.dataset import TensorDictDataset
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 @register_scenario("gymnasium")
 class GymnasiumScenario(TensorScenario[ControlAgent]):
     """Agents act in an environment that pays them."""
+
+    @classmethod
+    def agent_parameters(cls) -> type[AgentParameters]:
+        """Return the model of perceptrons."""
+        return GymnasiumAgentParameters
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
         """Draw the seeds of initial states."""

@@ -47,6 +47,7 @@ class ImageClassificationScenario(MessageScenario):
         """Replace folders: of a dataset its kind is left, of a backbone a hash of its files."""
         from ratchet.scenarios.image_classification.backbone import content_name
 
+        parameters = super().without_places(parameters)
         if "dataset" in parameters:
             kind, _, place = read_dataset_name(parameters["dataset"])
             if place is not None and Path(place).expanduser().exists():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.instance import ScenarioInstance
@@ -16,6 +17,7 @@ from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 if TYPE_CHECKING:
+    from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 class TextScenario(Scenario):
     """Base of scenarios whose agents are chat models."""
+
+    @classmethod
+    def agent_parameters(cls) -> type[AgentParameters]:
+        """Return the model of agents that are chat models."""
+        return TextAgentParameters
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, NestedArrayDictDataset]:

@@ -1,0 +1,60 @@
+"""Bodies of the user's by name, by file and by entry point, in place of a scenario's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ratchet.errors import RatchetError
+from ratchet.registry import Registry
+
+if TYPE_CHECKING:
+    from ratchet.agents.parts import AgentBody
+    from ratchet.parameters.agents import AgentParameters
+
+_Body = TypeVar("_Body", bound="type[AgentBody]")
+
+NETWORKS: Registry[AgentBody] = Registry("network", "ratchet.agents.parts:AgentBody")
+
+
+def register_network(name: str) -> Callable[[_Body], _Body]:
+    """Give a body the name that experiment files use as an agent's ``network``.
+
+    Raises
+    ------
+    ParameterError
+        If another class has taken the name.
+    """
+    return NETWORKS.register(name)
+
+
+def network_class(
+    agent: str, parameters: AgentParameters, base_dir: Path | None = None
+) -> type[AgentBody] | None:
+    """Find the body that an agent has in place of the scenario's.
+
+    Parameters
+    ----------
+    agent, parameters
+        Its name and its parameters, of which ``network`` is read.
+    base_dir
+        The folder that the path of a user's file starts from; the working folder if not given.
+
+    Returns
+    -------
+    type or None
+        None for the scenario's own.
+
+    Raises
+    ------
+    UnknownNameError, ParameterError
+        If there is none of that name, or it is no body.
+    """
+    reference: str | None = getattr(parameters, "network", None)
+    if reference is None:
+        return None
+    try:
+        return NETWORKS.find(reference, base_dir)
+    except RatchetError as error:
+        raise type(error)(f"agents.{agent}.network: {error}") from error
