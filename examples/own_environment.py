@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
-from ratchet.scenarios.gymnasium.catalogue import register_dynamics
 from ratchet.scenarios.gymnasium.dynamics import Dynamics, State, Transition
+from ratchet.scenarios.gymnasium.registry import register_dynamics
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, DiscreteActions
 from trainers.registry import build_trainer
 

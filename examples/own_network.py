@@ -57,10 +57,9 @@ class RecurrentBody(AgentBody):
         memory: Tensor = torch.tanh(self.begin(inputs.data[self.sees]))
         for heard in inputs.history.flatten(2).unbind(1):
             memory = torch.tanh(self.hear(heard) + self.remember(memory))
-        return Representation(
-            pooled=None if self.whole is None else self.whole(memory),
-            symbols=None if self.each is None else self.each(memory).unflatten(1, (NUM_SYMBOLS, -1)),
-        )
+        pooled = None if self.whole is None else self.whole(memory)
+        each = None if self.each is None else self.each(memory).unflatten(1, (NUM_SYMBOLS, -1))
+        return Representation(pooled=pooled, symbols=each)
 
 
 def train(num_iterations: int) -> list[float]:

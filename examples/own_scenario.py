@@ -124,7 +124,7 @@ class CardsAgentBuilder(AgentBuilder[CardsAgentParameters]):
 
 @register_scenario("cards")
 class Cards(MessageScenario):
-    """Is the second card higher than the first?"""
+    """Agents find out whether the second card is higher than the first."""
 
     environment_class = CardsEnvironment
     agent_builder = CardsAgentBuilder

@@ -60,7 +60,7 @@ async def sweep(
         If members failed, with the commands that go on.
     """
     chosen = absolute_settings(ExperimentSettings.from_dict(settings or {}))
-    base = HyperParameters.from_dict(hyper_params)
+    base = HyperParameters.from_dict(hyper_params, chosen.base_dir)
     members = await asyncio.to_thread(sweep_members, base, grid, arms, name=name, settings=chosen)
     ident = sweep_name or sweep_id(name, members)
     folder = _write_record(ident, members, grid, chosen, name)

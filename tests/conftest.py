@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,40 @@ def pytest_runtest_makereport(
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     """Keep torch, where a test module has imported it, at one thread."""
-    import sys
-
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def install(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Path]]:
+    """Install a package that offers one class as an entry point."""
+    from ratchet.registry import installed_in
+
+    folder = tmp_path_factory.mktemp("site")
+    monkeypatch.syspath_prepend(folder)
+    installed: list[str] = []
+
+    def install(
+        package: str, kinds: str, name: str, class_name: str, source: str, *, version: str = "1.2"
+    ) -> Path:
+        (folder / f"{package}.py").write_text(source)
+        facts = folder / f"{package}-{version}.dist-info"
+        facts.mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+        (facts / "METADATA").write_text(metadata)
+        points = f"[ratchet.{kinds}]\n{name} = {package}:{class_name}\n"
+        (facts / "entry_points.txt").write_text(points)
+        installed.append(package)
+        installed_in.cache_clear()
+        return folder / f"{package}.py"
+
+    yield install
+    installed_in.cache_clear()
+    for package in installed:
+        sys.modules.pop(package, None)
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-import ratchet.registry
+import ratchet.parameters
 from ratchet.errors import ParameterError, UnknownNameError
+from ratchet.parameters.base import AGENT_MODELS
+from ratchet.parameters.discovery import load_plugins
 from ratchet.plugins import load_class
 from ratchet.registry import Entry, Registry
+from ratchet.scenarios.registry import SCENARIOS
+
+ROOT = Path(__file__).parents[1]
 
 HOME = """
 BUILT_IN = {"plain": "games_home.plain"}
@@ -64,7 +70,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
-    ratchet.registry.installed_in.cache_clear()
 
 
 @pytest.fixture
@@ -74,23 +79,8 @@ def games(folder: Path) -> Registry[OrderedDict]:
     return games_registry.GAMES
 
 
-@pytest.fixture
-def install(folder: Path) -> Callable[..., None]:
-    """Install a package that offers a class as an entry point."""
-
-    def install(package: str, name: str, source: str = OFFERED) -> None:
-        (folder / f"{package}.py").write_text(source)
-        facts = folder / f"{package}-1.2.dist-info"
-        facts.mkdir()
-        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-        (facts / "entry_points.txt").write_text(f"[ratchet.games]\n{name} = {package}:Offered\n")
-        ratchet.registry.installed_in.cache_clear()
-
-    return install
-
-
 def test_names_are_listed_with_their_origin_and_nothing_is_imported(games, install) -> None:
-    install("more_games", "offered")
+    install("more_games", "games", "offered", "Offered", OFFERED)
     assert games.names() == ["offered", "plain"]
     assert games.entries() == [
         Entry("offered", "package more_games 1.2"),
@@ -101,7 +91,7 @@ def test_names_are_listed_with_their_origin_and_nothing_is_imported(games, insta
 
 
 def test_a_class_is_found_by_name_by_file_and_installed(games, folder, install) -> None:
-    install("more_games", "offered")
+    install("more_games", "games", "offered", "Offered", OFFERED)
     (folder / "mine").mkdir()
     (folder / "mine" / "own.py").write_text(OWN)
     assert games.find("plain") is games.find("plain")
@@ -157,19 +147,19 @@ def test_a_file_that_is_copied_and_edited_takes_its_names_along(games, folder) -
 
 
 def test_an_installed_class_takes_no_name_that_another_has(games, install) -> None:
-    install("more_games", "plain")
+    install("more_games", "games", "plain", "Offered", OFFERED)
     with pytest.raises(
         ParameterError, match=r"'plain' is taken by games_home.plain; got more_games.Offered"
     ):
         games.find("plain")
-    install("yet_more_games", "twice")
-    install("most_games", "twice")
+    install("yet_more_games", "games", "twice", "Offered", OFFERED)
+    install("most_games", "games", "twice", "Offered", OFFERED)
     with pytest.raises(ParameterError, match=r"'twice' is taken by .*_games.Offered; got "):
         games.find("twice")
 
 
 def test_an_installed_class_of_another_kind_is_refused(games, install) -> None:
-    install("more_games", "offered", "class Offered: ...\n")
+    install("more_games", "games", "offered", "Offered", "class Offered: ...\n")
     with pytest.raises(
         ParameterError,
         match=r"'offered' of package more_games 1.2 is <class .*expected .*OrderedDict",
@@ -182,3 +172,49 @@ def test_the_names_of_a_class_are_its_bases_names_too(games) -> None:
 
     assert games.names_of(Derived) == ("plain",)
     assert games.names_of(OrderedDict) == ()
+
+
+PACKAGES = {
+    "register_trainer": ("trainers", "trainers.registry:TRAINERS"),
+    "register_protocol_handler": ("ratchet", "ratchet.protocols.registry:PROTOCOLS"),
+    "register_scenario": ("ratchet", "ratchet.scenarios.registry:SCENARIOS"),
+    "register_analyser": ("ratchet", "ratchet.analysis.registry:ANALYSERS"),
+    "register_network": ("ratchet", "ratchet.agents.networks:NETWORKS"),
+    "register_dynamics": ("ratchet", "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS"),
+}
+
+
+def decorated(package: str, *decorators: str) -> dict[str, str]:
+    """The first argument of each decorator of these names in a package's sources → its module."""
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in decorators:
+                continue
+            if isinstance(node.args[0], ast.Constant):
+                found[node.args[0].value] = module
+    return found
+
+
+@pytest.mark.parametrize("decorator", PACKAGES)
+def test_what_is_built_in_is_what_the_sources_register(decorator: str) -> None:
+    package, place = PACKAGES[decorator]
+    module, _, name = place.partition(":")
+    registry = getattr(import_module(module), name)
+    assert dict(registry.built_in) == decorated(package, decorator)
+    for each in registry.built_in:
+        found = registry.find(each)
+        assert issubclass(found, registry.base)
+        assert found.__module__ == registry.built_in[each]
+
+
+def test_all_modules_that_register_parameters_are_named() -> None:
+    found = decorated("ratchet", "register_parameters", "register_agent_parameters")
+    assert set(ratchet.parameters.BUILT_IN) == set(found.values())
+
+
+def test_a_built_in_scenario_reads_the_agents_that_are_registered_for_it() -> None:
+    load_plugins()
+    for name in SCENARIOS.built_in:
+        assert SCENARIOS.find(name).agent_parameters() is AGENT_MODELS[name]

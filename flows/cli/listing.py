@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_warning
+from flows.cli.messages import print_plain, print_table, print_warning
+
+if TYPE_CHECKING:
+    from ratchet.registry import Entry, Registry
 
 
 class Kind(StrEnum):
@@ -17,40 +22,58 @@ class Kind(StrEnum):
     TRAINERS = "trainers"
     PROTOCOLS = "protocols"
     SCENARIOS = "scenarios"
+    NETWORKS = "networks"
+    ANALYSERS = "analysers"
+    ENVIRONMENTS = "environments"
+    CALLBACKS = "callbacks"
     EXPERIMENTS = "experiments"
 
 
+_REGISTRIES = {
+    Kind.TRAINERS: "trainers.registry",
+    Kind.PROTOCOLS: "ratchet.protocols.registry",
+    Kind.SCENARIOS: "ratchet.scenarios.registry",
+    Kind.NETWORKS: "ratchet.agents.networks",
+    Kind.ANALYSERS: "ratchet.analysis.registry",
+    Kind.ENVIRONMENTS: "ratchet.scenarios.gymnasium.registry",
+    Kind.CALLBACKS: "trainers.callbacks.registry",
+}
+"""Where the registry of a kind is, under the kind's name in capitals. None imports torch."""
+
+
 def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """List trainers, protocols, scenarios or experiment files."""
-    names = _experiments() if kind is Kind.EXPERIMENTS else _registered(kind)
-    for name in names:
-        print_plain(name)
-    if not names:
-        print_warning(f"There are no {kind.value} here ({Path.cwd()}).")
+    """List what there is of a kind, and where it comes from."""
+    if kind is Kind.EXPERIMENTS:
+        _list_experiments()
+        return
+    rows = [(entry.name, entry.origin) for entry in _entries(kind)]
+    if rows:
+        print_table("", (kind.value, "from"), rows)
+    else:
+        print_warning(f"There are no {kind.value} that have a name.")
+    print_plain(
+        "One of your own is given as path/to/file.py:ClassName; installed packages offer theirs as"
+        f" entry points in the group ratchet.{kind.value}."
+    )
+    if kind is Kind.ENVIRONMENTS:
+        print_plain("Ids of gymnasium and modules of PettingZoo are played too.")
 
 
-def _registered(kind: Kind) -> list[str]:
-    if kind is Kind.TRAINERS:
-        from trainers.registry import trainer_names
-
-        return trainer_names()
-    if kind is Kind.PROTOCOLS:
-        from ratchet.protocols.registry import protocol_names
-
-        return sorted(protocol_names())
-    from ratchet.parameters.base import AGENT_MODELS
-    from ratchet.parameters.discovery import load_plugins
-
-    load_plugins()
-    return sorted(AGENT_MODELS)
+def _entries(kind: Kind) -> list[Entry]:
+    module = _REGISTRIES[kind]
+    if find_spec(module.rpartition(".")[0]) is None:
+        return []
+    registry: Registry[object] = getattr(import_module(module), kind.name)
+    return registry.entries()
 
 
-def _experiments() -> list[str]:
-    """Return each experiment file with the first line of its header."""
-    lines = []
-    for path in sorted(Path("experiments").glob("*.y*ml")):
+def _list_experiments() -> None:
+    """Show each experiment file with the first line of its header."""
+    paths = sorted(Path("experiments").glob("*.y*ml"))
+    for path in paths:
         with path.open(encoding="utf-8") as file:
             header = file.readline().strip()
         about = header.lstrip("# ") if header.startswith("#") else ""
-        lines.append(f"{path}  {about}".rstrip())
-    return lines
+        print_plain(f"{path}  {about}".rstrip())
+    if not paths:
+        print_warning(f"There are no experiments here ({Path.cwd()}).")

@@ -74,7 +74,10 @@ def resume(
     settings = settings.model_copy(update={"run_id": folder.run_id})
     if budget is not None:
         settings = ExperimentSettings.from_dict({**settings.to_dict(), "budget": budget})
-    arms = {arm: HyperParameters.from_dict(data) for arm, data in folder.manifest.arms.items()}
+    arms = {
+        arm: HyperParameters.from_dict(data, settings.base_dir)
+        for arm, data in folder.manifest.arms.items()
+    }
 
     def work() -> ExperimentResult:
         from flows.runs.running import resume_experiment

@@ -79,12 +79,12 @@ def plan_experiment(
     """
     chosen = absolute_settings(settings or ExperimentSettings())
     if not isinstance(hyper_params, HyperParameters):
-        hyper_params = HyperParameters.from_dict(hyper_params)
+        hyper_params = HyperParameters.from_dict(hyper_params, chosen.base_dir)
     store = StageStore(chosen.store_url)
     fork = Fork.read(Path(chosen.runs) / chosen.run_id) if chosen.run_id else None
     records = recorded_stages(chosen) if keep else None
     plan: list[PlannedStage] = []
-    all_arms = with_earlier_agents(read_arms(hyper_params, arms), chosen)
+    all_arms = with_earlier_agents(read_arms(hyper_params, arms, chosen.base_dir), chosen)
     for keys in arm_keys(all_arms, chosen, store, fork, records):
         if isinstance(keys, TextArmKeys):
             plan.extend(_plan_text_arm(store, keys, chosen))

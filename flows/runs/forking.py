@@ -63,7 +63,9 @@ def fork_experiment(
     chosen = settings or ExperimentSettings.from_dict(manifest.settings)
     iteration, stage = parse_point(from_stage)
     arms = {
-        arm: HyperParameters.from_dict(merge_changes(data, expand_paths(changes or {}, "changes")))
+        arm: HyperParameters.from_dict(
+            merge_changes(data, expand_paths(changes or {}, "changes")), chosen.base_dir
+        )
         for arm, data in manifest.arms.items()
     }
     others = {arm: params for arm, params in arms.items() if arm != MAIN_ARM}

@@ -22,7 +22,9 @@ Arms = dict[str, HyperParameters]
 ArmChanges = Mapping[str, HyperParameters | Mapping[str, Any]]
 
 
-def read_arms(hyper_params: HyperParameters, arms: ArmChanges | None) -> Arms:
+def read_arms(
+    hyper_params: HyperParameters, arms: ArmChanges | None, base_dir: str | None = None
+) -> Arms:
     """Make the parameters of all arms, the main one first.
 
     Parameters
@@ -31,6 +33,8 @@ def read_arms(hyper_params: HyperParameters, arms: ArmChanges | None) -> Arms:
         The main arm's.
     arms
         Further arms by name: whole parameters, or changes to the main arm's, nested or dotted.
+    base_dir
+        The folder that paths of the user's files start from.
 
     Raises
     ------
@@ -46,7 +50,7 @@ def read_arms(hyper_params: HyperParameters, arms: ArmChanges | None) -> Arms:
             continue
         try:
             data = merge_changes(hyper_params.to_dict(), expand_paths(changes, f"arms.{name}"))
-            found[name] = HyperParameters.from_dict(data)
+            found[name] = HyperParameters.from_dict(data, base_dir)
         except ParameterError as error:
             raise ParameterError(f"arms.{name}: {error}") from error
     return found

@@ -49,7 +49,9 @@ def retest_experiment(
     origin = {"base_run": {"base_run_type": "rerun_tests", "run_id": tested.run_id}}
     wanted = merge_changes(expand_paths(changes or {}, "changes"), origin)
     arms = {
-        arm: HyperParameters.from_dict(merge_changes(upgraded(data, f"run {run}"), wanted))
+        arm: HyperParameters.from_dict(
+            merge_changes(upgraded(data, f"run {run}"), wanted), chosen.base_dir
+        )
         for arm, data in manifest.arms.items()
     }
     arms = read_arms(arms.pop(MAIN_ARM), arms)

@@ -59,8 +59,10 @@ def run_experiment(
     StageFailedError
         If a stage failed otherwise; the message has the command that goes on.
     """
-    chosen = _as_parameters(hyper_params, settings or ExperimentSettings())
-    return run_arms(read_arms(chosen, arms), settings, name=name, force=force)
+    wanted = settings or ExperimentSettings()
+    chosen = _as_parameters(hyper_params, wanted)
+    complete = read_arms(chosen, arms, wanted.base_dir)
+    return run_arms(complete, settings, name=name, force=force)
 
 
 def resume_experiment(
@@ -91,7 +93,10 @@ def resume_experiment(
     chosen = chosen.model_copy(
         update={"run_id": folder.run_id, "runs": str(folder.path.resolve().parent)}
     )
-    arms = {arm: HyperParameters.from_dict(data) for arm, data in manifest.arms.items()}
+    arms = {
+        arm: HyperParameters.from_dict(data, chosen.base_dir)
+        for arm, data in manifest.arms.items()
+    }
     return run_arms(arms, chosen, name=manifest.name, keep=True)
 
 
@@ -183,4 +188,4 @@ def _as_parameters(
 ) -> HyperParameters:
     if isinstance(hyper_params, HyperParameters):
         return hyper_params
-    return HyperParameters.from_dict(with_base_run(hyper_params, settings.runs))
+    return HyperParameters.from_dict(with_base_run(hyper_params, settings.runs), settings.base_dir)

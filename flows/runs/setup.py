@@ -79,7 +79,8 @@ def open_run(
         If the store can't be written; nothing has been begun then.
     """
     chosen = ExperimentSettings.from_dict(settings)
-    all_arms = read_arms(HyperParameters.from_dict(hyper_params), arms)
+    base_dir = chosen.base_dir
+    all_arms = read_arms(HyperParameters.from_dict(hyper_params, base_dir), arms, base_dir)
     all_arms = with_earlier_agents(all_arms, chosen)
     run_id = chosen.run_id or stable_run_id(name, all_arms)
     chosen = chosen.model_copy(update={"run_id": run_id})

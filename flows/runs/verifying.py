@@ -159,10 +159,11 @@ def _check_files(store: StageStore, records: Iterable[StageRecord]) -> Iterable[
 def _choose(folder: RunFolder, stage: str | None) -> StageRecord:
     """Choose the stage to make again."""
     manifest = folder.manifest
+    base_dir = ExperimentSettings.from_dict(manifest.settings).base_dir
     text_arms = {
         arm
         for arm, data in manifest.arms.items()
-        if plays_text(HyperParameters.from_dict(data))  # nobody can ask for an answer twice
+        if plays_text(HyperParameters.from_dict(data, base_dir))  # nobody can ask for an answer twice
     }
     records = [r for r in manifest.stages if r.arm not in text_arms or r.stage == _DATA]
     records = [record for record in records if _kind(record) in (*_WORK, _DATA)]
@@ -195,7 +196,8 @@ def _remake(
 ) -> RemadeStage:
     """Make a stage in a folder that is thrown away, and compare."""
     manifest = folder.manifest
-    arms = {record.arm: HyperParameters.from_dict(manifest.arms[record.arm])}
+    data = manifest.arms[record.arm]
+    arms = {record.arm: HyperParameters.from_dict(data, settings.base_dir)}
     arms = with_earlier_agents(arms, settings)
     fork = Fork.read(folder.path)
     (keys,) = arm_keys(arms, settings, store, fork, manifest.stages)

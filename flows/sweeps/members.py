@@ -64,12 +64,13 @@ def sweep_members(
     ParameterError
         If a combination is refused, saying which.
     """
-    members = []
+    members, folder = [], settings.base_dir
     for changes in grid_points(grid):
         try:
-            complete = with_earlier_agents(read_arms(base.replace(changes), arms), settings)
+            chosen = read_arms(base.replace(changes, folder), arms, folder)
+            complete = with_earlier_agents(chosen, settings)
             for params in complete.values():
-                check_combination(params, settings.base_dir)
+                check_combination(params, folder)
         except RatchetError as error:
             point = describe_point(changes)
             raise type(error)(f"sweep: {point}:\n{error}" if point else str(error)) from error

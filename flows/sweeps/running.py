@@ -40,9 +40,9 @@ def run_sweep(
     StageFailedError
         If members failed; all others have been run.
     """
-    if not isinstance(hyper_params, HyperParameters):
-        hyper_params = HyperParameters.from_dict(hyper_params)
     chosen = absolute_settings(settings or ExperimentSettings())
+    if not isinstance(hyper_params, HyperParameters):
+        hyper_params = HyperParameters.from_dict(hyper_params, chosen.base_dir)
     prepare_process(chosen)
     parameters: dict[str, Any] = {
         "hyper_params": hyper_params.to_dict(),

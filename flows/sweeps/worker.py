@@ -35,8 +35,11 @@ def play_member(request: dict[str, Any]) -> dict[str, Any]:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
 
-    arms = {arm: HyperParameters.from_dict(data) for arm, data in request["arms"].items()}
     settings = ExperimentSettings.from_dict(request["settings"])
+    arms = {
+        arm: HyperParameters.from_dict(data, settings.base_dir)
+        for arm, data in request["arms"].items()
+    }
     try:
         return {"result": run_arms(arms, settings, name=request["name"]).to_dict()}
     except RatchetError as error:

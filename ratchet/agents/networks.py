@@ -57,4 +57,5 @@ def network_class(
     try:
         return NETWORKS.find(reference, base_dir)
     except RatchetError as error:
-        raise type(error)(f"agents.{agent}.network: {error}") from error
+        reason = str(error).removeprefix("network: ")
+        raise type(error)(f"agents.{agent}.network: {reason}") from error

@@ -79,10 +79,11 @@ class Section:
 
     def may_be_read(self, kind: Literal["trainers", "protocols", "scenarios"], name: str) -> bool:
         """Say whether one reader of a kind may read the section."""
+        names = names_of_scenario(name) if kind == "scenarios" else {name}
         readers = getattr(self, kind)
-        if not readers or name in readers:
+        if not readers or names.intersection(readers):
             return True
-        return not any(name in getattr(section, kind) for section in SECTIONS.values())
+        return not any(names.intersection(getattr(each, kind)) for each in SECTIONS.values())
 
     @cached_property
     def purposes(self) -> dict[str, frozenset[Purpose]]:
@@ -97,8 +98,15 @@ class Section:
         return {name: its or undeclared for name, its in declared.items()}
 
 
+def names_of_scenario(scenario: str) -> set[str]:
+    """Return what sections may call a scenario: what experiments do, and what its file says."""
+    return {scenario, *SCENARIO_NAMES.get(scenario, ())}
+
+
 SECTIONS: dict[str, Section] = {}
 AGENT_MODELS: dict[str, type[SubParameters]] = {}
+SCENARIO_NAMES: dict[str, tuple[str, ...]] = {}
+"""``path/to/file.py:ClassName`` of a scenario → the names that its class has registered."""
 
 _Model = TypeVar("_Model", bound=type[SubParameters])
 

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
+from ratchet.parameters.base import AGENT_MODELS, SCENARIO_NAMES, SECTIONS, SubParameters
 from ratchet.plugins import is_class_spec, load_class
 from ratchet.registry import installed_in
 
@@ -59,7 +59,7 @@ def load_files(data: Mapping[str, object], base_dir: str | Path, known: Collecti
     """
     scenario = data.get("scenario")
     if isinstance(scenario, str) and is_class_spec(scenario):
-        AGENT_MODELS[scenario] = _model_of_agents(scenario, base_dir)
+        _read_scenario(scenario, base_dir)
     if data.keys() <= {*known, *SECTIONS}:
         return
     for reference in (data.get("interaction_protocol"), data.get("trainer")):
@@ -81,10 +81,13 @@ def agent_model(scenario: str) -> type[SubParameters]:
     """
     load_plugins()
     if scenario not in AGENT_MODELS:
-        AGENT_MODELS[scenario] = _model_of_agents(scenario, None)
+        _read_scenario(scenario, None)
     return AGENT_MODELS[scenario]
 
 
-def _model_of_agents(scenario: str, base_dir: str | Path | None) -> type[SubParameters]:
+def _read_scenario(scenario: str, base_dir: str | Path | None) -> None:
+    """Note what is said of a scenario by its class, found by name, by file or by entry point."""
     scenarios: Registry[_Scenario] = importlib.import_module(_SCENARIOS).SCENARIOS
-    return scenarios.find(scenario, base_dir).agent_parameters()
+    found = scenarios.find(scenario, base_dir)
+    AGENT_MODELS[scenario] = found.agent_parameters()
+    SCENARIO_NAMES[scenario] = scenarios.names_of(found)

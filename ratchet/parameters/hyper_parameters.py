@@ -133,18 +133,20 @@ class HyperParameters(BaseModel):
             load_files(current, base_dir, cls.known_keys())
         return cls(**current)
 
-    def replace(self, changes: Mapping[str, Any]) -> Self:
+    def replace(self, changes: Mapping[str, Any], base_dir: str | Path | None = None) -> Self:
         """Make a copy with some values changed.
 
         Parameters
         ----------
         changes
             Dotted path → new value, e.g. ``{"rl.num_iterations": 20}``.
+        base_dir
+            As for :meth:`from_dict`, where a change names a file.
         """
         data = self.to_dict()
         for path, value in changes.items():
             set_path(data, path_in_section(data, path), value)
-        return type(self).from_dict(data)
+        return type(self).from_dict(data, base_dir)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HyperParameters):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from ratchet.parameters.base import SECTIONS, SubParameters
+from ratchet.parameters.base import SECTIONS, SubParameters, names_of_scenario
 from ratchet.parameters.discovery import load_plugins
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class TestGroups:
 
 def test_groups(hyper_params: HyperParameters) -> tuple[TestGroups, ...]:
     """List the groups that the sections of the experiment's scenario declare."""
-    scenario = hyper_params.scenario
-    sections = [name for name, each in SECTIONS.items() if scenario in each.scenarios]
+    names = names_of_scenario(hyper_params.scenario)
+    sections = [name for name, each in SECTIONS.items() if names.intersection(each.scenarios)]
     return _declared(getattr(hyper_params, name) for name in sections)
 
 

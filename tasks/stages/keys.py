@@ -128,7 +128,7 @@ class BaseKeys(ABC):
 
     def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         if stage == "build_scenario":
-            parameters = data_parameters(self.hyper_params, self._scenario_names)
+            parameters = data_parameters(self.hyper_params)
             files = self.scenario.data_files(self.hyper_params)
             if files:  # what is in them decides, not where they lie
                 kind = self.hyper_params.dataset.partition(":")[0]
@@ -138,13 +138,6 @@ class BaseKeys(ABC):
             parameters = self.scenario.without_places(parameters)
         parameters = {name: without_path(value) for name, value in parameters.items()}
         return {**parameters, "stage_version": self.stage_versions[stage]}
-
-    @property
-    def _scenario_names(self) -> set[str]:
-        """What sections call the scenario: its name, and those that its class has registered."""
-        from ratchet.scenarios.registry import SCENARIOS
-
-        return {self.hyper_params.scenario, *SCENARIOS.names_of(type(self.scenario))}
 
     @cached_property
     def _data_fingerprint(self) -> Fingerprint:

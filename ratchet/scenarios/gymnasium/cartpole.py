@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from ratchet.scenarios.gymnasium.catalogue import register_dynamics
 from ratchet.scenarios.gymnasium.dynamics import Dynamics, State, Transition, uniform
+from ratchet.scenarios.gymnasium.registry import register_dynamics
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, DiscreteActions
 
 GRAVITY = 9.8

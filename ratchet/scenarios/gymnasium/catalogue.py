@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.registry import Registry, is_file
+from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
+from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
+from ratchet.scenarios.gymnasium.registry import register_dynamics as register_dynamics
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces
 
 if TYPE_CHECKING:
@@ -75,40 +77,6 @@ class SimulatedGame:
 
 Game = BatchedGame | SimulatedGame
 
-ENVIRONMENTS: Registry[object] = Registry(
-    "environment", home="ratchet.scenarios.gymnasium", parameter="dataset"
-)
-"""Classes of :class:`Dynamics`, ``gymnasium.Env`` or ``pettingzoo.ParallelEnv``."""
-_TIME_LIMITS: dict[str, int] = {}
-_Dynamics = TypeVar("_Dynamics", bound=type[Dynamics])
-
-
-def register_dynamics(
-    name: str, *, max_episode_steps: int | None = None
-) -> Callable[[_Dynamics], _Dynamics]:
-    """Give dynamics the id that experiments write as ``dataset``.
-
-    Parameters
-    ----------
-    name
-        That id; with one of gymnasium's, they are played in its simulator's place.
-    max_episode_steps
-        The time limit under that id; the class's own when not given.
-
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
-    """
-
-    def decorate(dynamics: _Dynamics) -> _Dynamics:
-        ENVIRONMENTS.register(name)(dynamics)
-        if max_episode_steps is not None:
-            _TIME_LIMITS[name] = max_episode_steps
-        return dynamics
-
-    return decorate
-
 
 def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Game:
     """Find the environment of an experiment.
@@ -132,7 +100,7 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
         found = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(found, Dynamics) and not is_file(name)
         if not (stands_in and section.implementation == "simulated"):
-            return _from_class(found, section, _TIME_LIMITS.get(name))
+            return _from_class(found, section, TIME_LIMITS.get(name))
     elif section.implementation == "batched":
         raise ParameterError(
             "gymnasium.implementation: got 'batched', but there are no dynamics on tensors for"

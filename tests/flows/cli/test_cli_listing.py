@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from flows.cli.listing import Kind
 from flows.cli.main import app
 
 RUNNER = CliRunner()
@@ -15,19 +19,41 @@ RUNNER = CliRunner()
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("trainers", "vanilla_ppo"),
-        ("protocols", "debate"),
-        ("scenarios", "graph_isomorphism"),
-        ("experiments", "experiments/demo.yaml  ratchet run it"),
+        ("trainers", ["vanilla_ppo", "built-in"]),
+        ("protocols", ["debate", "built-in"]),
+        ("scenarios", ["graph_isomorphism", "built-in"]),
+        ("analysers", ["code_quoting", "built-in"]),
+        ("environments", ["CartPole-v1", "built-in"]),
+        ("networks", ["listed_network", "package", "listed_plugin", "3.4"]),
+        ("experiments", ["experiments/demo.yaml", "ratchet", "run", "it"]),
     ],
 )
-def test_list(kind: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list(
+    kind: str,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    install: Callable[..., Path],
+) -> None:
+    install("listed_plugin", "networks", "listed_network", "Listed", "", version="3.4")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
     (tmp_path / "experiments" / "demo.yaml").write_text("# ratchet run it\nscenario: a\n")
     result = RUNNER.invoke(app, ["list", kind])
     assert result.exit_code == 0
-    assert expected in result.stdout.splitlines()
+    assert expected in [line.split() for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.EXPERIMENTS])
+def test_listing_imports_nothing_heavy_and_says_how_to_add_one(kind: str) -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom flows.cli.main import app\n"
+        f"result = CliRunner().invoke(app, ['list', {kind.value!r}])\n"
+        "assert result.exit_code == 0, result\n"
+        f"assert 'in the group ratchet.{kind.value}' in result.stdout\n"
+        "assert not {'torch', 'prefect', 'gymnasium', 'transformers'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
 
 
 def test_no_runs_says_how_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

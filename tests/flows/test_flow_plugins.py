@@ -1,0 +1,48 @@
+"""Runs with a scenario or a network in a user's file are cached, killed and resumed like others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+COMMON: dict[str, Any] = {
+    "trainer": "vanilla_ppo",
+    "dataset": "generated",
+    "interaction_protocol": "adp",
+    "rl": {
+        "frames_per_batch": 32,
+        "minibatch_size": 8,
+        "num_iterations": 4,
+        "num_test_iterations": 2,
+    },
+}
+CASES = {
+    "scenario": {"scenario": "own_scenario.py:Cards", "cards": {"num_deals": 60}},
+    "network": {
+        "scenario": "binary_erasure_channel",
+        "binary_erasure_channel": {"num_datapoints": 60},
+        "agents": {"verifier": {"network": "own_network.py:RecurrentBody"}},
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_killed_and_started_again_it_ends_in_the_same_bits(new_lab, case):
+    given = {**COMMON, **CASES[case]}
+    undisturbed, lab = new_lab(), new_lab()
+    small = {"base_dir": str(EXAMPLES), "iterations_per_task": 2}
+    expected = undisturbed.run(given, undisturbed.settings(**small))
+    lab.kill("stage=train;iteration=4;within=0.05;seed=1", given, lab.settings(**small))
+    result = lab.run(given, lab.settings(**small))
+    assert result["found"] > 0, "what was finished before the kill is kept"
+    assert lab.weights(result) == undisturbed.weights(expected)
+    assert lab.metrics(result) == undisturbed.metrics(expected)
+    again = lab.run(given, lab.settings(**small))
+    assert (again["made"], again["found"]) == (0, result["made"] + result["found"])
+    resumed = lab.run(action="resume", run=result["run_id"], settings=lab.settings(**small))
+    assert resumed["made"] == 0
