@@ -94,8 +94,7 @@ def resume_experiment(
         update={"run_id": folder.run_id, "runs": str(folder.path.resolve().parent)}
     )
     arms = {
-        arm: HyperParameters.from_dict(data, chosen.base_dir)
-        for arm, data in manifest.arms.items()
+        arm: HyperParameters.from_dict(data, chosen.base_dir) for arm, data in manifest.arms.items()
     }
     return run_arms(arms, chosen, name=manifest.name, keep=True)
 

@@ -163,7 +163,9 @@ def _choose(folder: RunFolder, stage: str | None) -> StageRecord:
     text_arms = {
         arm
         for arm, data in manifest.arms.items()
-        if plays_text(HyperParameters.from_dict(data, base_dir))  # nobody can ask for an answer twice
+        if plays_text(
+            HyperParameters.from_dict(data, base_dir)
+        )  # nobody can ask for an answer twice
     }
     records = [r for r in manifest.stages if r.arm not in text_arms or r.stage == _DATA]
     records = [record for record in records if _kind(record) in (*_WORK, _DATA)]

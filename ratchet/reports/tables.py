@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.errors import ParameterError, UnknownNameError
-from ratchet.parameters.test_groups import TestGroups, saved_test_groups
+from ratchet.parameters.declared_groups import saved_test_groups
+from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference

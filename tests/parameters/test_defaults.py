@@ -103,6 +103,7 @@ AGENT = {
     "checkpoint_version": "latest",
     "use_orthogonal_initialisation": True,
     "orthogonal_initialisation_gain": 1.0,
+    "network": None,
     "activation_function": "tanh",
     "num_gnn_layers": 5,
     "d_gnn": 16,

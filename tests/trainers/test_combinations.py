@@ -18,9 +18,9 @@ from trainers.registry import trainer_class
 from trainers.staged import StagedTrainer
 
 # What is shipped: other tests of the same process register some of their own.
-SCENARIOS = sorted(scenarios._built_in_names())
-TRAINERS = sorted(trainers._built_in_modules())
-PROTOCOLS = sorted(protocols._built_in_names())
+SCENARIOS = sorted(scenarios.SCENARIOS.built_in)
+TRAINERS = sorted(trainers.TRAINERS.built_in)
+PROTOCOLS = sorted(protocols.PROTOCOLS.built_in)
 
 LONG = {f"{name}_protocol": {"max_message_rounds": 4} for name in ("nip", "debate", "mnip")}
 RL = {

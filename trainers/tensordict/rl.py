@@ -14,8 +14,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.parameters.declared_groups import test_groups
 from ratchet.parameters.purposes import Purpose
-from ratchet.parameters.test_groups import test_groups
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ratchet.errors import DataError, nearest
-from ratchet.parameters.test_groups import TestGroups, saved_test_groups
+from ratchet.parameters.declared_groups import saved_test_groups
+from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.groups import Group, Grouping
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
 from ratchet.statistics.aggregates import (
