@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError, ProtocolSpecificationError
-from ratchet.parameters.base import AGENT_MODELS
+from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from trainers.registry import trainer_class
@@ -59,7 +59,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
 
 def plays_environment(hyper_params: HyperParameters) -> bool:
     """Say whether the scenario is one of environments with rules of their own."""
-    return getattr(AGENT_MODELS[hyper_params.scenario], "default_protocol", None) == ENVIRONMENT
+    return getattr(agent_model(hyper_params.scenario), "default_protocol", None) == ENVIRONMENT
 
 
 def _check_environment(hyper_params: HyperParameters) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.base import AGENT_MODELS
+from ratchet.parameters.discovery import agent_model
 from ratchet.registry import Registry
 from trainers.base import Trainer
 
@@ -87,7 +87,7 @@ def build_trainer(
 
 def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None:
     """Refuse a trainer of chat models for agents that are networks, and the other way round."""
-    is_text = getattr(AGENT_MODELS[hyper_params.scenario], "is_text", None)
+    is_text = getattr(agent_model(hyper_params.scenario), "is_text", None)
     if None in (is_text, trainer.plays_text) or is_text == trainer.plays_text:
         return
     kinds = {True: "chat models behind an API", False: "local networks"}
