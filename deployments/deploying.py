@@ -13,8 +13,8 @@ from pathlib import Path
 
 from deployments.local_stack import LocalStackError
 from deployments.parts import POOL, get_text, stack_environment
-from flows.cli.messages import print_error, print_plain
-from flows.cli.stack_file import read_stack
+from flows.process.messages import print_error, print_plain
+from flows.process.stack_file import read_stack
 from ratchet.errors import RatchetError
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")

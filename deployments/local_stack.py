@@ -17,8 +17,8 @@ from pathlib import Path
 
 from deployments.parts import POOL, Part, free_port, stack_parts
 from deployments.stopping import stop_marks
-from flows.cli.messages import print_error, print_plain
-from flows.cli.stack_file import FILE_NAME, ProcessMark, Stack, read_stack
+from flows.process.messages import print_error, print_plain
+from flows.process.stack_file import FILE_NAME, ProcessMark, Stack, read_stack
 from ratchet.errors import RatchetError
 
 _START_SECONDS = 180.0

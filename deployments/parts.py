@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.cli.stack_file import Stack
+from flows.process.stack_file import Stack
 
 POOL = "ratchet"
 _LOOPBACK = "127.0.0.1"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import psutil
 
-from flows.cli.stack_file import ProcessMark
+from flows.process.stack_file import ProcessMark
 
 
 def stop_marks(marks: Sequence[ProcessMark], seconds: float = 10.0) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
+from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
     from ratchet.analysis.summary import AnalyserSummary, AnalysisSummary

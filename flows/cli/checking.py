@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table
 from flows.cli.running import NoProgress, Overrides, run_and_show, split_settings
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
+from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
     from flows.runs.result import ExperimentResult

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table, print_warning
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
+from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
     from ratchet.reports.comparison.comparison import Comparison

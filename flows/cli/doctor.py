@@ -17,10 +17,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from flows.cli.messages import print_table
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
-from flows.cli.stack_file import read_stack
 from flows.process.environment import prepare_environment
+from flows.process.messages import print_table
+from flows.process.stack_file import read_stack
 
 _DISTRIBUTION = "ratchet-experiments"
 _LITTLE_SPACE = 2 * 2**30

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table, print_warning
+from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
     from ratchet.registry import Entry, Registry

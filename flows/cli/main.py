@@ -25,7 +25,7 @@ from flows.cli import (
     stack,
     sweeping,
 )
-from flows.cli.messages import print_error, print_plain
+from flows.process.messages import print_error, print_plain
 from ratchet.errors import RatchetError
 
 _EXIT_ERROR = 2

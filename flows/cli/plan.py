@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table
 from flows.cli.running import Budget, ExperimentPath, Overrides
+from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
     from flows.planning.plan import PlannedStage

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from flows.cli.messages import console, print_plain
+from flows.process.messages import console, print_plain
 
 if TYPE_CHECKING:
     from rich.console import Console

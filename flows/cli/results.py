@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.cli.messages import print_plain, print_table
-from flows.cli.stack_file import read_stack
+from flows.process.messages import print_plain, print_table
+from flows.process.stack_file import read_stack
 
 if TYPE_CHECKING:
     from flows.runs.result import ExperimentResult

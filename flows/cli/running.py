@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.cli.messages import print_plain, print_warning
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
+from flows.process.messages import print_plain, print_warning
 from ratchet.errors import ParameterError, RatchetError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table
 from flows.cli.results import result_rows
-from flows.cli.stack_file import read_stack
 from flows.process.environment import prepare_environment
+from flows.process.messages import print_plain, print_table
+from flows.process.stack_file import read_stack
 
 RunName = Annotated[str, typer.Argument(help="A run's id, or its beginning, or its folder.")]
 RunsFolder = Annotated[str, typer.Option("--runs", help="The folder of all runs.")]

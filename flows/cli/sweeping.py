@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli.messages import print_plain, print_table
 from flows.cli.running import ExperimentPath, NoProgress
+from flows.process.messages import print_plain, print_table
 from ratchet.errors import ParameterError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import logging
 import os
 from pathlib import Path
 
-from flows.cli.stack_file import read_stack
 from flows.process.lean_imports import leave_compiler_out
+from flows.process.stack_file import read_stack
 
 _QUIET = {
     "DO_NOT_TRACK": "1",

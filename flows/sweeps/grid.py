@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ratchet.errors import ParameterError
-from ratchet.yaml_files import parse_yaml
+from ratchet.parameters.yaml_files import parse_yaml
 
 Grid = dict[str, list[Any]]
 

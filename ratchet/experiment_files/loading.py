@@ -21,8 +21,8 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.torchrl_files import name_choices
+from ratchet.parameters.yaml_files import parse_yaml, read_mapping
 from ratchet.protocols.registry import check_protocol_parameters
-from ratchet.yaml_files import parse_yaml, read_mapping
 
 MAIN_ARM = "main"
 _OWN_KEYS = ("settings", "arms")

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.cli.stack_file import ProcessMark, Stack, read_stack
+from flows.process.stack_file import ProcessMark, Stack, read_stack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -14,7 +14,7 @@ import pytest
 from deployments import local_stack, parts
 from deployments.local_stack import LocalStack, LocalStackError, shut_down, stop_leftovers
 from deployments.parts import Part
-from flows.cli.stack_file import ProcessMark, Stack, read_stack
+from flows.process.stack_file import ProcessMark, Stack, read_stack
 
 SLEEP = "import time; time.sleep(60)"
 WITH_CHILD = (

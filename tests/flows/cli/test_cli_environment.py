@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli.stack_file import ProcessMark, Stack, read_stack
 from flows.process.environment import prepare_environment
+from flows.process.stack_file import ProcessMark, Stack, read_stack
 
 PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 
