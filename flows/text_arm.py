@@ -62,6 +62,8 @@ async def play_text_arm(run: ExperimentRun, session: TextArmSession, *, force: b
         if not keys.only_tests:
             await do(sample_rollouts, keys.sample_rollouts(iteration))
             beside.append(do(log_stats, keys.log_stats(iteration)))
+            if keys.is_steered:  # what comes next depends on it
+                await beside.pop()
         if keys.tests_during_training(iteration):
             beside.append(do(test_during_training, keys.test_during_training(iteration)))
         if keys.makes_jobs(iteration) and not keys.only_tests:

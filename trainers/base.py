@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.instance import AnyScenarioInstance
+    from trainers.callbacks.base import CallbackState
+    from trainers.callbacks.calling import Callbacks
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
@@ -66,6 +68,12 @@ class Trainer(ABC):
 
     State: ClassVar[type[Any]]
     """The class of :attr:`state`, for trainers that have one."""
+
+    instead_of_callbacks: ClassVar[str] = (
+        "calls none: its training is its own. Leave callbacks out, or build the trainer on"
+        " TensorDictRlTrainer or PureTextRlTrainer, whose loops call them."
+    )
+    """What is said to whoever gives callbacks to a trainer that has none."""
 
     def __init__(
         self,
@@ -106,9 +114,29 @@ class Trainer(ABC):
         return False
 
     @classmethod
-    def regresses_messages(cls) -> bool:
-        """Say whether the trainer does what the section ``message_regression`` asks for."""
+    def calls_callbacks(cls) -> bool:
+        """Say whether callbacks are told of its training."""
         return False
+
+    @cached_property
+    def callbacks(self) -> Callbacks:
+        """Who is told of the training, as the experiment asks."""
+        from trainers.callbacks.calling import Callbacks
+
+        return Callbacks(self)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training."""
+        return self.callbacks.has_stopped
+
+    def take_weights(self) -> CallbackState:
+        """Copy the weights that play, for callbacks that keep some."""
+        raise NotImplementedError(f"{type(self).__name__} cannot say which weights play.")
+
+    def put_weights(self, weights: CallbackState) -> None:
+        """Put in place what :meth:`take_weights` returned."""
+        raise NotImplementedError(f"{type(self).__name__} takes no weights.")
 
     @abstractmethod
     def train(self) -> None:

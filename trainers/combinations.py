@@ -13,6 +13,7 @@ from ratchet.errors import ParameterError, ProtocolSpecificationError
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
+from trainers.callbacks.registry import check_callbacks
 from trainers.registry import trainer_class
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     _check_trainer(hyper_params, trainer)
     _check_loaded_agents(hyper_params, trainer)
     _check_compiled(hyper_params)
-    if hyper_params.message_regression.enabled:
-        _check_message_regression(hyper_params, trainer, handler)
+    check_callbacks(hyper_params, trainer, handler, folder)
 
 
 def plays_environment(hyper_params: HyperParameters) -> bool:
@@ -130,15 +130,3 @@ def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) 
                 f" {hyper_params.trainer_name!r} loads no agents. Set it to false, or choose a"
                 " trainer such as vanilla_ppo."
             )
-
-
-def _check_message_regression(
-    hyper_params: HyperParameters, trainer: type[Trainer], handler: ProtocolHandler
-) -> None:
-    if not trainer.regresses_messages():
-        raise ParameterError(
-            "message_regression.enabled: got true, but the trainer"
-            f" {hyper_params.trainer_name!r} plays no rollouts of networks that exchange messages."
-            " Set it to false, or choose a trainer such as vanilla_ppo."
-        )
-    hyper_params.message_regression.choose_agents(handler.agent_names)

@@ -89,7 +89,7 @@ class IterationContext:
 
 
 def report_iterations(
-    description: str, iterations: Sequence[int], run: Callable[[int], dict[str, float]]
+    description: str, iterations: Sequence[int], run: Callable[[int], dict[str, float] | None]
 ) -> list[dict[str, float]]:
     """Run iterations one after the other, reporting each with its metrics.
 
@@ -100,14 +100,16 @@ def report_iterations(
     iterations
         Their numbers.
     run
-        Runs the iteration of a number and gives its metrics.
+        Runs the iteration of a number and gives its metrics; none if there was nothing to do.
     """
     metrics: list[dict[str, float]] = []
     with IterationContext(len(iterations)) as context:
         context.set_description(description)
         for iteration in iterations:
-            metrics.append(run(iteration))
-            context.set_postfix(metrics[-1])
+            found = run(iteration)
+            if found is not None:
+                metrics.append(found)
+                context.set_postfix(found)
             context.step()
     return metrics
 

@@ -194,11 +194,23 @@ class StagedTrainer(ABC):
 
     @abstractmethod
     def run_iterations(self, start: int, stop: int) -> list[Metrics]:
-        """Run iterations [start, stop), changing the state; ``start`` must be the state's."""
+        """Run iterations [start, stop), changing the state; ``start`` must be the state's.
+
+        Their metrics are fewer where a callback has stopped the run.
+        """
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training: iterations that are left do nothing."""
+        return False
 
     @abstractmethod
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state."""
+
+    def evaluate(self, dataset: str) -> TestResult:
+        """Test as :meth:`run_test` does, as a part of training that no callback is told of."""
+        return self.run_test(dataset)
 
     @classmethod
     @abstractmethod

@@ -166,7 +166,7 @@ class RunRecorder:
     def _copy_rollouts(self, outcome: StageOutcome) -> None:
         """Copy an iteration's rollouts into the run folder, named by the iteration."""
         call, manifest = outcome.call, outcome.manifest
-        if call.stage == "rollouts":
+        if call.stage == "rollouts" and ROLLOUTS_FILE in manifest.files:
             place = self.folder.rollouts_path / call.arm / f"{call.iteration}.safetensors"
             _copy(self.store.open(manifest.key) / ROLLOUTS_FILE, place)
 

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, SubParameters
+from ratchet.parameters.callbacks import CallbackReferences
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
 from ratchet.parameters.messages import describe_validation_error
@@ -52,6 +53,8 @@ class HyperParameters(BaseModel):
     message_size: Annotated[PositiveInt, Purpose.NETWORKS] = 1
     include_linear_message_space: Annotated[bool, Purpose.NETWORKS] = False
     d_linear_message_space: Annotated[PositiveInt, Purpose.NETWORKS] = 2
+    callbacks: Annotated[CallbackReferences, Purpose.NOTHING] = ()
+    """They say themselves in which stages' keys they are."""
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
         data = self.gather(data)
@@ -107,6 +110,7 @@ class HyperParameters(BaseModel):
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         if isinstance(self.trainer, TrainerReference):
             result["trainer"] = self.trainer.to_dict()
+        result["callbacks"] = [reference.to_dict() for reference in self.callbacks]
         for name in sorted(SECTIONS):
             result[name] = getattr(self, name).to_dict()
         result["agents"] = self.agents.to_dict()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.callbacks import CallbackSection
 from ratchet.parameters.purposes import SCENARIO, Purpose
 
 
@@ -23,15 +22,13 @@ class DatasetOptions(SubParameters, read_for=SCENARIO):
     max_train_size: PositiveInt | None = None
 
 
-@register_parameters("message_regression")
-class MessageRegressionParameters(SubParameters, read_for=Purpose.GAME):
+class MessageRegressionParameters(SubParameters, read_for=Purpose.NOTHING):
     """A small network that learns to predict y from an agent's messages.
 
     ``test_size`` is the share of an iteration's datapoints that are held out, with all their
     episodes. Without ``reset_on_fit`` the network goes on learning from iteration to iteration.
     """
 
-    enabled: bool = False
     agents: Literal["all"] | tuple[str, ...] = "all"
     method: Literal["mlp", "cnn"] = "mlp"
     test_size: float = Field(default=0.2, gt=0, lt=1)
@@ -43,27 +40,10 @@ class MessageRegressionParameters(SubParameters, read_for=Purpose.GAME):
     batch_size: PositiveInt = 512
     learning_rate: PositiveFloat = 1e-3
 
-    def choose_agents(self, agent_names: Sequence[str]) -> tuple[str, ...]:
-        """Return the agents whose messages are regressed on.
 
-        Raises
-        ------
-        ParameterError
-            If one of them is not among ``agent_names``, the protocol's.
-        """
-        if self.agents == "all":
-            return tuple(agent_names)
-        for name in self.agents:
-            if name not in agent_names:
-                raise ParameterError(
-                    f"message_regression.agents: got {name!r}, expected agents of the protocol."
-                    f"{nearest(name, agent_names)}"
-                )
-        return self.agents
-
-    def unread(self) -> Collection[str]:
-        """List everything where nothing is regressed on."""
-        return () if self.enabled else tuple(type(self).model_fields)
+@register_parameters("message_regression")
+class MessageRegressionSection(MessageRegressionParameters, CallbackSection):
+    """The callback ``message_regression``, by a section of its own."""
 
 
 @register_parameters("base_run")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.base import Scenario
     from ratchet.store.manifest import Manifest
     from trainers.base import Trainer
+    from trainers.callbacks.registry import CallbackSpec
 
 
 class BaseKeys(ABC):
@@ -70,6 +71,13 @@ class BaseKeys(ABC):
 
         return build_scenario(self.hyper_params.scenario, self.base_path)
 
+    @cached_property
+    def callbacks(self) -> tuple[CallbackSpec, ...]:
+        """What the experiment has done at the moments of training."""
+        from trainers.callbacks.registry import callback_specs
+
+        return callback_specs(self.hyper_params, self.base_dir)
+
     @property
     @abstractmethod
     def num_iterations(self) -> int:
@@ -100,6 +108,7 @@ class BaseKeys(ABC):
         """Say which modules differ from those that a stored stage was made with."""
         is_data = manifest.stage == "build_scenario"
         current = self._data_fingerprint if is_data else self._fingerprint_of(manifest.stage)
+        current = self._with_callbacks(current, manifest.stage)
         return current.difference(manifest.fingerprint)
 
     def _call(
@@ -118,7 +127,7 @@ class BaseKeys(ABC):
                 stage=stage,
                 parameters=self._parameters(stage, iteration, detail),
                 inputs=inputs,
-                fingerprint=fingerprint,
+                fingerprint=self._with_callbacks(fingerprint, stage),
                 iteration=iteration,
                 detail=detail,
             )
@@ -136,8 +145,30 @@ class BaseKeys(ABC):
         else:
             parameters = self.stage_parameters(stage, iteration, detail)
             parameters = self.scenario.without_places(parameters)
+            parameters |= self._callback_parameters(stage, iteration)
         parameters = {name: without_path(value) for name, value in parameters.items()}
         return {**parameters, "stage_version": self.stage_versions[stage]}
+
+    def _callback_parameters(self, stage: str, iteration: int) -> dict[str, Any]:
+        """Return the callbacks that take part in a stage; nothing at all if none does."""
+        last = self.callbacks and self._ends_training(stage, iteration)
+        found = [
+            spec.key_parameters(stage, last=bool(last))
+            for spec in self.callbacks
+            if spec.takes_part(stage)
+        ]
+        return {"callbacks": found} if found else {}
+
+    @abstractmethod
+    def _ends_training(self, stage: str, iteration: int) -> bool:
+        """Say whether training ends with a stage."""
+
+    def _with_callbacks(self, fingerprint: Fingerprint, stage: str) -> Fingerprint:
+        """Add the code of the callbacks that take part in a stage."""
+        kinds = [spec.kind for spec in self.callbacks if spec.takes_part(stage)]
+        if not kinds:
+            return fingerprint
+        return Fingerprint.of_modules({**fingerprint.modules, **code_fingerprint(*kinds).modules})
 
     @cached_property
     def _data_fingerprint(self) -> Fingerprint:

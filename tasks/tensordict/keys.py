@@ -226,7 +226,8 @@ class ArmKeys(BaseKeys):
         for base in (initial, *kept[:-1]):
             inputs = self._train_inputs(*base)
             parameters = self._parameters("train", last, "")
-            if stage_key("train", last, parameters, inputs, self._code_fingerprint.digest) == key:
+            code = self._with_callbacks(self._code_fingerprint, "train")
+            if stage_key("train", last, parameters, inputs, code.digest) == key:
                 return base
         return last, key
 
@@ -248,10 +249,14 @@ class ArmKeys(BaseKeys):
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
         if stage == "whole":
-            return self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
+            data = self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
+            return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None
         read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
         return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
+
+    def _ends_training(self, stage: str, iteration: int) -> bool:
+        return stage == "train" and iteration == self.num_iterations
 
     @property
     def _staged_class(self) -> type[StagedTrainer]:

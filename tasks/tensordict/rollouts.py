@@ -21,6 +21,8 @@ ROLLOUTS_FILE = "rollouts.safetensors"
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Play the rollouts of iteration ``call.iteration`` and write them."""
     trainer = session.trainer_at(session.keys.state_key(call.iteration))
+    if trainer.has_stopped:
+        return []
     played = trainer.sample_rollouts(call.iteration)
     names = list(session.instance.protocol_handler.agent_names)
     about = {"agent_names": json.dumps(names), "iteration": str(call.iteration)}

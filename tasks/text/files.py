@@ -62,6 +62,11 @@ def write_readable(
     )
 
 
+def has_rollouts(store: StageStore, key: str) -> bool:
+    """Say whether a finished stage played any: none after a callback has stopped the run."""
+    return (store.open(key) / ROLLOUTS_FILE).is_file()
+
+
 def write_usage(folder: Path, usage: UsageMeter) -> None:
     """Write what a stage has asked of services, and what that cost."""
     text = json.dumps(usage.to_table(), indent=1, sort_keys=True)

@@ -22,6 +22,11 @@ def create_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession
     """Make the jobs; write the state that knows them. The metrics say which group has none."""
     keys = session.keys
     trainer = session.trainer_at(keys.state_key(call.iteration), calls=True)
+    if keys.is_steered and (after := session.state_of(keys.log_stats(call.iteration))) is not None:
+        trainer.state = after
+    if trainer.has_stopped:
+        trainer.state.save(folder / STATE_FOLDER)
+        return []
     rollouts = read_rollouts(session.store, keys.sample_rollouts(call.iteration).key)
     earlier = [read_rollouts(session.store, e.key) for e in keys.earlier_rollouts(call.iteration)]
     state = trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier)
@@ -53,5 +58,9 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
     session.spending.add(usage.cost)
     write_usage(folder, usage)
     total = usage.total
-    values = {"training_tokens": float(total.training_tokens), "cost": float(usage.cost)}
+    values = {
+        "training_tokens": float(total.training_tokens),
+        "cost": float(usage.cost),
+        **finite(trainer.stage_metrics),
+    }
     return [IterationMetrics(iteration=call.iteration, values=values)]

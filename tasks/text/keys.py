@@ -60,6 +60,8 @@ class TextArmKeys(BaseKeys):
     def log_stats(self, iteration: int) -> StageCall:
         """Return the stage that computes the statistics of an iteration's rollouts."""
         inputs: dict[str, str | int] = {"rollouts": self.sample_rollouts(iteration).key}
+        if self.has_callbacks and iteration > 0:
+            inputs["callbacks"] = self.log_stats(iteration - 1).key
         return self._in_iteration("log_stats", iteration, inputs)
 
     def test_during_training(self, iteration: int) -> StageCall:
@@ -74,6 +76,8 @@ class TextArmKeys(BaseKeys):
         }
         for earlier in self.earlier_rollouts(iteration):
             inputs[f"rollouts.{earlier.iteration}"] = earlier.key
+        if self.is_steered:
+            inputs["callbacks"] = self.log_stats(iteration).key
         return self._in_iteration("create_fine_tune_jobs", iteration, inputs)
 
     def await_fine_tune_jobs(self, iteration: int) -> StageCall:
@@ -96,6 +100,8 @@ class TextArmKeys(BaseKeys):
     @property
     def final_state_key(self) -> str:
         """The key of the stage whose result is the state after all training."""
+        if self.is_steered and self.num_iterations > 0 and not self.only_tests:
+            return self.log_stats(self.num_iterations - 1).key
         return self.state_key(max(self.num_iterations - 1, 0))
 
     def earlier_rollouts(self, iteration: int) -> list[StageCall]:
@@ -108,6 +114,16 @@ class TextArmKeys(BaseKeys):
         """Say whether the agents are tested in an iteration."""
         return bool(self._text_class.tests_during_training(self.hyper_params, iteration))
 
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether callbacks look at iterations, in the stage of the statistics."""
+        return any(spec.takes_part("log_stats") for spec in self.callbacks)
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether callbacks may stop the run: fine-tuning waits for them then."""
+        return any(spec.kind.steers for spec in self.callbacks)
+
     def tested_before(self, dataset: str) -> StageCall | None:
         """Return the stage in training that has tested the final state, if there is one.
 
@@ -115,6 +131,8 @@ class TextArmKeys(BaseKeys):
         """
         last = self.num_iterations - 1
         if dataset != TEST_DATASET or last < 0 or not self.tests_during_training(last):
+            return None
+        if any(spec.may_change_tests for spec in self.callbacks):
             return None
         return self.test_during_training(last)
 
@@ -180,6 +198,9 @@ class TextArmKeys(BaseKeys):
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage of the trainer's reads, as plain data."""
         return self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
+
+    def _ends_training(self, stage: str, iteration: int) -> bool:
+        return stage == "log_stats" and iteration == self.num_iterations - 1
 
     def _playing(self, stage: str, iteration: int, state: str, dataset: str = "") -> StageCall:
         """Return a stage that plays the game with the models of a state."""

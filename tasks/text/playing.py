@@ -33,9 +33,12 @@ def sample_rollouts(call: StageCall, folder: Path, session: TextArmSession) -> M
     """Play the rollouts of an iteration; write them, their transcripts and what they cost."""
     with session.watched(call):
         trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
+        if trainer.has_stopped:
+            return []
         rollouts, usage = trainer.sample_rollouts(call.iteration, session.journal(call))
     _keep(folder, session, rollouts, usage)
-    return [IterationMetrics(iteration=call.iteration, values=usage_metrics(usage))]
+    values = {**usage_metrics(usage), **finite(trainer.stage_metrics)}
+    return [IterationMetrics(iteration=call.iteration, values=values)]
 
 
 @waiting_stage
@@ -43,6 +46,8 @@ def test_during_training(call: StageCall, folder: Path, session: TextArmSession)
     """Test the models at the beginning of an iteration, on the same datapoints in each."""
     with session.watched(call):
         trainer = session.trainer_at(session.keys.state_key(call.iteration), calls=True)
+        if trainer.has_stopped:
+            return []
         rollouts, metrics, usage = trainer.test(call.iteration, session.journal(call))
     _keep(folder, session, rollouts, usage)
     return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tasks.stages.spending import Spending
     from tasks.text.keys import TextArmKeys
     from trainers.text.staged import StagedTextTrainer
+    from trainers.text.state import State
 
 JOURNALS_FOLDER = "journals"
 
@@ -102,6 +103,11 @@ class TextArmSession(BaseSession):
         folder = self.store.open(key) / STATE_FOLDER
         trainer.state = self.keys.trainer_class.State.load(folder)
         return trainer
+
+    def state_of(self, call: StageCall) -> State | None:
+        """Read the state that a stored stage ended with; None if it has none."""
+        folder = self.store.open(call.key) / STATE_FOLDER
+        return self.keys.trainer_class.State.load(folder) if folder.is_dir() else None
 
     def watched(self, call: StageCall) -> AbstractContextManager[None]:
         """Return the context in which a stage spends money."""

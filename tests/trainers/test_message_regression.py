@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tensordict import TensorDict
@@ -10,12 +12,10 @@ from ratchet import ExperimentSettings
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
 from trainers.combinations import check_combination
+from trainers.callbacks.base import Moment
+from trainers.callbacks.message_regression import MessageRegression, episode_messages
 from trainers.registry import build_trainer
 from trainers.tensordict.states.state import State
-from trainers.tensordict.statistics.message_regression import (
-    build_message_regression,
-    episode_messages,
-)
 
 ON = {"message_regression__enabled": True}
 METHODS = ("mlp", "cnn")
@@ -56,6 +56,10 @@ def test_what_an_agent_said_is_laid_out_by_round(tiny, protocol):
         assert next(laid, None) is None
 
 
+def fit(regression, rollouts):
+    return regression.after_rollouts(Moment(0, "train", {}), rollouts)
+
+
 def say(rollouts: TensorDict, said: torch.Tensor) -> TensorDict:
     """Let everybody say the given symbols, [E], in all rounds."""
     changed = rollouts.clone()
@@ -81,20 +85,19 @@ def test_messages_that_give_y_away_score_1_and_others_as_chance(tiny, method):
     trainer = build_trainer(hyper_params, scenario, settings)
     trainer.initial_state()
     rollouts = trainer.components.collector.collect(0)
-    regression = build_message_regression(hyper_params, trainer.train_environment, "train")
+    regression = trainer.callbacks._all["message_regression"]
     y = rollouts["y"][:, 0]
-    told = regression.fit(say(rollouts, 1 + 2 * y), 0)
+    told = fit(regression, say(rollouts, 1 + 2 * y))
     assert told == {"prover.message_regression_score": 1.0}
     generator = torch.Generator().manual_seed(5)
     noise = torch.randint(0, 8, y.shape, generator=generator)
-    untold = regression.fit(say(rollouts, noise), 0)["prover.message_regression_score"]
+    untold = fit(regression, say(rollouts, noise))["prover.message_regression_score"]
     assert 0.4 < untold < 0.6
 
 
 def test_episodes_of_one_datapoint_are_held_out_together(tiny):
-    hyper_params = tiny.parameters(**ON)
-    environment = tiny.scenario(hyper_params).train_environment
-    regression = build_message_regression(hyper_params, environment, "train")
+    regression = tiny.trainer(tiny.parameters(**ON)).callbacks._all["message_regression"]
+    assert isinstance(regression, MessageRegression)
     ids = torch.tensor([3, 9, 9, 1, 40, 3, 3, 7, 5, 1, 40, 9, 8, 2, 5, 6, 6, 2])
     held_out = regression._hold_out(ids, 0)
     assert len(ids[held_out].unique()) == 2
@@ -114,7 +117,7 @@ def test_every_agent_has_a_score_and_learns_as_without_it(tiny):
     without.train()
     trainer = tiny.trainer(tiny.parameters(**ON))
     trainer.train()
-    assert trainer.state == without.state
+    assert replace(trainer.state, callbacks={}) == without.state
     for plain, values in zip(metrics_of(without), metrics_of(trainer), strict=True):
         scores = {name: value for name, value in values.items() if name not in plain}
         assert set(scores) == {
@@ -142,7 +145,7 @@ def test_saved_and_resumed_is_uninterrupted_bit_for_bit(tiny, tmp_path, method, 
         state = trainer.state
     assert state == whole.state
     assert metrics == metrics_of(whole)
-    assert any("message_regression" in group for group in state.controllers) != reset
+    assert ("message_regression" in state.callback_tensors) != reset
     whole.initial_state()  # the same trainer, from the beginning again
     assert whole.run_iterations(0, 3) == metrics
 

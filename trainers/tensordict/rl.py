@@ -42,7 +42,6 @@ from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
 from trainers.tensordict.statistics.log_stats import loss_stats, rollout_stats
-from trainers.tensordict.statistics.message_regression import build_message_regression
 from trainers.tensordict.testing import TestPlayer, environment_of, summarise_test
 
 if TYPE_CHECKING:
@@ -181,9 +180,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             replay_buffer=self._get_replay_buffer(),
             optimizer=optimizer,
             freezer=freezer,
-            message_regression=build_message_regression(
-                self.hyper_params, self.train_environment, STAGE
-            ),
         )
 
     # -- state -----------------------------------------------------------------------------
@@ -277,14 +273,13 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             scale = learning_rate_scale(iteration, rl.num_iterations, anneal=rl.anneal_lr)
             rates = set_learning_rates(parts.optimizer, rl.lr * scale)
             rollouts = self._collect(iteration)
+            self.callbacks.after_rollouts(rollouts)
             parts.replay_buffer.store(rollouts)
             with self.combined_agents.remembering(parts.replay_buffer.frames):
                 mean_losses = self._train_on_replay_buffer()
             parts.loss_module.end_iteration(mean_losses)
             parts.freezer.unfreeze()
             stats = self._get_log_stats(rollouts, mean_losses, train=True)
-            if parts.message_regression is not None:
-                stats |= parts.message_regression.fit(rollouts, iteration)
         return stats | {f"{group}.lr": rate for group, rate in rates.items()}
 
     def _collect(self, iteration: int) -> TensorDictBase:
@@ -296,11 +291,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     @classmethod
     def loads_agents(cls) -> bool:
         """Say that they can."""
-        return True
-
-    @classmethod
-    def regresses_messages(cls) -> bool:
-        """Say that it does."""
         return True
 
     @classmethod
@@ -338,6 +328,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
                 for param in params:
                     param.grad = None
                 losses = parts.loss_module.compute_gradients(batch, self._precision())
+                self.callbacks.after_loss(losses)
                 norm = self._take_step(params)
                 for name, value in (*losses.items(), ("grad_norm", norm)):
                     seen.setdefault(name, []).append(value)

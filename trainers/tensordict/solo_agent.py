@@ -110,7 +110,9 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         """Train one epoch, and predict the test set."""
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, epoch, "globals")):
             batches = 1 if self.settings.test_run else None
-            stats = self.learner.run_epoch(epoch, self.train_environment, batches)
+            stats = self.learner.run_epoch(
+                epoch, self.train_environment, batches, self.callbacks.after_loss
+            )
             stats |= self.learner.predict(self.test_environment)[0]
         return stats
 

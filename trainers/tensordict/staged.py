@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
+from trainers.callbacks.base import CallbackState
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict.base import TensorDictTrainer
-from trainers.tensordict.states import checkpoints
+from trainers.tensordict.states import checkpoints, snapshots
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
 
@@ -98,12 +100,33 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
                 f"{type(self).__name__}: there is no state yet. Call initial_state() or train(),"
                 " or set a saved one."
             )
-        return self._take_state(self._iteration, self._stage)
+        state = self._take_state(self._iteration, self._stage)
+        if self.callbacks:
+            state.callbacks = self.callbacks.take_values()
+            state.callback_tensors = self.callbacks.take_tensors()
+        return state
 
     @state.setter
     def state(self, state: Any) -> None:  # noqa: ANN401
         self._load_state(state)
+        if self.callbacks:
+            self.callbacks.load(state.callbacks, state.callback_tensors)
         self._iteration, self._stage = state.iteration, state.stage
+
+    @classmethod
+    def calls_callbacks(cls) -> bool:
+        """Say that they are."""
+        return True
+
+    def take_weights(self) -> CallbackState:
+        """Copy all agents' parameters and buffers."""
+        agents = snapshots.take_agents(self.combined_agents)
+        return CallbackState(tensors=snapshots.flatten_agents(agents))
+
+    def put_weights(self, weights: CallbackState) -> None:
+        """Put in place what :meth:`take_weights` returned."""
+        agents = snapshots.unflatten_agents(weights.tensors)
+        snapshots.load_agents(self.combined_agents, agents)
 
     # -- training --------------------------------------------------------------------------
 
@@ -136,14 +159,15 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         while self.iteration < self.num_train_iterations:
             iteration = self.iteration
             stats = self._run_iteration(iteration)
-            self.log_stats(stats, iteration=iteration, stage=STAGE)
-            iteration_context.set_postfix(stats)
+            if stats is not None:
+                self.log_stats(stats, iteration=iteration, stage=STAGE)
+                iteration_context.set_postfix(stats)
             iteration_context.step()
             if period and self.settings.run_id is not None and self.iteration % period == 0:
                 self.save_checkpoint()
 
     def run_iterations(self, start: int, stop: int) -> list[Metrics]:
-        """Run iterations [start, stop) and give their metrics.
+        """Run iterations [start, stop) and give the metrics of those that were run.
 
         Raises
         ------
@@ -159,9 +183,12 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
             self._build_train_context(stack)
             return report_iterations("Training", range(start, stop), self._run_iteration)
 
-    def _run_iteration(self, iteration: int) -> Metrics:
-        """Run one iteration and count it."""
-        metrics = self._do_iteration(iteration)
+    def _run_iteration(self, iteration: int) -> Metrics | None:
+        """Run one iteration and count it; only count it once a callback has stopped the run."""
+        last = iteration + 1 == self.num_train_iterations
+        metrics = self.callbacks.iterate(
+            iteration, lambda: self._do_iteration(iteration), last=last
+        )
         self._iteration, self._stage = iteration + 1, STAGE
         return metrics
 
@@ -179,7 +206,7 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         iteration_context.set_description("Testing")
         self.test_results = {}
         for name in self.scenario_instance.test_environments:
-            result = self._test_on(name, iteration_context if name == "test" else None)
+            result = self._run_test_stage(name, iteration_context if name == "test" else None)
             self.test_results[name] = result
             stage = "test" if name == "test" else f"test.{name}"
             self.log_stats(test_names(result.metrics), iteration=self.iteration, stage=stage)
@@ -194,7 +221,21 @@ class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
         """
         with ExitStack() as stack:
             self._build_test_context(stack)
+            return self._run_test_stage(dataset, None)
+
+    def evaluate(self, dataset: str) -> TestResult:
+        """Test as a part of training that no callback is told of."""
+        with ExitStack() as stack:
+            self._build_test_context(stack)
             return self._test_on(dataset, None)
+
+    def _run_test_stage(
+        self, dataset: str, iteration_context: IterationContext | None
+    ) -> TestResult:
+        with self.callbacks.stage("test", self.iteration) as metrics:
+            result = self._test_on(dataset, iteration_context)
+            metrics.update(result.metrics)
+        return replace(result, metrics=metrics)
 
     @classmethod
     def supports_stages(cls) -> bool:

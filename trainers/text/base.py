@@ -156,13 +156,27 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     ) -> tuple[NestedArrayDict, UsageMeter]:
         """Play the iteration's rollouts; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
-        with self._open_calls(journal_path, "sample_rollouts") as calls:
+        with (
+            self.callbacks.stage("sample_rollouts", iteration) as self.stage_metrics,
+            self._open_calls(journal_path, "sample_rollouts") as calls,
+        ):
             rollouts = self._sample_rollouts(self.train_environment, iteration, use_tqdm=True)
         return rollouts, calls.usage
 
+    @classmethod
+    def calls_callbacks(cls) -> bool:
+        """Say that they are."""
+        return True
+
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Return the statistics of the iteration's rollouts."""
-        return self._get_log_stats(rollouts, train=True)
+        """Return the statistics of the iteration's rollouts; see :class:`StagedTextTrainer`."""
+
+        def work() -> Metrics:
+            self.callbacks.after_rollouts(rollouts)
+            return self._get_log_stats(rollouts, train=True)
+
+        last = iteration + 1 == self.num_train_iterations
+        return self.callbacks.iterate(iteration, work, last=last) or {}
 
     def test_stats(self, rollouts: NestedArrayDict) -> Metrics:
         """Return the statistics of a test's rollouts."""
@@ -180,9 +194,13 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 f"test: unknown dataset {dataset!r}.{nearest(dataset, environments)}"
             )
         stage = "test" if iteration == "test" else "test_during_training"
-        with self._open_calls(journal_path, stage) as calls:
+        with (
+            self.callbacks.stage(stage, self._iteration) as metrics,
+            self._open_calls(journal_path, stage) as calls,
+        ):
             rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
-        return rollouts, self.test_stats(rollouts), calls.usage
+            metrics.update(self.test_stats(rollouts))
+        return rollouts, metrics, calls.usage
 
     def create_fine_tune_jobs(
         self,
@@ -192,6 +210,18 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     ) -> TrainerState:
         """Make the jobs that train the next models; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
+        if not self.has_stopped:
+            with self.callbacks.stage("create_fine_tune_jobs", iteration) as self.stage_metrics:
+                self._create_fine_tune_jobs(iteration, rollouts, previous_rollouts)
+        self._stage = "await_fine_tune_jobs"
+        return self.state
+
+    def _create_fine_tune_jobs(
+        self,
+        iteration: int,
+        rollouts: NestedArrayDict,
+        previous_rollouts: Sequence[NestedArrayDict],
+    ) -> None:
         if self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
             if len(previous_rollouts) != iteration:
                 raise ParameterError(
@@ -202,20 +232,21 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         self._set_learning_agents()
         self._set_training_allowance()
         self._stage_create_fine_tune_jobs(rollouts)
-        self._stage = "await_fine_tune_jobs"
-        return self.state
 
     def await_fine_tune_jobs(self, iteration: int) -> TrainerState:
         """Wait for the state's jobs and switch models; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
-        self.training_usage = UsageMeter("await_fine_tune_jobs")
-        asyncio.run(await_jobs(self.shared_model_groups, self.training_usage))
+        self.training_usage = None
+        if not self.has_stopped:
+            self.training_usage = UsageMeter("await_fine_tune_jobs")
+            with self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics:
+                asyncio.run(await_jobs(self.shared_model_groups, self.training_usage))
         self._iteration, self._stage = iteration + 1, "sample_rollouts"
         return self.state
 
     def job_stats(self) -> Metrics:
         """Say of each group whether it has no job, for lack of examples or since it is frozen."""
-        return no_job_stats(self.shared_model_groups)
+        return {**no_job_stats(self.shared_model_groups), **self.stage_metrics}
 
     @classmethod
     def supports_stages(cls) -> bool:

@@ -5,10 +5,12 @@ Between ``Trainer`` and ``PureTextRlTrainer``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, StateError
+from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from trainers.base import Trainer
+from trainers.callbacks.base import CallbackState
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
@@ -102,6 +104,7 @@ class TextTrainerComponents(Trainer):
         for name, group in self.shared_model_groups.items():
             group.state = self._initial_groups[name]
         self._iteration, self._stage = 0, "sample_rollouts"
+        self.callbacks.load({})
         return self.state
 
     @property
@@ -129,6 +132,7 @@ class TextTrainerComponents(Trainer):
             agents={name: agents[name] for name in self.agent_names},
             train_loop_stage=self._stage,
             shared_model_groups={name: group.state for name, group in groups.items()},
+            callbacks=self._take_callbacks(),
         )
 
     @state.setter
@@ -142,6 +146,36 @@ class TextTrainerComponents(Trainer):
         for name, group in groups.items():
             group.state = state.shared_model_groups[name]
         self._iteration, self._stage = state.iteration, state.train_loop_stage
+        self.load_callbacks(state)
+
+    # -- callbacks -------------------------------------------------------------------------
+
+    def load_callbacks(self, state: TrainerState) -> None:
+        """Let callbacks continue from a state, and nothing else."""
+        if self.callbacks:
+            self.callbacks.load(state.callbacks)
+
+    def _take_callbacks(self) -> dict[str, Any]:
+        if not self.callbacks:
+            return {}
+        for name in self.callbacks.take_tensors():
+            raise StateError(
+                f"callback {name!r}: its state has tensors, expected plain values only, since the"
+                " agents are chat models."
+            )
+        return self.callbacks.take_values()
+
+    def take_weights(self) -> CallbackState:
+        """Copy which models play: the state of each shared model group."""
+        groups = self.shared_model_groups
+        return CallbackState({name: group.state.to_dict() for name, group in groups.items()})
+
+    def put_weights(self, weights: CallbackState) -> None:
+        """Put in place what :meth:`take_weights` returned."""
+        for name, group in self.shared_model_groups.items():
+            group.state = PureTextSharedModelGroupState.from_dict(weights.values[name])
+
+    # -- iterations ------------------------------------------------------------------------
 
     def _check_iteration(self, iteration: int) -> None:
         if self._stage is None or iteration != self._iteration:

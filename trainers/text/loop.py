@@ -93,7 +93,8 @@ class TextTrainLoop:
         name = _train_name(state.iteration)
         rollouts, usage = self.trainer.sample_rollouts(state.iteration, self.files.journal(name))
         self._keep(name, rollouts, usage)
-        self._go_to("log_stats")
+        self._log_added(state, "sample_rollouts")
+        self._go_to(self._looks[0])
 
     def _log_stats(self, state: State) -> None:
         name = _train_name(state.iteration)
@@ -101,7 +102,7 @@ class TextTrainLoop:
         stats = self.trainer.compute_stats(state.iteration, rollouts)
         self.trainer.log_stats(stats, iteration=state.iteration, stage="train")
         self._write_transcripts(name, rollouts)
-        self._go_to("test_during_training")
+        self._after_look("log_stats")
 
     def _test_during_training(self, state: State) -> None:
         trainer = self.trainer
@@ -112,8 +113,27 @@ class TextTrainLoop:
             self._keep(name, rollouts, usage)
             self._write_transcripts(name, rollouts)
             trainer.log_stats(stats, iteration=state.iteration, stage="test_during_training")
-        is_last = state.iteration == trainer.num_train_iterations - 1
-        self._go_to("test" if is_last else "create_fine_tune_jobs")
+        self._after_look("test_during_training")
+
+    @property
+    def _looks(self) -> tuple[TrainLoopStage, TrainLoopStage]:
+        """The stages that look at an iteration, in their order.
+
+        Callbacks may put other weights in place with the statistics, and these are tested last.
+        """
+        if self.trainer.callbacks.may_change_tests:
+            return "test_during_training", "log_stats"
+        return "log_stats", "test_during_training"
+
+    def _after_look(self, stage: TrainLoopStage) -> None:
+        """Go on from a stage that looks at an iteration; to the end, if the run is stopped."""
+        if stage == self._looks[0]:
+            self._go_to(self._looks[1])
+            return
+        trainer, last = self.trainer, self.trainer.num_train_iterations - 1
+        if trainer.has_stopped:
+            trainer.state = replace(trainer.state, iteration=last)
+        self._go_to("test" if trainer.state.iteration == last else "create_fine_tune_jobs")
 
     def _create_fine_tune_jobs(self, state: State) -> None:
         previous = []
@@ -130,6 +150,7 @@ class TextTrainLoop:
         except FineTuneError:
             self.files.save_state(without_jobs(state))  # so that failed ones are begun anew
             raise
+        self._log_added(state, "await_fine_tune_jobs")
         if self.trainer.training_usage is not None:
             self.files.save_usage(f"training_{state.iteration}", self.trainer.training_usage)
         if not self.trainer.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
@@ -149,9 +170,18 @@ class TextTrainLoop:
         self._keep(name, rollouts, usage)
         return rollouts, stats
 
+    def _log_added(self, state: State, stage: str) -> None:
+        """Log what callbacks have added to a stage that has no metrics here."""
+        if self.trainer.stage_metrics:
+            self.trainer.log_stats(
+                self.trainer.stage_metrics, iteration=state.iteration, stage=stage
+            )
+
     def _played_already(self, state: State, dataset: str) -> tuple[NestedArrayDict, Metrics] | None:
         """Return the last iteration's test if there was one: of the same models and rollouts."""
         name = _test_name(state.iteration)
+        if self.trainer.callbacks.may_change_tests:
+            return None
         if dataset != "test" or not (name in self._rollouts or self.files.has_rollouts(name)):
             return None
         rollouts = self._get(name)

@@ -6,7 +6,7 @@ Implemented by ``PureTextRlTrainer``; used by its own loop and by the tasks that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -143,7 +143,18 @@ class StagedTextTrainer(ABC):
 
     @abstractmethod
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
-        """Return the statistics of the iteration's rollouts."""
+        """Return the statistics of the iteration's rollouts, with what callbacks add.
+
+        The state knows afterwards what the callbacks do, and whether one has stopped the run.
+        """
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether a callback has ended the training: iterations that are left do nothing."""
+        return False
+
+    def load_callbacks(self, state: State) -> None:  # noqa: B027 -- not every trainer has any
+        """Let callbacks continue from a state, and nothing else."""
 
     @abstractmethod
     def test(
@@ -173,6 +184,8 @@ class StagedTextTrainer(ABC):
     ) -> State:
         """Make the jobs that train the next models; give the state that knows them.
 
+        None are made once a callback has stopped the run.
+
         Called again with the same arguments it finds the jobs it made before.
 
         Parameters
@@ -193,6 +206,9 @@ class StagedTextTrainer(ABC):
         ``GROUP.insufficient_data`` and ``GROUP.frozen``, for the state after
         :meth:`create_fine_tune_jobs`.
         """
+
+    stage_metrics: Mapping[str, float] = {}
+    """What callbacks have added in the stage that was last done, where it has no other metrics."""
 
     training_usage: UsageMeter | None
     """What the jobs that were last waited for have used."""

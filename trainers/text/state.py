@@ -50,6 +50,9 @@ class State:
         Each group's model, the models before it, and the job that makes the next.
     base_run_state_artifact_version
         Where a run that only tests stands in the states of the run it builds on.
+    callbacks
+        What callbacks continue from, and whether one has stopped the run; empty without any. See
+        :class:`trainers.callbacks.calling.Callbacks`.
     """
 
     iteration: int = 0
@@ -57,6 +60,7 @@ class State:
     train_loop_stage: TrainLoopStage = "sample_rollouts"
     shared_model_groups: dict[str, PureTextSharedModelGroupState] = field(default_factory=dict)
     base_run_state_artifact_version: int = 0
+    callbacks: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -69,6 +73,7 @@ class State:
                 name: group.to_dict() for name, group in self.shared_model_groups.items()
             },
             "base_run_state_artifact_version": self.base_run_state_artifact_version,
+            **({"callbacks": self.callbacks} if self.callbacks else {}),
         }
 
     @classmethod
@@ -97,6 +102,7 @@ class State:
                     for name, group in data["shared_model_groups"].items()
                 },
                 base_run_state_artifact_version=data["base_run_state_artifact_version"],
+                callbacks=data.get("callbacks", {}),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise StateError(f"state: it has another form than expected: {error!r}.") from error

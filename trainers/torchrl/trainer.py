@@ -59,6 +59,11 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     State = TorchRlState
     acts_alone = True
+    instead_of_callbacks = (
+        "is the library's, which has hooks of its own. Leave callbacks out; torchrl.keep_best and"
+        " torchrl.stop_at_return do what keep_best and early_stopping do, and other hooks are"
+        " registered in build_trainer."
+    )
     exploration_in_losses: ClassVar[ExplorationType | None] = None
     """Which actions policies take inside losses; the library's default when None."""
     _assembly: Assembly | None = None
@@ -157,6 +162,11 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             KeepBest(policy).register(trainer, KEEP_BEST)
         if section.stop_at_return is not None:
             StopAt(section.stop_at_return).register(trainer)
+
+    @classmethod
+    def calls_callbacks(cls) -> bool:
+        """Say that they are not: the library's trainer calls its own hooks."""
+        return False
 
     def close(self) -> None:
         """Let go of environments and workers; what is asked for next is made anew."""

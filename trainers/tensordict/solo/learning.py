@@ -19,7 +19,7 @@ from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import build_adam
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ratchet.agents.actor_critic import ActorCritic
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -69,9 +69,22 @@ class SoloLearner:
         ]
 
     def run_epoch(
-        self, epoch: int, environment: TensorEnvironment, max_batches: int | None = None
+        self,
+        epoch: int,
+        environment: TensorEnvironment,
+        max_batches: int | None = None,
+        after_loss: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> Metrics:
         """Train on every datapoint once, in minibatches of sizes that differ by at most one.
+
+        Parameters
+        ----------
+        epoch, environment
+            Which epoch, and whose datapoints.
+        max_batches
+            How many minibatches; all if None.
+        after_loss
+            Called with the losses, [agents], before each step.
 
         Returns
         -------
@@ -88,6 +101,8 @@ class SoloLearner:
             loss, right = self._losses(environment, ids)
             self.optimizer.zero_grad(set_to_none=True)
             loss.sum().backward()  # type: ignore[no-untyped-call] # of torch
+            if after_loss is not None:
+                after_loss({"loss": loss.detach()})
             for params in self.clipped:
                 clip_gradients(params, self.max_grad_norm)
             self.optimizer.step()

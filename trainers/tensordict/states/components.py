@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from trainers.tensordict.objectives.base import Objective
     from trainers.tensordict.objectives.value_estimators import MaskedGae
     from trainers.tensordict.optimization.replay import RolloutBuffer
-    from trainers.tensordict.statistics.message_regression import MessageRegression
     from trainers.tensordict.testing import TestPlayer
 
 
@@ -39,7 +38,6 @@ class Components:
     replay_buffer: RolloutBuffer
     optimizer: torch.optim.Optimizer
     freezer: ParamGroupFreezer
-    message_regression: MessageRegression | None = None
     schedule: dict[str, float] = field(default_factory=dict)
     """What a learning-rate schedule of a subclass's own keeps beside the iteration."""
     untrained: State = field(init=False)
@@ -56,17 +54,13 @@ class Components:
     def take_state(self, iteration: int, stage: str) -> State:
         """Copy everything that the next iteration depends on."""
         names = {id(param): name for name, param in self.params().items()}
-        regression = self.message_regression
         return State(
             iteration=iteration,
             stage=stage,
             agents=snapshots.take_agents(self.agents),
             normalization=snapshots.take_normalization(self.agents),
             optimizer=optimizer_tensors(self.optimizer, names),
-            controllers={
-                **snapshots.take_controllers(self.loss_module, self.agents),
-                **({} if regression is None else regression.take_state()),
-            },
+            controllers=snapshots.take_controllers(self.loss_module, self.agents),
             episodes=snapshots.take_episodes(self.collector),
             schedule=dict(self.schedule),
             data_cursor=self.collector.cursor.state_dict(),
@@ -83,8 +77,6 @@ class Components:
         snapshots.load_agents(self.agents, state.agents)
         snapshots.load_normalization(self.agents, state.normalization)
         snapshots.load_controllers(self.loss_module, self.agents, state.controllers)
-        if self.message_regression is not None:
-            self.message_regression.load_state(state.controllers)
         load_optimizer_tensors(self.optimizer, state.optimizer, self.params())
         snapshots.load_episodes(self.collector, state.episodes)
         self.collector.cursor.load_state_dict(state.data_cursor)

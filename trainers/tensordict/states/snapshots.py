@@ -55,6 +55,24 @@ def load_agents(agents: ActorCritic, saved: TensorTree) -> None:
         copy_tensors(tensors, saved[name])
 
 
+def flatten_agents(tree: TensorTree) -> dict[str, Tensor]:
+    """Name each agent's tensors ``AGENT:NAME``."""
+    return {
+        f"{agent}:{name}": tensor
+        for agent, tensors in tree.items()
+        for name, tensor in tensors.items()
+    }
+
+
+def unflatten_agents(flat: Mapping[str, Tensor]) -> TensorTree:
+    """Undo :func:`flatten_agents`."""
+    tree: TensorTree = {}
+    for path, tensor in flat.items():
+        agent, _, name = path.partition(":")
+        tree.setdefault(agent, {})[name] = tensor
+    return tree
+
+
 def take_normalization(agents: ActorCritic) -> TensorTree:
     """Copy what observations are normalised with."""
     return {OBSERVATIONS: clone_tensors(_tensors(agents.normalizer))}

@@ -22,8 +22,17 @@ SCHEMA = 1
 TENSORS_FILE = "state.safetensors"
 VALUES_FILE = "state.json"
 _SEPARATOR = "/"
-_TENSOR_FIELDS = ("agents", "normalization", "optimizer", "controllers", "episodes")
-_VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor")
+_TENSOR_FIELDS = (
+    "agents",
+    "normalization",
+    "optimizer",
+    "controllers",
+    "episodes",
+    "callback_tensors",
+)
+_VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor", "callbacks")
+_ADDED_FIELDS = ("callbacks", "callback_tensors")
+"""What states of before may lack."""
 
 TensorTree = dict[str, dict[str, Tensor]]
 
@@ -45,8 +54,7 @@ class State:
     optimizer
         Parameter → name → the optimizer's tensor for it, e.g. ``exp_avg``.
     controllers
-        What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``; and
-        networks of message regression that go on learning.
+        What a loss adapts while training, e.g. ``kl_beta``: name → buffer, under ``"loss"``.
     episodes
         Unfinished episodes that the next iteration goes on with, under ``"train"``; empty where
         iterations begin anew.
@@ -54,6 +62,9 @@ class State:
         What a learning-rate schedule keeps beside the iteration.
     data_cursor
         Which datapoints come next.
+    callbacks, callback_tensors
+        What callbacks continue from, and whether one has stopped the run; empty without any. See
+        :class:`trainers.callbacks.calling.Callbacks`.
     """
 
     iteration: int = 0
@@ -65,6 +76,8 @@ class State:
     episodes: TensorTree = field(default_factory=dict)
     schedule: dict[str, float] = field(default_factory=dict)
     data_cursor: dict[str, int] = field(default_factory=dict)
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    callback_tensors: TensorTree = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare bit by bit, NaN with NaN included."""
@@ -91,7 +104,7 @@ class State:
             If it has other names.
         """
         expected = {*_VALUE_FIELDS, *_TENSOR_FIELDS}
-        if content.keys() != expected:
+        if content.keys() | set(_ADDED_FIELDS) != expected:
             raise StateError(f"state: got {sorted(content)}, expected {sorted(expected)}.")
         return cls(**content)
 
@@ -199,6 +212,7 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 def _checked_values(values: object, directory: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
         raise StateError(f"the state in {directory} has another schema, expected {SCHEMA}.")
+    values.setdefault("callbacks", {})
     if values.keys() != set(_VALUE_FIELDS):
         raise StateError(
             f"the state in {directory} has {sorted(values)}, expected {sorted(_VALUE_FIELDS)}."

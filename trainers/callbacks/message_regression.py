@@ -7,7 +7,6 @@ that iteration; its accuracy on held-out datapoints is logged. Agents notice not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ratchet.agents.layers import Initializer
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.options import MessageRegressionParameters
 from ratchet.scenarios.environment import Environment
 from ratchet.seeding import torch_generator
-from trainers.staged import Metrics
+from trainers.callbacks.base import Callback, CallbackState, Moment
+from trainers.callbacks.message_regression_networks import REGRESSORS
+from trainers.callbacks.registry import register_callback
+from trainers.staged import Metrics, StagedTrainer
 from trainers.tensordict.optimization.optimizer import (
     build_adam,
     load_optimizer_tensors,
@@ -28,60 +31,79 @@ from trainers.tensordict.optimization.optimizer import (
 from trainers.tensordict.states.snapshots import copy_tensors
 from trainers.tensordict.states.state import TensorTree, check_same_tensors, clone_tensors
 from trainers.tensordict.statistics.log_stats import finished_episodes
-from trainers.tensordict.statistics.message_regression_networks import REGRESSORS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.options import MessageRegressionParameters
-    from ratchet.scenarios.tensor_environment import TensorEnvironment
+    from ratchet.protocols.base import ProtocolHandler
+    from trainers.base import Trainer
+    from trainers.callbacks.registry import CallbackSpec
+    from trainers.tensordict.base import TensorDictTrainer
 
+STAGE = "train"
 GROUP = "message_regression"
 SCORE = "message_regression_score"
 _MIN_DATAPOINTS = 2
 
 
-class MessageRegression:
-    """A regressor for each agent that is asked for, and how it is fitted.
+@register_callback(GROUP)
+class MessageRegression(Callback):
+    """A regressor for each agent that is asked for, and how it is fitted."""
 
-    Parameters
-    ----------
-    section
-        ``message_regression``.
-    environment
-        Whose messages are read.
-    agent_names
-        Whose messages: places in the agent dimension are those of the protocol.
-    seed, stage
-        Of the generators.
-    """
+    Parameters = MessageRegressionParameters
+    plays_text = False
+    trainer: TensorDictTrainer
 
-    def __init__(
-        self,
-        section: MessageRegressionParameters,
-        environment: Environment,
-        agent_names: Sequence[str],
-        *,
-        seed: int,
-        stage: str,
-    ) -> None:
-        self.section = section
+    def __init__(self, parameters: MessageRegressionParameters, trainer: TensorDictTrainer) -> None:
+        super().__init__(parameters, trainer)
+        environment = trainer.train_environment
+        if not isinstance(environment, Environment):
+            raise ParameterError(
+                "message_regression.enabled: got true, but the agents of"
+                f" {trainer.hyper_params.scenario!r} exchange no messages. Set it to false."
+            )
+        self.section = parameters
         self.environment = environment
-        self.agent_names = tuple(agent_names)
-        self.seed = seed
-        self.stage = stage
-        self._learners = {name: self._new_learner(name, "initial_state", 0) for name in agent_names}
+        self.agent_names = _choose_agents(parameters, trainer.agent_names, GROUP)
+        self.seed = trainer.hyper_params.seed
+        self._learners = {
+            name: self._new_learner(name, "initial_state", 0) for name in self.agent_names
+        }
 
-    def fit(self, rollouts: TensorDictBase, iteration: int) -> Metrics:
+    @classmethod
+    def check(
+        cls,
+        spec: CallbackSpec,
+        hyper_params: HyperParameters,
+        trainer: type[Trainer],
+        handler: ProtocolHandler,
+    ) -> None:
+        """Refuse trainers without rollouts of networks, and agents that are not there.
+
+        Raises
+        ------
+        ParameterError
+            With the reason.
+        """
+        if not (issubclass(trainer, StagedTrainer) and trainer.samples_rollouts()):
+            raise ParameterError(
+                f"{spec.given}, but the trainer {hyper_params.trainer_name!r} plays no rollouts of"
+                " networks that exchange messages. Leave it out, or choose a trainer such as"
+                " vanilla_ppo."
+            )
+        assert isinstance(spec.parameters, MessageRegressionParameters)
+        _choose_agents(spec.parameters, handler.agent_names, spec.path)
+
+    def after_rollouts(self, now: Moment, rollouts: TensorDictBase) -> Metrics:
         """Fit every regressor to the episodes that ended, and score it.
 
         Parameters
         ----------
+        now
+            Whose iteration's generators are used.
         rollouts
             ``[E, T]``.
-        iteration
-            Whose generators are used.
 
         Returns
         -------
@@ -89,6 +111,7 @@ class MessageRegression:
             ``AGENT.message_regression_score``: the accuracy on the datapoints that were held out.
             Nothing where fewer than two datapoints were played to the end.
         """
+        iteration = now.iteration
         episodes = finished_episodes(rollouts)
         at = (episodes.environment, episodes.stop)
         ids, y = rollouts.get("datapoint_id")[at], rollouts.get("y")[at]
@@ -99,21 +122,26 @@ class MessageRegression:
         for name in self.agent_names:
             said = episode_messages(rollouts, self._agent_index(name), self.environment.max_rounds)
             if self.section.reset_on_fit:
-                self._learners[name] = self._new_learner(name, self.stage, iteration)
-            draws = torch_generator(self.seed, self.stage, iteration, f"{GROUP}.minibatch", name)
+                self._learners[name] = self._new_learner(name, STAGE, iteration)
+            draws = torch_generator(self.seed, STAGE, iteration, f"{GROUP}.minibatch", name)
             learner = self._learners[name]
             learner.train(said[~held_out], y[~held_out], draws)
             scores[f"{name}.{SCORE}"] = learner.accuracy(said[held_out], y[held_out])
         return scores
 
-    def take_state(self) -> TensorTree:
+    def take_state(self) -> CallbackState:
         """Copy what the next fit depends on; empty if each begins anew."""
         if self.section.reset_on_fit:
-            return {}
-        return {f"{GROUP}.{name}": learner.tensors() for name, learner in self._learners.items()}
+            return CallbackState()
+        tensors = {
+            f"{agent}:{name}": tensor
+            for agent, learner in self._learners.items()
+            for name, tensor in learner.tensors().items()
+        }
+        return CallbackState(tensors=tensors)
 
-    def load_state(self, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Put back what :meth:`take_state` gave; other groups are left alone.
+    def load_state(self, state: CallbackState) -> None:
+        """Put back what :meth:`take_state` returned.
 
         Raises
         ------
@@ -122,8 +150,12 @@ class MessageRegression:
         """
         if self.section.reset_on_fit:
             return
-        for name, learner in self._learners.items():
-            learner.load(saved.get(f"{GROUP}.{name}", {}), f"message regression of {name!r}")
+        saved: TensorTree = {}
+        for path, tensor in state.tensors.items():
+            agent, _, name = path.partition(":")
+            saved.setdefault(agent, {})[name] = tensor
+        for agent, learner in self._learners.items():
+            learner.load(saved.get(agent, {}), f"message regression of {agent!r}")
 
     def _agent_index(self, name: str) -> int:
         return self.environment.protocol_handler.agent_index(name)
@@ -135,7 +167,7 @@ class MessageRegression:
             return None
         count = round(self.section.test_size * len(datapoints))
         count = min(max(count, 1), len(datapoints) - 1)
-        draws = torch_generator(self.seed, self.stage, iteration, f"{GROUP}.test")
+        draws = torch_generator(self.seed, STAGE, iteration, f"{GROUP}.test")
         chosen = torch.randperm(len(datapoints), generator=draws) < count
         return chosen[place].to(ids.device)
 
@@ -241,23 +273,16 @@ class _Learner:
         load_optimizer_tensors(self.optimizer, kept, self.params)
 
 
-def build_message_regression(
-    hyper_params: HyperParameters, environment: TensorEnvironment, stage: str
-) -> MessageRegression | None:
-    """Make what ``message_regression`` asks for; None where it is off.
-
-    Raises
-    ------
-    ParameterError
-        If the agents exchange no messages, or an agent is not there.
-    """
-    section: MessageRegressionParameters = hyper_params.message_regression
-    if not section.enabled:
-        return None
-    if not isinstance(environment, Environment):
-        raise ParameterError(
-            f"message_regression.enabled: got true, but the agents of {hyper_params.scenario!r}"
-            " exchange no messages. Set it to false."
-        )
-    names = section.choose_agents(environment.protocol_handler.agent_names)
-    return MessageRegression(section, environment, names, seed=hyper_params.seed, stage=stage)
+def _choose_agents(
+    parameters: MessageRegressionParameters, agent_names: Sequence[str], path: str
+) -> tuple[str, ...]:
+    """Return the agents whose messages are regressed on, which must be the protocol's."""
+    if parameters.agents == "all":
+        return tuple(agent_names)
+    for name in parameters.agents:
+        if name not in agent_names:
+            raise ParameterError(
+                f"{path}.agents: got {name!r}, expected agents of the protocol."
+                f"{nearest(name, agent_names)}"
+            )
+    return parameters.agents

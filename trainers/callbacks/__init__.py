@@ -1,0 +1,11 @@
+"""What happens at the moments of training beside the training itself: callbacks of all trainers."""
+
+from __future__ import annotations
+
+BUILT_IN = {
+    "early_stopping": "trainers.callbacks.early_stopping",
+    "gradient_statistics": "trainers.callbacks.gradient_statistics",
+    "keep_best": "trainers.callbacks.keep_best",
+    "message_regression": "trainers.callbacks.message_regression",
+}
+"""The module that registers each."""

@@ -1,0 +1,225 @@
+"""``Callbacks``: calls a trainer's callbacks at the moments of training, and keeps their states.
+
+The bases of trainers say when; nobody else needs to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import ParameterError
+from ratchet.seeding import derive_seed, seeded_globals
+from trainers.callbacks.base import CallbackState, Moment
+from trainers.callbacks.registry import CallbackSpec, callback_specs
+from trainers.staged import Metrics
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trainers.base import Trainer
+
+STAGE = "train"
+_STATES = "states"
+_STOPPED = "stopped"
+
+logger = logging.getLogger(__name__)
+
+
+class Callbacks:
+    """The callbacks of one trainer, in the order in which the experiment asks for them.
+
+    Parameters
+    ----------
+    trainer
+        Whose moments they are told.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._specs = callback_specs(trainer.hyper_params, trainer.settings.base_dir)
+        self._renew()
+
+    def _renew(self) -> None:
+        self._all = {spec.label: spec.kind(spec.parameters, self._trainer) for spec in self._specs}
+        self._begun: set[str] = set()
+        self._stopped: dict[str, Any] | None = None
+        self._iteration = self._count = 0
+        self._metrics: Metrics = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._specs)
+
+    @property
+    def may_change_tests(self) -> bool:
+        """Whether the test after training may differ from one of its last iteration."""
+        return any(spec.may_change_tests for spec in self._specs)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether one of them has ended the training."""
+        return self._stopped is not None
+
+    # -- moments ---------------------------------------------------------------------------
+
+    def iterate(self, iteration: int, work: Callable[[], Metrics], *, last: bool) -> Metrics | None:
+        """Do an iteration, with the moments around it.
+
+        Parameters
+        ----------
+        iteration
+            Which.
+        work
+            Does it, calls the moments inside of it, and returns its metrics.
+        last
+            Whether the run ends with it.
+
+        Returns
+        -------
+        Metrics or None
+            The iteration's, with what callbacks add; None if the run has been stopped before.
+        """
+        if not self:
+            return work()
+        if self.has_stopped:
+            return None
+        self._iteration, self._count, self._metrics = iteration, 0, {}
+        for spec in self._specs:
+            if spec.label not in self._begun:
+                self._call(spec, "begin_run")
+                self._begun.add(spec.label)
+        self._call_all("begin_iteration")
+        self._add(work(), "the trainer")
+        self._call_all("end_iteration")
+        if last or self.has_stopped:
+            self._call_all("end_run")
+        return self._metrics
+
+    def after_rollouts(self, rollouts: object) -> None:
+        """Tell them the rollouts of the iteration that is being done."""
+        self._call_all("after_rollouts", rollouts)
+
+    def after_loss(self, losses: Mapping[str, Tensor]) -> None:
+        """Tell them that a minibatch's gradients are there."""
+        self._call_all("after_loss", losses)
+
+    @contextmanager
+    def stage(self, name: str, iteration: int) -> Iterator[Metrics]:
+        """Do a stage, with the moments around it.
+
+        Yields
+        ------
+        Metrics
+            The stage's, to be filled by whoever does it; what callbacks add is in it afterwards.
+        """
+        taking_part = [spec for spec in self._specs if name in spec.kind.stages]
+        self._count = 0
+        metrics: Metrics = {}
+        for spec in taking_part:
+            self._call(spec, "begin_stage", moment=Moment(iteration, name, metrics))
+        yield metrics
+        for spec in taking_part:
+            now = Moment(iteration, name, dict(metrics))
+            _merge(metrics, self._call(spec, "end_stage", moment=now), spec.given)
+
+    def _call_all(self, name: str, *args: object) -> None:
+        for spec in self._specs:
+            self._add(self._call(spec, name, *args), spec.given)
+
+    def _call(
+        self, spec: CallbackSpec, name: str, *args: object, moment: Moment | None = None
+    ) -> Metrics | None:
+        """Call a moment of a callback; return the metrics that it adds."""
+        if not spec.writes(name):
+            return None
+        now = moment or Moment(self._iteration, STAGE, dict(self._metrics))
+        callback = self._all[spec.label]
+        self._count += 1
+        with self._apart(spec, name, now):
+            added: Metrics | None = getattr(callback, name)(now, *args)
+        if callback.stop_reason is not None and self._stopped is None:
+            self._stop(spec, callback.stop_reason, now)
+        return added
+
+    def _apart(self, spec: CallbackSpec, name: str, now: Moment) -> AbstractContextManager[None]:
+        """Keep what a callback draws, and what training draws, out of each other's way.
+
+        Stages of chat models work side by side and draw from no global generator.
+        """
+        if self._trainer.plays_text:
+            return nullcontext()
+        purpose = f"{now.stage}.{name}.{self._count}"
+        seed = self._trainer.hyper_params.seed
+        return seeded_globals(derive_seed(seed, "callback", now.iteration, purpose, spec.label))
+
+    def _stop(self, spec: CallbackSpec, reason: str, now: Moment) -> None:
+        if now.stage != STAGE:
+            raise ParameterError(
+                f"{spec.given}: it asked to stop the run in the stage {now.stage!r}, expected a"
+                " moment of an iteration."
+            )
+        self._stopped = {"iteration": now.iteration, "callback": spec.label, "reason": reason}
+        logger.warning(
+            "training ends with iteration %d: callback %s: %s", now.iteration, spec.label, reason
+        )
+
+    def _add(self, metrics: Metrics | None, origin: str) -> None:
+        _merge(self._metrics, metrics, origin)
+
+    # -- state -----------------------------------------------------------------------------
+
+    def take_values(self) -> dict[str, Any]:
+        """Return the plain part of what they continue from; empty before the first iteration."""
+        if not self._begun:
+            return {}
+        states = {label: state.values for label, state in self._states().items()}
+        stopped = {} if self._stopped is None else {_STOPPED: dict(self._stopped)}
+        return {_STATES: states, **stopped}
+
+    def take_tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Return the tensors of what they continue from: callback → name → tensor."""
+        found = {label: state.tensors for label, state in self._states().items()}
+        return {label: tensors for label, tensors in found.items() if tensors}
+
+    def load(
+        self,
+        values: Mapping[str, Any],
+        tensors: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Continue from what was taken; a callback that is not in it begins anew."""
+        self._renew()
+        states = values.get(_STATES, {})
+        for label, callback in self._all.items():
+            if label in states:
+                own = dict((tensors or {}).get(label, {}))
+                callback.load_state(CallbackState(dict(states[label]), own))
+                self._begun.add(label)
+        stopped = values.get(_STOPPED)
+        if stopped is not None and stopped["callback"] in self._begun:
+            self._stopped = dict(stopped)
+
+    def _states(self) -> dict[str, CallbackState]:
+        return {
+            label: callback.take_state()
+            for label, callback in self._all.items()
+            if label in self._begun
+        }
+
+
+def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:
+    """Add metrics to others.
+
+    Raises
+    ------
+    ParameterError
+        If one of the name is there already.
+    """
+    for name, value in (added or {}).items():
+        if name in metrics:
+            raise ParameterError(
+                f"{origin}: it adds the metric {name!r}, which is there already. Call it by"
+                " another name."
+            )
+        metrics[name] = value

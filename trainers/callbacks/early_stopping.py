@@ -1,0 +1,71 @@
+"""Early stopping: training ends when a metric gets no better."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, PositiveInt
+
+from ratchet.parameters.base import SubParameters
+from trainers.callbacks.base import Callback, CallbackState, Moment
+from trainers.callbacks.metrics import is_better, read_metric
+from trainers.callbacks.registry import register_callback
+
+
+class EarlyStoppingParameters(SubParameters):
+    """When training ends.
+
+    ``metric`` is one of an iteration's. It ends after ``patience`` iterations in a row in which
+    it was not better than the best by more than ``min_delta``, or when it has reached
+    ``stop_at``.
+    """
+
+    metric: str
+    mode: Literal["max", "min"] = "max"
+    patience: PositiveInt = 10
+    min_delta: float = Field(default=0.0, ge=0)
+    stop_at: float | None = None
+
+
+@register_callback("early_stopping")
+class EarlyStopping(Callback):
+    """Stops the run when a metric gets no better; NaN is no better than anything.
+
+    An iteration without the metric does not count, once there was one with it.
+    """
+
+    Parameters = EarlyStoppingParameters
+    steers = True
+    parameters: EarlyStoppingParameters
+
+    best: float | None = None
+    waited: int = 0
+
+    def end_iteration(self, now: Moment) -> None:
+        """Compare the metric with the best so far."""
+        asked = self.parameters
+        seen = self.best is not None or self.waited > 0
+        value = read_metric(now, asked.metric, seen=seen)
+        if value is None:
+            return
+        if math.isnan(value):
+            self.waited += 1
+        elif self.best is None or is_better(value, self.best, asked.mode, asked.min_delta):
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        goal = asked.stop_at
+        if goal is not None and (value == goal or is_better(value, goal, asked.mode)):
+            self.stop(f"{asked.metric} is {value:g} and has reached {goal:g}")
+        elif self.waited >= asked.patience:
+            best = f"no better than {self.best:g}" if self.best is not None else "no number"
+            self.stop(f"{asked.metric} has been {best} for {self.waited} iterations")
+
+    def take_state(self) -> CallbackState:
+        """Return the best value, and for how long it has been the best."""
+        return CallbackState({"best": self.best, "waited": self.waited})
+
+    def load_state(self, state: CallbackState) -> None:
+        """Go on waiting."""
+        self.best, self.waited = state.values["best"], state.values["waited"]

@@ -1,0 +1,114 @@
+"""The best weights instead of the last: what is tested, and what the final state has."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.base import SubParameters
+from trainers.callbacks.base import Callback, CallbackState, Moment
+from trainers.callbacks.metrics import is_better, read_metric
+from trainers.callbacks.registry import register_callback
+from trainers.staged import Metrics, StagedTrainer
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+    from trainers.base import Trainer
+    from trainers.callbacks.registry import CallbackSpec
+
+
+class KeepBestParameters(SubParameters):
+    """Which weights are kept.
+
+    Without ``dataset``, ``metric`` is one of an iteration's, and speaks for the weights that the
+    iteration began with: it is they that played its rollouts. With one, the networks are tested
+    on that dataset at the end of each iteration, ``metric`` is one of the test's, and its value
+    is added to the iteration's as ``DATASET.METRIC``.
+    """
+
+    metric: str
+    mode: Literal["max", "min"] = "max"
+    dataset: str | None = None
+
+
+@register_callback("keep_best")
+class KeepBest(Callback):
+    """Keeps the weights with which a metric was best, and puts them in place at the run's end."""
+
+    Parameters = KeepBestParameters
+    steers = True
+    parameters: KeepBestParameters
+
+    best: float | None = None
+    _weights: CallbackState | None = None
+    _played: CallbackState | None = None
+
+    @classmethod
+    def check(
+        cls,
+        spec: CallbackSpec,
+        hyper_params: HyperParameters,
+        trainer: type[Trainer],
+        handler: ProtocolHandler,
+    ) -> None:
+        """Refuse tests of chat models after each iteration, which cost money.
+
+        Raises
+        ------
+        ParameterError
+            If a dataset is given for them.
+        """
+        dataset = getattr(spec.parameters, "dataset", None)
+        if dataset is not None and trainer.plays_text:
+            raise ParameterError(
+                f"{spec.path}.dataset: got {dataset!r}, but the agents are chat models, whose tests"
+                " cost money. Leave it out and watch a metric of the iteration's rollouts."
+            )
+
+    def begin_iteration(self, now: Moment) -> None:
+        """Copy the weights that play."""
+        if self.parameters.dataset is None:
+            self._played = self.trainer.take_weights()
+
+    def end_iteration(self, now: Moment) -> Metrics | None:
+        """Keep the weights if they are better than all before."""
+        asked, added = self.parameters, None
+        if asked.dataset is None:
+            value = read_metric(now, asked.metric, seen=self.best is not None)
+        else:
+            value = self._tested(asked.dataset)
+            added = {f"{asked.dataset}.{asked.metric}": value}
+        if value is None or math.isnan(value):
+            return added
+        if self.best is None or is_better(value, self.best, asked.mode):
+            self.best = value
+            self._weights = self._played or self.trainer.take_weights()
+        return added
+
+    def _tested(self, dataset: str) -> float:
+        assert isinstance(self.trainer, StagedTrainer)  # what calls callbacks and is no chat model
+        metrics = self.trainer.evaluate(dataset).metrics
+        if self.parameters.metric not in metrics:
+            raise ParameterError(
+                f"keep_best: the test on {dataset!r} has no metric {self.parameters.metric!r}."
+                f"{nearest(self.parameters.metric, list(metrics))}"
+            )
+        return metrics[self.parameters.metric]
+
+    def end_run(self, now: Moment) -> None:
+        """Put the best weights in place of the last."""
+        if self._weights is not None:
+            self.trainer.put_weights(self._weights)
+
+    def take_state(self) -> CallbackState:
+        """Return the best value, and the weights that had it."""
+        weights = self._weights or CallbackState()
+        return CallbackState({"best": self.best, "weights": weights.values}, weights.tensors)
+
+    def load_state(self, state: CallbackState) -> None:
+        """Go on from the best so far."""
+        self.best = state.values["best"]
+        if self.best is not None:
+            self._weights = CallbackState(state.values["weights"], state.tensors)

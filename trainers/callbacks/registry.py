@@ -1,0 +1,189 @@
+"""Find an experiment's callbacks: by name, by file or among installed plug-ins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.base import SECTIONS, SubParameters
+from ratchet.parameters.callbacks import CallbackSection
+from ratchet.parameters.messages import describe_validation_error
+from ratchet.registry import Registry
+from trainers.callbacks.base import STAGES, Callback
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
+    from trainers.base import Trainer
+
+CALLBACKS: Registry[Callback] = Registry(
+    "callback", "trainers.callbacks.base:Callback", "trainers.callbacks", parameter="callbacks"
+)
+ITERATION_STAGES = ("train", "log_stats", "whole")
+"""The stages in which iterations are done: of networks, of chat models, of trainers in one piece.
+
+Their last iteration is one on which the end of the run may act.
+"""
+_OF_ITERATIONS = (
+    "begin_run",
+    "begin_iteration",
+    "after_rollouts",
+    "after_loss",
+    "end_iteration",
+    "end_run",
+)
+_Class = TypeVar("_Class", bound=type[Callback])
+
+
+def register_callback(name: str) -> Callable[[_Class], _Class]:
+    """Make a callback known by a name.
+
+    Raises
+    ------
+    ParameterError
+        If the name is taken by another class.
+    """
+    return CALLBACKS.register(name)
+
+
+@dataclass(frozen=True)
+class CallbackSpec:
+    """A callback that an experiment asks for.
+
+    Attributes
+    ----------
+    kind
+        Its class.
+    parameters
+        Its own.
+    label
+        What tells it apart from the others of the experiment.
+    path, given
+        Where it is asked for: the dotted path of its parameters, and what messages begin with.
+    """
+
+    kind: type[Callback]
+    parameters: SubParameters
+    label: str
+    path: str
+    given: str
+
+    def writes(self, moment: str) -> bool:
+        """Say whether its class does something at a moment."""
+        return getattr(self.kind, moment) is not getattr(Callback, moment)
+
+    def takes_part(self, stage: str) -> bool:
+        """Say whether it is part of a stage."""
+        in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
+        return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
+
+    @property
+    def may_change_tests(self) -> bool:
+        """Whether the test after training may differ from one of its last iteration."""
+        return self.kind.steers or "test" in self.kind.stages
+
+    def key_parameters(self, stage: str, *, last: bool) -> dict[str, Any]:
+        """Return what belongs to a stage's key.
+
+        Parameters
+        ----------
+        stage
+            One in which it takes part.
+        last
+            Whether the run ends with the stage's last iteration.
+        """
+        ends = last and stage in ITERATION_STAGES and self.writes("end_run")
+        key = {"name": self.label, **self.parameters.to_dict()}
+        return {**key, "ends_run": True} if ends else key
+
+
+def callback_specs(
+    hyper_params: HyperParameters, base_dir: str | Path | None = None
+) -> tuple[CallbackSpec, ...]:
+    """Find the callbacks of an experiment: those of enabled sections, then those of the list.
+
+    Parameters
+    ----------
+    hyper_params
+        The experiment's.
+    base_dir
+        The folder that relative paths start from: the experiment file's.
+
+    Raises
+    ------
+    UnknownNameError
+        If none has a name.
+    ParameterError
+        If what was found is no callback, or refuses its parameters; with their dotted path.
+    """
+    specs: list[CallbackSpec] = []
+    names: Counter[str] = Counter()
+    for path, given, name, values in _given(hyper_params):
+        kind = CALLBACKS.find(name, base_dir)
+        for stage in kind.stages:
+            if stage not in STAGES:
+                raise ParameterError(
+                    f"{path}: {kind.__name__}.stages has {stage!r}.{nearest(stage, STAGES)}"
+                )
+        plain = name.rpartition(":")[2]
+        names[plain] += 1
+        label = plain if names[plain] == 1 else f"{plain}#{names[plain]}"
+        specs.append(CallbackSpec(kind, _read(kind, values, path), label, path, given))
+    return tuple(specs)
+
+
+def check_callbacks(
+    hyper_params: HyperParameters,
+    trainer: type[Trainer],
+    handler: ProtocolHandler,
+    base_dir: Path | None,
+) -> None:
+    """Refuse callbacks that the trainer does not call, or that don't fit the experiment.
+
+    Raises
+    ------
+    ParameterError
+        With the reason.
+    """
+    for spec in callback_specs(hyper_params, base_dir):
+        spec.kind.check(spec, hyper_params, trainer, handler)
+        if not trainer.calls_callbacks():
+            raise ParameterError(
+                f"{spec.given}, but the trainer {hyper_params.trainer_name!r}"
+                f" {trainer.instead_of_callbacks}"
+            )
+        if None not in (spec.kind.plays_text, trainer.plays_text) and (
+            spec.kind.plays_text != trainer.plays_text
+        ):
+            kinds = {True: "chat models", False: "networks"}
+            raise ParameterError(
+                f"{spec.given}, which is for trainers of {kinds[bool(spec.kind.plays_text)]}, but"
+                f" {hyper_params.trainer_name!r} trains {kinds[bool(trainer.plays_text)]}. Leave"
+                " it out, or take another trainer."
+            )
+
+
+def _given(hyper_params: HyperParameters) -> Iterator[tuple[str, str, str, Mapping[str, object]]]:
+    """Go through what is asked for: path, beginning of messages, name, parameters."""
+    for name in sorted(SECTIONS):
+        section = getattr(hyper_params, name)
+        if isinstance(section, CallbackSection) and section.enabled:
+            values = {key: value for key, value in section.to_dict().items() if key != "enabled"}
+            yield name, f"{name}.enabled: got true", name, values
+    for number, reference in enumerate(hyper_params.callbacks):
+        path = f"callbacks.{number}"
+        yield path, f"{path}.name: got {reference.name!r}", reference.name, reference.given
+
+
+def _read(kind: type[Callback], values: Mapping[str, object], path: str) -> SubParameters:
+    try:
+        return kind.Parameters.model_validate(values)
+    except ValidationError as error:
+        message = describe_validation_error(error, prefix=path, model=kind.Parameters)
+        raise ParameterError(message) from error
