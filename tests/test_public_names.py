@@ -36,6 +36,10 @@ NAMES = {
         "PureTextRlTrainer": "hyper_params, scenario_instance, settings",
         "TorchRlTrainer": "hyper_params, scenario_instance, settings",
         "register_trainer": "name",
+        "register_callback": "name",
+        "Callback": "parameters, trainer",
+        "CallbackState": "values, tensors",
+        "Moment": "iteration, stage, metrics",
         "attach_progress_bar": "num_iterations",
         "IterationContext": "total, reporter",
         "Objective": "actor, critic",
@@ -73,6 +77,11 @@ METHODS = {
         *("_run_train_loop", "_run_test_loop", "_pretrain_agents", "_get_replay_buffer"),
         *("_get_data_collectors", "_get_optimizer_and_param_freezer", "policy_operator"),
         *("_add_normalization_transforms", "value_operator", "max_message_rounds"),
+    ],
+    "trainers:Callback": [
+        *("begin_run", "begin_iteration", "after_rollouts", "after_loss", "end_iteration"),
+        *("end_run", "begin_stage", "end_stage", "take_state", "load_state", "stop"),
+        *("add_artifact", "check", "Parameters", "stages", "steers", "plays_text"),
     ],
     "trainers:PureTextRlTrainer": [
         "_sample_rollouts",

@@ -12,6 +12,8 @@ from ratchet.lazy import lazy_names
 if TYPE_CHECKING:
     from ratchet.errors import CheckPointNotFoundError
     from trainers.base import Trainer
+    from trainers.callbacks.base import Callback, CallbackState, Moment
+    from trainers.callbacks.registry import register_callback
     from trainers.progress import IterationContext, attach_progress_bar
     from trainers.registry import register_trainer
     from trainers.tensordict.base import TensorDictTrainer
@@ -21,8 +23,11 @@ if TYPE_CHECKING:
     from trainers.torchrl.trainer import TorchRlTrainer
 
 __all__ = [
+    "Callback",
+    "CallbackState",
     "CheckPointNotFoundError",
     "IterationContext",
+    "Moment",
     "Objective",
     "PureTextRlTrainer",
     "TensorDictRlTrainer",
@@ -30,12 +35,16 @@ __all__ = [
     "TorchRlTrainer",
     "Trainer",
     "attach_progress_bar",
+    "register_callback",
     "register_trainer",
 ]
 
 _HOMES = {
+    "Callback": "trainers.callbacks.base",
+    "CallbackState": "trainers.callbacks.base",
     "CheckPointNotFoundError": "ratchet.errors",
     "IterationContext": "trainers.progress",
+    "Moment": "trainers.callbacks.base",
     "Objective": "trainers.tensordict.objectives.base",
     "PureTextRlTrainer": "trainers.text.base",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
@@ -43,6 +52,7 @@ _HOMES = {
     "TorchRlTrainer": "trainers.torchrl.trainer",
     "Trainer": "trainers.base",
     "attach_progress_bar": "trainers.progress",
+    "register_callback": "trainers.callbacks.registry",
     "register_trainer": "trainers.registry",
 }
 

@@ -11,9 +11,9 @@ from tensordict import TensorDict
 from ratchet import ExperimentSettings
 from ratchet.errors import ParameterError
 from ratchet.scenarios import build_scenario_instance
-from trainers.combinations import check_combination
 from trainers.callbacks.base import Moment
 from trainers.callbacks.message_regression import MessageRegression, episode_messages
+from trainers.combinations import check_combination
 from trainers.registry import build_trainer
 from trainers.tensordict.states.state import State
 

@@ -1,0 +1,160 @@
+"""A callback is in the keys of the stages that it changes, and in no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.parameters.hyper_parameters import HyperParameters
+from tasks.stages.calls import ITERATION_STAGES
+from tasks.stages.families import make_keys
+
+STOP = {"name": "early_stopping", "metric": "verifier.accuracy"}
+KEEP = {"name": "keep_best", "metric": "verifier.accuracy"}
+OWN = """
+from trainers import Callback
+
+class Looks(Callback):
+    def end_iteration(self, now):
+        return {"number": 1.0}
+
+class LooksAtTests(Callback):
+    stages = ("test",)
+
+    def end_stage(self, now):
+        return {"number": 1.0}
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+def tensor_keys(base_dir=None, **changes):
+    hyper_params = HyperParameters(
+        scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="generated"
+    ).replace({"rl.num_iterations": 7, "pretrain_agents": True, **changes})
+    return make_keys("main", hyper_params, base_dir=None if base_dir is None else str(base_dir))
+
+
+def text_keys(base_dir=None, **changes):
+    hyper_params = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        rl={"num_iterations": 3, "rollouts_per_iteration": 12},
+        text_rl={"test_scheme": "all"},
+    ).replace(changes)
+    return make_keys("main", hyper_params, base_dir=None if base_dir is None else str(base_dir))
+
+
+def tensor_stages(keys):
+    return {
+        "data": keys.build_scenario(),
+        "initial_state": keys.initial_state(),
+        "pretrain": keys.pretrain("prover"),
+        "pretrained_state": keys.pretrained_state(),
+        "train": keys.train(0, 5),
+        "last train": keys.train(5, 7),
+        "test": keys.test(),
+    }
+
+
+def text_stages(keys):
+    return {f"{call.name} {call.iteration}": call for call in keys.stages()}
+
+
+def changed(before, after):
+    return {name for name in before if before[name].key != after[name].key}
+
+
+def tensor_changes(base_dir=None, **changes):
+    return changed(tensor_stages(tensor_keys()), tensor_stages(tensor_keys(base_dir, **changes)))
+
+
+def text_changes(base_dir=None, **changes):
+    return changed(text_stages(text_keys()), text_stages(text_keys(base_dir, **changes)))
+
+
+TRAINED = {"train", "last train", "test"}
+LOGGED = {f"log_stats {i}" for i in range(3)}
+
+
+def test_without_callbacks_no_key_has_heard_of_them():
+    calls = {**tensor_stages(tensor_keys()), **text_stages(text_keys())}
+    for call in calls.values():
+        assert "callback" not in str(call.parameters) + str(call.inputs)
+        assert "message_regression" not in str(call.parameters)
+        found = [name for name in call.fingerprint.modules if name.startswith("trainers.callbacks")]
+        assert not {"trainers.callbacks.early_stopping", "trainers.callbacks.keep_best"} & {*found}
+
+
+@pytest.mark.parametrize("callback", [STOP, KEEP, "gradient_statistics", "own.py:Looks"])
+def test_of_networks_training_is_another_and_what_comes_after_it(own, callback):
+    assert tensor_changes(own, callbacks=[callback]) == TRAINED
+    call = tensor_keys(own, callbacks=[callback]).train(0, 5)
+    assert len(call.parameters["callbacks"]) == 1
+    assert str(own) not in str(call.parameters)
+    assert call.parameters["callbacks"][0]["name"] in str(callback)
+
+
+def test_a_section_that_asks_for_a_callback_is_in_the_same_keys():
+    assert tensor_changes(**{"message_regression.enabled": True}) == TRAINED
+    assert tensor_changes(**{"message_regression.method": "cnn"}) == set()
+
+
+def test_of_chat_models_who_looks_on_has_nothing_played_or_trained_again(own):
+    assert text_changes(own, callbacks=["own.py:Looks"]) == LOGGED
+    tests = {f"test_during_training {i}" for i in range(3)}
+    assert text_changes(own, callbacks=["own.py:LooksAtTests"]) == {"test 3"}
+    assert not tests & text_changes(own, callbacks=["own.py:LooksAtTests"])
+    assert tensor_changes(own, callbacks=["own.py:LooksAtTests"]) == {"test"}
+
+
+def test_of_chat_models_who_may_stop_the_run_comes_before_the_jobs():
+    later = {f"{stage} {i}" for i in (1, 2) for stage in ITERATION_STAGES}
+    later -= {"create_fine_tune_jobs 2", "await_fine_tune_jobs 2"}
+    jobs = {"create_fine_tune_jobs 0", "await_fine_tune_jobs 0"}
+    expected = LOGGED | jobs | later | {"test 3"}
+    assert text_changes(callbacks=[STOP]) == text_changes(callbacks=[KEEP]) == expected
+
+
+def test_parameters_of_a_callback_and_their_order_count():
+    one = tensor_stages(tensor_keys(callbacks=[STOP, KEEP]))
+    for other in ([{**STOP, "patience": 3}, KEEP], [KEEP, STOP]):
+        assert changed(one, tensor_stages(tensor_keys(callbacks=other))) == TRAINED
+
+
+@pytest.mark.parametrize("family", ["tensor", "text"])
+def test_more_iterations_go_on_where_fewer_ended_but_for_what_is_done_at_the_end(family):
+    make, stages = (
+        (tensor_keys, lambda keys: {i: keys.train(0, i) for i in range(1, 8)})
+        if family == "tensor"
+        else (text_keys, lambda keys: {i: keys.log_stats(i) for i in range(3)})
+    )
+    number = {"rl.num_iterations": 9}
+    stop, keep = ([callback] for callback in (STOP, KEEP))
+    more = changed(stages(make(callbacks=stop)), stages(make(callbacks=stop, **number)))
+    assert more == set()
+    more = changed(stages(make(callbacks=keep)), stages(make(callbacks=keep, **number)))
+    assert more == {7 if family == "tensor" else 2}
+
+
+def test_an_edit_of_ones_own_callback_changes_what_it_takes_part_in_and_its_path_nothing(
+    own, tmp_path
+):
+    callbacks = {"callbacks": ["own.py:Looks"]}
+    before = tensor_stages(tensor_keys(own, **callbacks))
+    text_before = text_stages(text_keys(own, **callbacks))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "own.py").write_text(OWN)
+    assert changed(before, tensor_stages(tensor_keys(elsewhere, **callbacks))) == set()
+    (own / "own.py").write_text(OWN.replace("1.0", "2.0"))
+    keys = tensor_keys(own, **callbacks)
+    assert changed(before, tensor_stages(keys)) == TRAINED
+    assert changed(text_before, text_stages(text_keys(own, **callbacks))) == LOGGED
+    modules = keys.train(0, 5).fingerprint.modules
+    assert any("own" in name for name in modules)
+    assert not any("own" in name for name in keys.initial_state().fingerprint.modules)
