@@ -1,4 +1,4 @@
-"""Runs that callbacks stop: killed anywhere they end the same, and nothing is paid after the stop."""
+"""Runs that callbacks stop: killed anywhere they end the same, and nothing is paid afterwards."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from ratchet.parameters import SubParameters
@@ -92,7 +94,7 @@ def run_in_pieces(tiny, tmp_path):
     def run(hyper_params, *cuts):
         tiny.trainer(hyper_params).initial_state().save(tmp_path / "0")
         metrics = []
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in pairwise(cuts):
             trainer = tiny.trainer(hyper_params)
             trainer.state = State.load(tmp_path / str(start))
             metrics += trainer.run_iterations(start, stop)

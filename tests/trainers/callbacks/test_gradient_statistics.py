@@ -1,4 +1,4 @@
-"""Norms of gradients are those of the gradients, and training does not notice that they are taken."""
+"""Norms of gradients are those of the gradients, and training does not notice them being taken."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from ratchet.plugins import load_module
@@ -15,7 +16,7 @@ def test_the_example_stops_when_episodes_are_short(capsys):
     assert trainer.has_stopped
     assert len(shares) < 8
     assert max(shares[-2:]) <= 0.3
-    assert not any(max(pair) <= 0.3 for pair in zip(shares[:-2], shares[1:-1], strict=True))
+    assert not any(max(pair) <= 0.3 for pair in pairwise(shares[:-1]))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(shares) + 1
     assert lines[-1] == "stopped early"
