@@ -168,8 +168,6 @@ def test_a_change_reaches_the_stages_that_read_for_its_purpose_and_no_other(name
         seen.add(path)
         section = path.partition(".")[0]
         is_read = (section in sections or section not in SECTIONS) and path not in unread
-        if section == "message_regression" and not hyper_params.message_regression.enabled:
-            is_read = path == "message_regression.enabled"
         expected = {stage for stage in reads if is_read and purposes & reads[stage]}
         if path == "seed" and hyper_params.graph_isomorphism.dataset_seed is not None:
             expected.remove("build_scenario")
