@@ -180,6 +180,7 @@ PACKAGES = {
     "register_scenario": ("ratchet", "ratchet.scenarios.registry:SCENARIOS"),
     "register_analyser": ("ratchet", "ratchet.analysis.registry:ANALYSERS"),
     "register_network": ("ratchet", "ratchet.agents.networks:NETWORKS"),
+    "register_callback": ("trainers", "trainers.callbacks.registry:CALLBACKS"),
     "register_dynamics": ("ratchet", "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS"),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,8 +60,6 @@ def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> N
 
 def _entries(kind: Kind) -> list[Entry]:
     module = _REGISTRIES[kind]
-    if find_spec(module.rpartition(".")[0]) is None:
-        return []
     registry: Registry[object] = getattr(import_module(module), kind.name)
     return registry.entries()
 
