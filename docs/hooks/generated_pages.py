@@ -6,6 +6,7 @@ A hook of mkdocs. What is written down elsewhere in the project is read there, n
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
+
+sys.path.insert(0, str(Path(__file__).parent))
+from docstring_roles import plain_roles  # noqa: E402 -- a hook is no package
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
@@ -90,14 +94,13 @@ def _table(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> I
     yield "| name | type | default |"
     yield "| --- | --- | --- |"
     for name, field in model.model_fields.items():
-        kind = _kind(field).replace("|", "&#124;")
-        yield f"| `{prefix}{name}` | {kind} | {_default(field)} |"
+        yield f"| `{prefix}{name}` | {_kind(field)} | {_default(field)} |"
 
 
 def _text(model: type[BaseModel]) -> str:
     """Return a model's docstring up to its first numpydoc section."""
     text = inspect.cleandoc(model.__doc__ or "")
-    return text.split("\n\nRaises\n")[0].replace("``", "`").replace("\n\n", "\n\n")
+    return plain_roles(text.split("\n\nRaises\n")[0])
 
 
 def _kind(field: FieldInfo) -> str:
@@ -118,4 +121,4 @@ def _default(field: FieldInfo) -> str:
     if isinstance(value, BaseModel):
         return "its own"
     text = str(value) if not isinstance(value, str) else value or '""'
-    return f"`{text}`".replace("|", "&#124;")
+    return f"`{text}`"
