@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 sys.path.insert(0, str(Path(__file__).parent))
-from docstring_roles import plain_roles  # noqa: E402 -- a hook is no package
+from docstring_roles import plain_roles
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
