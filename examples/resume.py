@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 from flows import ExperimentResult, resume_experiment
-from flows.runs.identity import MAIN_ARM, stable_run_id
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.tracking import RunFolder
 
 RATCHET = Path(sys.executable).parent / "ratchet"
 FILE = Path(__file__).parents[1] / "experiments" / "binary_erasure_channel.yaml"
+RUN = "killed"
 SMALL = ("arms=null", "rl.num_iterations=30", "settings.iterations_per_task=2")
 
 
@@ -37,13 +37,11 @@ def kill_after(command: list[str], folder: Path, iteration: int) -> None:
 
 def main(*overrides: str) -> ExperimentResult:
     """Start a run, kill it, go on with it."""
-    changes = [*SMALL, *overrides]
-    chosen = load_experiment(FILE, changes)
-    run_id = stable_run_id(chosen.name, {MAIN_ARM: chosen.hyper_params})
-    command = [str(RATCHET), "run", str(FILE), *changes]
-    kill_after(command, Path(chosen.settings.runs) / run_id, iteration=4)
-    result = resume_experiment(run_id, runs=chosen.settings.runs)
-    print(f"{run_id}: found {result.found} stages, made {result.made}")
+    changes = [*SMALL, f"settings.run_id={RUN}", *overrides]
+    runs = load_experiment(FILE, changes).settings.runs
+    kill_after([str(RATCHET), "run", str(FILE), *changes], Path(runs) / RUN, iteration=4)
+    result = resume_experiment(RUN, runs=runs)
+    print(f"found {result.found} stages, made {result.made}")
     print(f"accuracy {result.metrics['main']['test']['test_accuracy']:.1%}")
     return result
 
