@@ -48,7 +48,7 @@ check: setup  ## linter, formatter, types, import contracts
 	PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
 
 docs: setup  ## build the documentation site into build/site; any warning is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

@@ -21,6 +21,8 @@ from typer.cli import get_docs_for_click
 sys.path.insert(0, str(Path(__file__).parent))
 from docstring_roles import plain_roles
 
+from ratchet.parameters.purposes import declared_purposes
+
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
 FROM_ROOT = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
@@ -91,10 +93,12 @@ def parameters() -> Iterator[str]:
 def _table(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> Iterator[str]:
     yield f"\n{'#' * level} {title}\n"
     yield f"{_text(model)}\n"
-    yield "| name | type | default |"
-    yield "| --- | --- | --- |"
+    yield "| name | type | default | read for |"
+    yield "| --- | --- | --- | --- |"
+    purposes = declared_purposes(model)
     for name, field in model.model_fields.items():
-        yield f"| `{prefix}{name}` | {_kind(field)} | {_default(field)} |"
+        read_for = ", ".join(sorted(each.value for each in purposes.get(name) or ()))
+        yield f"| `{prefix}{name}` | {_kind(field)} | {_default(field)} | {read_for} |"
 
 
 def _text(model: type[BaseModel]) -> str:

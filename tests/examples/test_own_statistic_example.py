@@ -30,7 +30,7 @@ def test_only_what_the_prover_says_about_a_bit_that_is_0_counts():
     agents = TensorDict(
         {
             # four episodes of two rounds: the prover speaks in the first, the verifier in the other
-            "message": torch.tensor([[1, 1], [0, 1], [1, 1], [0, 0]])
+            "message": torch.tensor([[1, 1], [0, 1], [1, 1], [1, 0]])
             .reshape(4, 2, 1, 1, 1)
             .expand(4, 2, 2, 1, 1),
             "active": torch.tensor([[True, False], [False, True]]).expand(4, 2, 2).unsqueeze(-1),
