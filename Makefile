@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo text-demo results test test-slow test-ray check format bench up down constraints clean help
+.PHONY: setup demo text-demo results test test-slow test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -13,7 +13,7 @@ setup: $(STAMP)  ## make .venv and install everything (immediate when nothing ch
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,llm,finetune,hub,rl,ray,peers]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,llm,finetune,hub,rl,ray,peers,docs]'
 	@touch $(STAMP)
 
 demo: setup  ## run experiments/demo.yaml from start to report
@@ -46,6 +46,9 @@ check: setup  ## linter, formatter, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+
+docs: setup  ## build the documentation site into build/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .

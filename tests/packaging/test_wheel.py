@@ -26,7 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
     out = tmp_path_factory.mktemp("dist")
@@ -53,6 +53,15 @@ def test_it_ships_the_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
     assert tops == set(PACKAGES)
+
+
+def test_it_says_its_licence(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+    text = files.read(metadata).decode()
+    assert "License-Expression: MIT" in text
+    assert "License-File: LICENSE" in text
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in files.namelist())
 
 
 def test_it_ships_every_file_of_the_packages(wheel: Path) -> None:

@@ -1,0 +1,32 @@
+"""Compare the members of a sweep from Python: groups, seeds as repetitions, intervals.
+
+Run it:  python examples/compare.py [SWEEP] [RUNS]      (after python examples/sweep.py)
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.files import write_comparison
+from ratchet.tracking import find_run
+from ratchet.tracking.sweep_folder import read_sweep
+
+
+def main(sweep: str = "alone_or_not", runs: str = "runs") -> Comparison:
+    """Print each group's interquartile mean, and write the page with the rest."""
+    record = read_sweep(runs, sweep)
+    if record is None:
+        raise SystemExit(f"No sweep {sweep!r} in {runs}: run examples/sweep.py first.")
+    comparison = compare_runs([find_run(runs, member.run_id) for member in record.members])
+    (accuracy,) = comparison.of_kind("accuracy", "test")
+    for row in accuracy.rows:
+        print(f"{row.group.label}: {row.iqm.value:.1%} [{row.iqm.low:.1%}, {row.iqm.high:.1%}]")
+    print(write_comparison(comparison, Path(runs) / record.sweep_id).page)
+    return comparison
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

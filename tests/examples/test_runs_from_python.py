@@ -1,0 +1,80 @@
+"""The examples about runs do what they say: go on, fork, sweep, compare. One server for all."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flows.process.environment import prepare_environment
+from ratchet.tracking.run_folder import RunFolder
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def overrides(prefect_server, tmp_path, monkeypatch):
+    """Runs and stages go to a folder of the test's, also those of processes."""
+    from prefect.settings import PREFECT_API_URL
+
+    monkeypatch.setenv("PREFECT_API_URL", str(PREFECT_API_URL.value()))
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path.rstrip(os.pathsep))
+    prepare_environment(tmp_path / "home")
+    return [
+        f"settings.home={tmp_path / 'home'}",
+        f"settings.runs={tmp_path / 'runs'}",
+        "settings.tracking=false",
+        "settings.progress=none",
+        "rl.frames_per_batch=256",
+        "rl.num_test_iterations=4",
+    ]
+
+
+def test_a_killed_run_goes_on(overrides):
+    result = example("resume").main(*overrides)
+    trained = [each for each in RunFolder(result.folder).manifest.stages if each.stage == "train"]
+    assert trained[-1].iteration == 30
+    assert result.found >= 3  # data, first state, and the two stages of training before the kill
+    assert result.made >= 1  # killed, not finished
+    assert RunFolder(result.folder).manifest.status == "completed"
+
+
+def test_a_fork_shares_what_lies_before_it(overrides):
+    parent, fork = example("fork").main(*overrides)
+
+    def trained(result):
+        stages = RunFolder(result.folder).manifest.stages
+        return {each.iteration: each.key for each in stages if each.stage == "train"}
+
+    first, second = trained(parent), trained(fork)
+    assert set(first) == set(second) == {5, 10, 15, 20}
+    assert [k for k in first if first[k] == second[k]] == [5, 10]
+    assert fork.made == 3  # two stages of training, and the test
+
+
+def test_a_sweep_is_compared_with_seeds_as_repetitions(overrides, tmp_path):
+    results = example("sweep").main(*overrides, "rl.num_iterations=4")
+    assert len(results) == 6
+    comparison = example("compare").main(runs=str(tmp_path / "runs"))
+    assert [len(group.runs) for group in comparison.grouping.groups] == [3, 3]
+    assert (tmp_path / "runs" / "alone_or_not" / "comparison.html").exists()
+
+
+def test_comparing_a_sweep_that_is_not_there_says_what_to_run_first(tmp_path):
+    with pytest.raises(SystemExit, match=r"examples/sweep\.py"):
+        example("compare").main(runs=str(tmp_path))
