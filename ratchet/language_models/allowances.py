@@ -20,8 +20,6 @@ class CallAllowance:
 
     Parameters
     ----------
-    budget
-        What all calls may cost.
     spent
         Says what ended ones have cost.
     """
@@ -35,14 +33,9 @@ class CallAllowance:
 
     @asynccontextmanager
     async def call(self, most: float) -> AsyncIterator[None]:
-        """Wait until there is room for a call, and keep it while the call is made.
+        """Wait until there is room for a call that costs at most ``most``, and keep it meanwhile.
 
         What it has cost must be added to ``spent`` before anything else is awaited.
-
-        Parameters
-        ----------
-        most
-            What the call costs at most.
 
         Raises
         ------
@@ -68,15 +61,7 @@ class CallAllowance:
 
 
 class TrainingAllowance:
-    """What the fine-tune jobs of one stage may cost together.
-
-    Parameters
-    ----------
-    budget
-        What is left for them.
-    prices
-        Of the models.
-    """
+    """What the fine-tune jobs of one stage may cost together."""
 
     def __init__(self, budget: Budget, prices: PriceTable) -> None:
         self._budget = budget
@@ -88,12 +73,8 @@ class TrainingAllowance:
 
         Parameters
         ----------
-        model
-            Which is to be trained.
         letters
             The length of its examples; four are taken for a token.
-        epochs
-            How often it goes through them.
         embedded
             Whether Ratchet's own service trains: that costs nothing.
 

@@ -94,16 +94,10 @@ def estimate_experiment(
     *,
     problem_tokens: int = PROBLEM_TOKENS,
 ) -> ExperimentEstimate:
-    """ExperimentEstimate all stages of a text experiment.
+    """Estimate all stages of a text experiment.
 
     Parameters
     ----------
-    hyper_params
-        The experiment's.
-    sampler
-        The trainer's class.
-    num_train, num_test
-        The sizes of its datasets.
     settings
         Of these: prices, workers and limits per minute.
     problem_tokens

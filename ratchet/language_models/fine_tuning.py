@@ -45,12 +45,8 @@ class FineTuneClient:
 
     Parameters
     ----------
-    endpoint
-        The service.
     lock_folder
         Where processes of this machine agree on who looks up and makes a job.
-    policy
-        How failed attempts are repeated.
     settle_seconds
         How long after an answer that leaves it open the job is looked for, before another attempt
         (with the same Idempotency-Key) is made to create it.
@@ -77,8 +73,6 @@ class FineTuneClient:
 
         Parameters
         ----------
-        intent
-            What is to be trained.
         file_bytes
             The training file; ``intent.file_sha256`` is its hash.
 
@@ -123,8 +117,6 @@ class FineTuneClient:
 
         Parameters
         ----------
-        job_ids
-            The jobs.
         poll_seconds, poll_seconds_max
             The pause between two looks, growing by half from the first to the second.
         """

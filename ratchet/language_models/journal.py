@@ -57,10 +57,6 @@ class CallJournal:
         ----------
         call_id
             What the call is for, e.g. ``"r12/t3/verifier/a0"``.
-        request
-            What is asked.
-        make
-            Asks the service.
         """
         lock = self._in_flight.setdefault(call_id, asyncio.Lock())
         async with lock:

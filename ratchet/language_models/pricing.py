@@ -42,15 +42,7 @@ FREE = ModelPrice(0.0, 0.0, 0.0)
 
 
 class PriceTable:
-    """Prices by model name.
-
-    Parameters
-    ----------
-    base
-        Base models' prices.
-    fine_tuned
-        Prices of models fine-tuned from them.
-    """
+    """Prices by base model's name: its own, and those of models fine-tuned from it."""
 
     def __init__(
         self, base: Mapping[str, ModelPrice], fine_tuned: Mapping[str, ModelPrice]
@@ -121,8 +113,6 @@ class Budget:
 
         Parameters
         ----------
-        spent
-            What was spent so far.
         planned
             What the next step will cost, if it is known.
 

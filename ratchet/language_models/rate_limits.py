@@ -38,13 +38,7 @@ class SlidingWindow:
         self._lock = threading.Lock()
 
     def reserve(self, amount: float) -> Grant:
-        """Take the next free place.
-
-        Returns
-        -------
-        Grant
-            Its time may lie ahead: wait for it.
-        """
+        """Take the next free place, whose time may lie ahead: wait for it."""
         with self._lock:
             at = max(self._clock(), self._grants[-1].at if self._grants else 0.0)
             while self._grants:

@@ -73,10 +73,6 @@ async def with_retries(
     ----------
     make
         Makes one attempt; raises :class:`TransientError` for what may pass.
-    policy
-        How often and how long in between.
-    what
-        Names the call in messages.
 
     Raises
     ------

@@ -48,8 +48,6 @@ class UsageMeter:
 
     Parameters
     ----------
-    stage
-        The stage that uses it, e.g. ``"sample_rollouts"``.
     budget
         What the calls may cost; a call that exceeds it is counted, and none is made after it.
     """
@@ -71,10 +69,6 @@ class UsageMeter:
 
         Parameters
         ----------
-        price
-            The model's; None if it has none.
-        request
-            What is asked.
         make
             Makes the call, whose answer is recorded right after it has come.
 
@@ -92,17 +86,6 @@ class UsageMeter:
         self, agent: str, model: str, completion: Completion, price: ModelPrice | None
     ) -> None:
         """Count an answered call.
-
-        Parameters
-        ----------
-        agent
-            Who asked.
-        model
-            The model that was asked for.
-        completion
-            What came back.
-        price
-            The model's; None if it has none.
 
         Raises
         ------

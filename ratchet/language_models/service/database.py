@@ -52,12 +52,7 @@ Value = str | int | float | None
 
 
 class Database:
-    """The connection, shared by threads that take turns.
-
-    Parameters
-    ----------
-    path
-        The file; made when missing.
+    """The connection, shared by threads that take turns; its file is made when missing.
 
     Raises
     ------

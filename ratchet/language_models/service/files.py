@@ -43,12 +43,8 @@ class FileStore:
 
     Parameters
     ----------
-    database
-        Where their rows are.
     folder
         Where their bytes are; made when missing. What has no row is removed from it.
-    limits
-        How many examples a training file may have.
     """
 
     def __init__(self, database: Database, folder: Path, limits: Limits) -> None:

@@ -34,10 +34,6 @@ class EmbeddedService:
     ----------
     url
         The base URL for OpenAI's client, ending in ``/v1``.
-    pid
-        The service's process.
-    model
-        Its base model.
     """
 
     def __init__(self, address: ServiceAddress, user: BinaryIO) -> None:
@@ -59,14 +55,8 @@ class EmbeddedService:
 
         Parameters
         ----------
-        home
-            Ratchet's home.
         model
             A folder or a name on the hub; None for the tiny model, or whatever a running one has.
-        engine
-            What runs the models.
-        seconds
-            How long to wait.
 
         Raises
         ------

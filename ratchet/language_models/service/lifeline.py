@@ -53,8 +53,6 @@ def leave_without_users(path: Path, leave: threading.Event) -> None:
     ----------
     path
         The users' lock, held by whoever started this process.
-    leave
-        Set when there is no user left.
     """
 
     def watch() -> None:

@@ -34,12 +34,8 @@ class ModelRegistry:
 
     Parameters
     ----------
-    database
-        Where the fine-tuned ones are recorded.
     folder
         Where their weights lie; made when missing. What has no row is removed from it.
-    base
-        The base model.
     """
 
     def __init__(self, database: Database, folder: Path, base: StoredModel) -> None:

@@ -22,14 +22,8 @@ class ModelService:
 
     Parameters
     ----------
-    settings
-        Where everything lies and how much of it there may be.
-    base
-        The base model.
     make_engine
         Makes the engine; called in the engine's own thread.
-    trainer
-        What trains jobs.
     """
 
     def __init__(

@@ -29,8 +29,6 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
 
     Parameters
     ----------
-    service
-        What it serves.
     instance
         A word by which a starter knows that it reached the service it meant.
     """

@@ -24,8 +24,6 @@ class Gate:
 
     Parameters
     ----------
-    app
-        What comes behind.
     settings
         The key, the limits, and whether only this machine can reach the service. If so and there
         is no key, a web page that is open on this machine must not get in either: requests that

@@ -41,10 +41,6 @@ class Batcher:
     ----------
     make_engine
         Makes the engine, in the batcher's own thread (imports take seconds).
-    waiting_max
-        How many requests may wait.
-    loaded_max
-        How many models the engine may hold.
     """
 
     def __init__(

@@ -92,10 +92,6 @@ class PlainModel:
 
     Parameters
     ----------
-    folder
-        Where it lies.
-    shape
-        What its ``config.json`` says.
     training
         In float32 with gradients; otherwise in float64 without.
     """

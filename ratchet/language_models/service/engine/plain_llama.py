@@ -61,13 +61,7 @@ class LlamaLayer(nn.Module):
 
 
 class PlainLlama(nn.Module):
-    """A Llama.
-
-    Parameters
-    ----------
-    shape
-        Its figures. The weights are uninitialised: load or draw them.
-    """
+    """A Llama whose weights are uninitialised: load or draw them."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
@@ -100,17 +94,9 @@ class PlainLlama(nn.Module):
                     parameter.normal_(0.0, scale, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Read rows that are padded on the right.
+        """Read rows int[B, T], padded on the right, into hidden states [B, T, hidden].
 
-        Parameters
-        ----------
-        ids
-            int[B, T].
-
-        Returns
-        -------
-        Tensor
-            Hidden states [B, T, hidden]; ``logits`` turns them into logits.
+        :meth:`logits` turns these into logits.
         """
         cos, sin = self._rotations(torch.arange(ids.shape[1]))
         x = F.embedding(ids, self.embeddings)

@@ -71,8 +71,6 @@ class ChatTokenizer:
 
         Parameters
         ----------
-        messages
-            The chat so far.
         answer
             Whether the beginning of the assistant's next message is written too.
 

@@ -50,13 +50,7 @@ class _Row:
 
 
 class TorchEngine:
-    """Runs models with torch; small ones in float64, so that batching changes no result.
-
-    Parameters
-    ----------
-    max_batch_size
-        Most requests of one call.
-    """
+    """Runs models with torch; small ones in float64, so that batching changes no result."""
 
     def __init__(self, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
         self._max_batch_size = max_batch_size

@@ -18,13 +18,7 @@ Item = TypeVar("Item", bound=BaseModel)
 
 
 class JobHistory:
-    """Reads events and checkpoints.
-
-    Parameters
-    ----------
-    database
-        Where they are recorded.
-    """
+    """Reads events and checkpoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -57,19 +57,7 @@ class JobContent:
 
 
 class JobStore:
-    """All jobs of a service.
-
-    Parameters
-    ----------
-    database
-        Where they are recorded.
-    files, models
-        What they train with and from.
-    limits
-        How many may wait, and how few examples are too few.
-    trainer
-        What will train them.
-    """
+    """All jobs of a service."""
 
     def __init__(
         self,
@@ -90,8 +78,6 @@ class JobStore:
 
         Parameters
         ----------
-        request
-            What is asked for.
         header_key
             The header ``Idempotency-Key``.
 
@@ -149,10 +135,6 @@ class JobStore:
 
         Parameters
         ----------
-        after
-            The job after which to begin.
-        limit
-            How many at most.
         metadata
             Pairs that a job must have.
         no_metadata

@@ -37,14 +37,8 @@ class JobRunner:
 
     Parameters
     ----------
-    database
-        Where jobs are recorded.
-    files, models
-        What they train with and from, and where the results go.
     folder
         Where jobs are worked on; what an interrupted one has left there is removed.
-    trainer
-        What trains.
     """
 
     def __init__(

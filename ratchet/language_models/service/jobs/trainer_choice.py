@@ -54,13 +54,6 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
     ``auto`` is ``plain`` where plain torch runs the model and all weights are trained, ``trl``
     otherwise.
 
-    Parameters
-    ----------
-    settings
-        The service's.
-    base
-        The base model's folder.
-
     Raises
     ------
     ParameterError

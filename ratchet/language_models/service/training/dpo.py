@@ -32,12 +32,8 @@ class PreferenceLoss:
     model
         What is trained; as it is now it is the reference too, whose log-probabilities are
         computed here, once.
-    pairs
-        What it is trained on.
     beta
         The pull towards the reference, β.
-    end_ids
-        The tokens that end a message.
     supervision
         The weight α of the preferred answers' mean negative log-likelihood per token.
     """

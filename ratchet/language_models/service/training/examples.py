@@ -84,8 +84,6 @@ def check_training_file(lines: Iterable[bytes], *, examples_max: int) -> Trainin
     ----------
     lines
         The file's lines. The first example decides which format all must have.
-    examples_max
-        How many there may be.
 
     Raises
     ------

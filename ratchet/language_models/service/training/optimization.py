@@ -48,12 +48,8 @@ class Optimization:
 
     Parameters
     ----------
-    parameters
-        What is optimised.
     learning_rate
         At its highest.
-    steps
-        How many there will be.
     warmup
         Over how many of them the learning rate rises.
     """
@@ -102,15 +98,6 @@ def batches_of_like_length(
     rng: np.random.Generator, lengths: Sequence[int], batch_size: int
 ) -> Iterator[list[int]]:
     """Draw batches without end, of places whose sequences are about as long as each other.
-
-    Parameters
-    ----------
-    rng
-        Decides the order.
-    lengths
-        Of all sequences.
-    batch_size
-        Size of a batch.
 
     Yields
     ------

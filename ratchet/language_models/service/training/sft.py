@@ -12,15 +12,7 @@ from ratchet.language_models.service.training.optimization import TokenSequence,
 
 
 class SupervisedLoss:
-    """Mean cross-entropy of the tokens that are to be learned.
-
-    Parameters
-    ----------
-    model
-        What is trained.
-    sequences
-        What it is trained on.
-    """
+    """Mean cross-entropy of the tokens that are to be learned."""
 
     def __init__(self, model: CausalModel, sequences: Sequence[TokenSequence]) -> None:
         self._model = model

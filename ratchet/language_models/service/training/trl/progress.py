@@ -33,8 +33,6 @@ class Progress(TrainerCallback):
 
     Parameters
     ----------
-    folder
-        The job's.
     n_epochs
         Epochs of the job; after the last there is no checkpoint, but the model.
     write

@@ -103,10 +103,6 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
 
     Parameters
     ----------
-    folder
-        The job's.
-    job, plan
-        What to train, and how.
     seed
         Seed of the adapter's first weights, of dropout and of the examples' order, below 2³².
     """
