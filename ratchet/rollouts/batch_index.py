@@ -22,8 +22,6 @@ def read_index(index: object, batch_size: Shape) -> tuple[tuple[Any, ...], Shape
     index
         What NumPy knows: an integer, slice, mask, index array or list, None, Ellipsis, or a
         tuple of those.
-    batch_size
-        The dimensions that it may speak of.
 
     Returns
     -------

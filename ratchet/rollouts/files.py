@@ -32,8 +32,6 @@ def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
 
     Parameters
     ----------
-    nad
-        What to write.
     path
         The file; folders are made if need be.
     """

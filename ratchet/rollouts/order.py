@@ -21,14 +21,8 @@ class DataOrder:
 
     Parameters
     ----------
-    seed
-        The experiment's seed.
-    size
-        Number of datapoints.
     purpose
         Keeps orders with the same seed apart, e.g. ``"train"``.
-    shuffle
-        Whether to walk in random order.
 
     Raises
     ------

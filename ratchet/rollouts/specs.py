@@ -186,8 +186,6 @@ class CompositeSpec:
 
         Parameters
         ----------
-        data
-            What is checked.
         allow_more
             Whether it may have arrays that no spec speaks of.
 

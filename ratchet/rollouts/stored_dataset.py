@@ -61,8 +61,6 @@ class StoredDataset(ABC):
 
         Parameters
         ----------
-        directory
-            What was given to :meth:`save`.
         check
             Whether to read all of it and compare its hash.
 
