@@ -36,16 +36,10 @@ def bootstrap_interval(
 
     Parameters
     ----------
-    values
-        One number for each trial.
     clusters
         The cluster of each trial; whole clusters are drawn. Each trial its own when None.
-    level
-        Confidence level.
     method
         "bca" (bias-corrected and accelerated; Efron 1987) or "percentile".
-    num_resamples
-        Number of bootstrap samples.
     seed
         Decides the samples: equal arguments give equal intervals.
 

@@ -14,14 +14,8 @@ class Estimate:
 
     Attributes
     ----------
-    value
-        The point estimate.
-    low, high
-        The ends of the interval.
     n
         How many independent units (datapoints) it rests on.
-    level
-        The interval's confidence level, in (0, 1).
     method
         How the interval was made, in words.
     """

@@ -33,8 +33,6 @@ def mean_return(columns: Columns, agent: str, level: float = 0.95, *, seed: int 
     columns
         With ``reward.AGENT`` and ``datapoint_id``. A datapoint tested several times makes a
         cluster.
-    agent
-        Whose.
     level, seed
         As in :func:`ratchet.statistics.bootstrap.bootstrap_interval`.
     """

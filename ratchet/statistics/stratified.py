@@ -43,13 +43,9 @@ def stratified_interval(
         A list of scores for each task.
     aggregate
         From [..., N] to [...], e.g. :func:`ratchet.statistics.interquartile_mean`.
-    level
-        Confidence level.
     method
         "expanded", whose quantiles lie further out to make up for how narrow the bootstrap is with
         few runs; or "percentile", as Agarwal et al. have it.
-    num_resamples
-        Number of bootstrap samples.
     seed
         Decides the samples: equal arguments give equal intervals.
 
@@ -151,8 +147,6 @@ def separation_bound(sizes: Sequence[tuple[int, ...]], level: float = 0.95) -> f
     ----------
     sizes
         The numbers of runs (N, K) of the two, for each task.
-    level
-        Confidence level.
 
     Notes
     -----
