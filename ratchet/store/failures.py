@@ -23,10 +23,6 @@ def store_error(action: str, place: object, error: OSError) -> StoreError:
     ----------
     action
         What could not be done, after "could not".
-    place
-        The path or URL concerned.
-    error
-        What the operating system said.
     """
     code = errno.errorcode.get(error.errno or 0, type(error).__name__)
     reason = error.strerror or str(error) or type(error).__name__

@@ -27,13 +27,7 @@ _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 class LocalFolder(Backend):
-    """Stages in a folder of this machine, or of a network file system.
-
-    Parameters
-    ----------
-    root
-        The folder; made when something is first written.
-    """
+    """Stages in a folder, local or of a network file system, made at the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
