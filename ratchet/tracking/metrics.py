@@ -63,15 +63,7 @@ class MetricPoint:
 
 
 class MetricsFile:
-    """The points of a run on disk, safe among processes.
-
-    Parameters
-    ----------
-    path
-        ``metrics.jsonl``.
-    lock
-        File to lock while writing.
-    """
+    """The points of a run on disk, safe among processes."""
 
     def __init__(self, path: Path, lock: Path) -> None:
         self._lines = JsonLines(path)
@@ -90,8 +82,6 @@ class MetricsFile:
 
         Parameters
         ----------
-        points
-            Any number; they are flushed to the disk together.
         replace
             Whether a point with other values replaces the recorded one, as it must after its
             stage was set aside and made again.

@@ -37,8 +37,6 @@ class ResultTable:
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
         known ``rounds``, ``reward.AGENT`` and what tells groups apart. Where nothing is decided,
         ``datapoint_id`` and at least one ``reward.AGENT``.
-    arm
-        Whose results they are.
 
     Raises
     ------

@@ -59,13 +59,6 @@ class RunFolder:
 
         A run that goes on keeps its creation time, stages and flow runs; everything else is
         taken from ``manifest``, and its status is what that says.
-
-        Parameters
-        ----------
-        runs_dir
-            The folder of all runs.
-        manifest
-            What is known at the start.
         """
         _check_name("run id", manifest.run_id)
         for arm in manifest.arms:

@@ -49,16 +49,8 @@ class ArmMirror:
 
     Parameters
     ----------
-    client
-        An MLflow client.
-    folder
-        The run.
-    arm
-        Which of its arms.
     cursor
         How far it has come; changed in place.
-    save_cursor
-        Writes the cursor to the disk.
     """
 
     def __init__(
@@ -84,23 +76,12 @@ class ArmMirror:
         experiment_id: str,
         parent: str | None,
     ) -> str:
-        """Bring the arm's MLflow run up to the run folder, making it if there is none.
+        """Bring the arm's MLflow run up to the run folder, made if there is none; return its id.
 
         Parameters
         ----------
         run
             The MLflow run that was found by its tags.
-        points
-            The arm's metric points.
-        experiment_id
-            The MLflow experiment's id.
-        parent
-            The MLflow run that this one is a child of.
-
-        Returns
-        -------
-        str
-            The MLflow run's id.
         """
         metrics = [_finite(metric) for metric in [*point_metrics(points), *self._final_metrics()]]
         run = run or self._create(experiment_id)
