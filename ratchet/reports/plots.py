@@ -102,8 +102,6 @@ def tested_figures(
     ----------
     arms
         The report's arms; their order gives the colours.
-    transcripts
-        Of tests and of rollouts.
     final
         The iterations an arm has: where its final test stands.
     """

@@ -39,12 +39,8 @@ def compare_runs(
         Dotted paths of parameters that tell tasks apart, over which groups are averaged.
     metrics
         Recorded metrics ``STAGE/NAME`` to compare by, beside the accuracies in tests.
-    options
-        How intervals are made.
     different_data
         Whether to compare what was tested on different datapoints all the same.
-    skip_unfinished
-        Whether to leave out runs that are not finished.
 
     Raises
     ------

@@ -55,8 +55,6 @@ class Metric:
     ----------
     name
         Unique in a comparison: "test", "test-NAME", "test wl 2", "train/verifier.accuracy".
-    title
-        For readers.
     kind
         "accuracy" on a whole test set, "group" on the datapoints of one group of one, or another
         recorded "metric".
@@ -159,12 +157,8 @@ def compare_groups(
 
     Parameters
     ----------
-    grouping
-        Whom to compare.
     metrics
         By what; each must be there for every run.
-    options
-        How intervals are made.
 
     Raises
     ------
@@ -189,8 +183,6 @@ def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
     ----------
     name
         ``STAGE/NAME``, e.g. ``test/verifier.mean_episode_reward``.
-    runs
-        The runs.
 
     Raises
     ------

@@ -79,8 +79,6 @@ def write_document(comparison: Comparison, page: Path) -> None:
 
     Parameters
     ----------
-    comparison
-        What to write.
     page
         A Markdown file; the picture has its name.
 

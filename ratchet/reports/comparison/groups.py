@@ -51,8 +51,6 @@ def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> G
 
     Parameters
     ----------
-    runs
-        The trained experiments.
     task_paths
         Parameters that tell tasks apart rather than groups.
 

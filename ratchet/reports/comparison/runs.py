@@ -38,14 +38,10 @@ class ComparedRun:
         What makes it a repetition of others.
     parameters
         Dotted path → value, of those that it reads; without the seed.
-    hyper_params
-        All parameters, nested.
     tables
         The tests' tables by name: "test", "test-NAME".
     data_hashes
         Dataset → hash of its content.
-    points
-        All its metrics.
     code
         The commit that it was begun with, "+" behind it if there were changes.
     """
@@ -64,13 +60,6 @@ def read_compared_runs(
     folders: Sequence[RunFolder], *, skip_unfinished: bool = False
 ) -> tuple[list[ComparedRun], list[str]]:
     """Read the arms of all runs.
-
-    Parameters
-    ----------
-    folders
-        The runs.
-    skip_unfinished
-        Whether to leave out those that are not finished, rather than refuse.
 
     Returns
     -------
@@ -109,8 +98,6 @@ def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = Fal
 
     Parameters
     ----------
-    runs
-        The trained experiments.
     allow_different
         Whether to say so instead of refusing.
 

@@ -19,12 +19,8 @@ def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: 
 
     Parameters
     ----------
-    comparison
-        What to write.
     picture
         The path of its picture, from where the text will lie.
-    heading
-        Whether to begin with a heading of the first level.
     """
     parts = [f"# {comparison.title}"] if heading else []
     parts.append(_introduction(comparison))
