@@ -68,13 +68,7 @@ def possible_mutations(source: str, kinds: Sequence[str] = tuple(RULES)) -> list
 
 
 def apply_mutation(source: str, mutation: Mutation) -> str:
-    """Change a program.
-
-    Returns
-    -------
-    str
-        The changed program, normalised.
-    """
+    """Return the changed program, normalised."""
     tree = ast.parse(source)
     target = list(ast.walk(tree))[mutation.node]
     names = rules.names_in(tree) if mutation.kind == WRONG_VARIABLE else {}
@@ -109,10 +103,6 @@ def mutants(
 
     Parameters
     ----------
-    source
-        The true program.
-    rng
-        Decides the order.
     kinds
         The kinds of bugs (of :data:`RULES`) to choose from.
     max_mutations

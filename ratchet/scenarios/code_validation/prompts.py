@@ -57,8 +57,6 @@ class SystemPrompts:
         hyper_params
             Of these: ``code_validation.prompt_templates``, ``interaction_protocol`` and
             ``agents.*.max_response_words``.
-        handler
-            The protocol.
 
         Raises
         ------

@@ -53,10 +53,6 @@ class Program:
 
     Parameters
     ----------
-    source
-        Python.
-    tests
-        What it is run on and what should come out.
     max_steps
         Instructions that it may execute. Unlike time, they are the same on every machine.
     """
@@ -94,15 +90,13 @@ def run_programs(
     workers: int | None = None,
     group_size: int = 1,
 ) -> list[ProgramResult]:
-    """Run programs on their tests, several at once.
+    """Run programs on their tests, several at once; return the results in the programs' order.
 
     A program that ran out of time, or whose whole subprocess was lost, is run once more, alone
     and with twice the time, so that neither a slow machine nor another program decides.
 
     Parameters
     ----------
-    programs
-        What to run.
     time_limit
         CPU seconds of one program for all its tests; waiting for a busy machine costs nothing.
     memory_mb
@@ -112,11 +106,6 @@ def run_programs(
     group_size
         Programs in one process, for speed: more than one only where all of them mean no harm,
         since they might change what the next one works with.
-
-    Returns
-    -------
-    list of ProgramResult
-        In the order of the programs.
 
     Raises
     ------

@@ -50,16 +50,10 @@ class ExamplePlan:
 
     Parameters
     ----------
-    seed
-        Decides everything.
     purpose
         Keeps sets of the same seed apart, e.g. ``"train"``.
-    count
-        How many.
     levels
         In equal parts.
-    max_mutations
-        Changes in a buggy program, at most.
     accepts
         Whether a question belongs to this set: sets whose questions exclude each other are
         disjoint.

@@ -67,11 +67,6 @@ def solution_of(steps: tuple[Step, ...]) -> str:
 def level0_program(rng: np.random.Generator) -> Problem:
     """Make a problem with a true solution.
 
-    Parameters
-    ----------
-    rng
-        Where its steps and numbers come from.
-
     Returns
     -------
     Problem

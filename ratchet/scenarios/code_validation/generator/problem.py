@@ -48,12 +48,8 @@ class Problem:
 
     Parameters
     ----------
-    question
-        The statement, in English.
     solution
         The source of a right program.
-    tests
-        What tells right programs from wrong ones.
     level
         Its difficulty: 0 straight-line arithmetic, higher ones harder; -1 unknown.
     """
@@ -69,8 +65,6 @@ def call_tests(entry: str, cases: Sequence[tuple[Sequence[Value], Value]]) -> Te
 
     Parameters
     ----------
-    entry
-        The function's name in the solution.
     cases
         Arguments and the value that should be returned.
     """

@@ -38,11 +38,6 @@ _RECIPE = (
 def ensure_base_model(home: Path) -> Path:
     """Return the folder of the base model; make it if this home has none.
 
-    Parameters
-    ----------
-    home
-        Where ``llm/base/`` lies or will lie.
-
     Returns
     -------
     Path
