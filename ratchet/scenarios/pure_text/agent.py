@@ -21,12 +21,8 @@ class TextAgent:
 
     Parameters
     ----------
-    name
-        The agent's, in the protocol.
     whole
         What builds the prompt, calls the model and reads the completion.
-    parameters
-        The agent's.
     """
 
     name: str

@@ -54,10 +54,6 @@ class PureTextEnvironment:
         Of these: ``seed`` and ``rl.rollouts_per_iteration``.
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
-    protocol_handler
-        The protocol.
-    train
-        Whether this is the training environment.
 
     Raises
     ------
@@ -160,7 +156,7 @@ class PureTextEnvironment:
     def reset(
         self, datapoint_ids: Sequence[int] | Integers, seeds: Sequence[int] | Integers
     ) -> NestedArrayDict:
-        """Begin episodes.
+        """Return the first states [B] of episodes.
 
         Parameters
         ----------
@@ -168,11 +164,6 @@ class PureTextEnvironment:
             Places in the dataset, int64 [B].
         seeds
             The episodes' seeds, int64 [B].
-
-        Returns
-        -------
-        NestedArrayDict
-            First states [B].
         """
         ids, seeds = np.asarray(datapoint_ids, np.int64), np.asarray(seeds, np.int64)
         state = self.specs.blank_state(len(ids))

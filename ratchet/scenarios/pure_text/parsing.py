@@ -31,8 +31,6 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
 
     Parameters
     ----------
-    text
-        The reply as the model wrote it.
     headers
         Channel → the header that its text begins with, for every channel it must write in.
     may_decide

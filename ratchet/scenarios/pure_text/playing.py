@@ -35,14 +35,8 @@ def begin_episode(
 
     Parameters
     ----------
-    environment
-        Whose dataset and protocol it is played with.
     datapoint_id
         A place in the dataset.
-    seed
-        The episode's.
-    rollout_id
-        Which rollout of a plan it is.
     """
     data = environment.dataset
     position = Position(
@@ -79,8 +73,6 @@ def advance_episode(
 
     Parameters
     ----------
-    environment
-        Where the episode was begun.
     episode
         One that goes on; left as it is.
     actions

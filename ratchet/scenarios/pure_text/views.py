@@ -66,12 +66,6 @@ def agent_view(
     ----------
     state
         As ``PureTextEnvironment.reset`` and ``step`` give it, [B].
-    index
-        Which of the batch.
-    agent
-        Its name.
-    handler
-        The protocol.
     """
     rules = rules_of(handler)
     return view_of(rules, position_of(rules, state, index), agent)

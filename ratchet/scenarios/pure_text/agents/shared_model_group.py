@@ -65,8 +65,6 @@ class PureTextSharedModelGroup:
 
     Parameters
     ----------
-    hyper_params, settings
-        The experiment's.
     name
         The group's, see ``shared_model_group`` of the agents' parameters.
     agents
