@@ -162,8 +162,6 @@ def reward_to_go(reward: Tensor, done: Tensor, *, gamma: float) -> Tensor:
     ----------
     reward, done
         ``[E, T, A]``.
-    gamma
-        Discount.
     """
     ongoing = (~done).to(reward.dtype)
     following = torch.zeros_like(reward[:, 0])

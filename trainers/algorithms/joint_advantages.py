@@ -54,8 +54,6 @@ def joint_advantages(
         episode ends with this step.
     step
         int64 ``[E, T]``: how many steps of the episode went before.
-    gamma
-        Discount.
     """
     carried, said = _carry_values(reward, value, acting, done, gamma)
     elsewhere = known & ~said

@@ -74,10 +74,6 @@ def stackelberg_policy_gradient(
 
     Parameters
     ----------
-    game
-        The losses.
-    groups
-        The Stackelberg sequence.
     solve
         Applies the inverse of a follower's Hessian.
     """
@@ -105,10 +101,6 @@ def lola(
 
     Parameters
     ----------
-    game
-        The losses.
-    groups
-        The Stackelberg sequence.
     rates
         η_f, [P_f] or a scalar for each follower.
     additional_term
@@ -143,8 +135,6 @@ def stable_opponent_shaping(
 
     Parameters
     ----------
-    game
-        The losses.
     groups
         The Stackelberg sequence; who has nobody behind has χ = h = 0.
     rates

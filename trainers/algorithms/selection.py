@@ -18,7 +18,7 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 def threshold(rewards: Rewards, reward_threshold: float) -> Indices:
-    """Choose the rollouts whose reward is not below a threshold.
+    """Choose the rollouts, int64[K] in order, whose reward is not below a threshold.
 
     Compared as float32, which rewards are kept in: a reward of 0.9 reaches a threshold of 0.9.
 
@@ -26,13 +26,6 @@ def threshold(rewards: Rewards, reward_threshold: float) -> Indices:
     ----------
     rewards
         One agent's reward of each rollout, float[N].
-    reward_threshold
-        The smallest reward that is chosen.
-
-    Returns
-    -------
-    int64[K]
-        The chosen rollouts, in their order.
     """
     reached = rewards.astype(np.float32) >= np.float32(reward_threshold)
     return np.flatnonzero(reached).astype(np.int64)
@@ -154,12 +147,8 @@ def set_aside(
 
     Parameters
     ----------
-    count
-        How many there are.
     proportion
         The share that is set aside, in [0, 1].
-    generator
-        Draws.
 
     Returns
     -------
