@@ -30,8 +30,6 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
     ----------
     make_environment
         Makes the environment, when first needed.
-    policy
-        Who plays.
     seeds
         One for each episode; the same each time, so that evaluations compare.
     period
@@ -117,10 +115,6 @@ class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no type
 
     Parameters
     ----------
-    policy
-        Whose weights are kept.
-    monitor
-        The metric.
     mode
         Whether the largest or the smallest value is best.
     """

@@ -16,8 +16,6 @@ def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
     ----------
     parameters
         The composed configuration of a trainer; left as it is for ``"cpu"``.
-    device
-        Such as ``"cuda"``.
     """
     if device == "cpu":
         return dict(parameters)

@@ -37,8 +37,6 @@ def play_episodes(environment: EnvBase, policy: nn.Module, seeds: Sequence[int])
     ----------
     environment
         One that plays a single episode at a time.
-    policy
-        From observations to actions.
     seeds
         Of environment and global generators, one for each episode.
     """

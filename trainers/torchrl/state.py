@@ -47,10 +47,6 @@ class TorchRlState:
         The stage that made the state: ``"initial_state"`` or ``"train"``.
     values
         Nested values of losses, optimizers, hooks, counters …; marks where tensors are.
-    tensors
-        These tensors by path.
-    buffers
-        The replay buffers' contents by name.
     """
 
     iteration: int = 0
@@ -88,8 +84,6 @@ class TorchRlState:
 
         Parameters
         ----------
-        directory
-            The folder.
         stored
             Where the writes lie that come before those in ``buffers``; none if they are whole.
         """
@@ -124,8 +118,6 @@ class TorchRlState:
 
         Parameters
         ----------
-        directory
-            The folder.
         folder_of
             Finds the states of the stages before; needed if a buffer's frames lie there.
 
