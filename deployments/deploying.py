@@ -27,8 +27,6 @@ def deploy(home: Path, prefect_file: Path = PREFECT_FILE) -> None:
     ----------
     home
         The home of the local stack, used unless ``PREFECT_API_URL`` says otherwise.
-    prefect_file
-        What to register.
 
     Raises
     ------

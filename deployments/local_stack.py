@@ -33,12 +33,8 @@ class LocalStack:
 
     Parameters
     ----------
-    home
-        Where all files go.
     prefect_port, mlflow_port
         Wanted ports; another free one is taken where they are not free.
-    worker
-        Whether to start a worker for the pool of :mod:`deployments.parts`.
     """
 
     def __init__(
@@ -140,7 +136,7 @@ class LocalStack:
 
 
 def stop_leftovers(home: Path) -> list[str]:
-    """Stop what an earlier stack in ``home`` has left running; give the names of what was.
+    """Stop what an earlier stack in ``home`` has left running; return the names of what was.
 
     Raises
     ------
