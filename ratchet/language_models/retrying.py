@@ -69,10 +69,7 @@ async def with_retries(
 ) -> _Result:
     """Make a call until it succeeds, fails for good, or has failed too often.
 
-    Parameters
-    ----------
-    make
-        Makes one attempt; raises :class:`TransientError` for what may pass.
+    ``make`` makes one attempt, and raises :class:`TransientError` for what may pass.
 
     Raises
     ------
@@ -103,7 +100,7 @@ async def with_retries(
 
 
 def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> bool:
-    """Say whether an answer with an error status may be different the next time."""
+    """Return whether an answer with an error status may be different the next time."""
     wish = headers.get("x-should-retry")
     if wish in ("true", "false"):
         return wish == "true"
@@ -113,14 +110,9 @@ def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> b
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Read how long a service asks to wait: milliseconds, seconds, or a date.
+    """Read from lower-case headers how long to wait: milliseconds, seconds, or a date.
 
-    Parameters
-    ----------
-    headers
-        An answer's, by lower-case name.
-    now
-        Seconds since 1970; the clock's when not given.
+    ``now`` is in seconds since 1970, the clock's when not given.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:

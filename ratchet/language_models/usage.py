@@ -111,11 +111,6 @@ class UsageMeter:
         known = self._rows.get(key)
         self._rows[key] = known.plus(row) if known else row
 
-    def merge(self, other: UsageMeter) -> None:
-        """Add all that another meter counted."""
-        for row in other.rows():
-            self.add(row)
-
     def rows(self) -> list[UsageRow]:
         """Return all rows, sorted by stage, agent and model."""
         return [row for _, row in sorted(self._rows.items())]

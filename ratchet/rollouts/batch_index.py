@@ -15,7 +15,7 @@ _KINDS = (int, np.integer, slice, np.ndarray, type(None), type(Ellipsis))
 
 
 def read_index(index: object, batch_size: Shape) -> tuple[tuple[Any, ...], Shape]:
-    """Check an index and find the batch size of what it gives.
+    """Check an index and find the batch size after it.
 
     Parameters
     ----------

@@ -22,10 +22,7 @@ def save_rollouts(
 ) -> None:
     """Write rollouts ``[E, T]`` into a file, overwritten if it is there.
 
-    Parameters
-    ----------
-    about
-        What else a reader should know, e.g. the agents' names; see :func:`read_about`.
+    ``about`` tells the reader more, e.g. the agents' names; see :func:`read_about`.
 
     Raises
     ------

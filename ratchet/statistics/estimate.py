@@ -10,15 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number measured on ``n`` independent things, with a confidence interval.
-
-    Attributes
-    ----------
-    n
-        How many independent units (datapoints) it rests on.
-    method
-        How the interval was made, in words.
-    """
+    """A number measured on ``n`` independent units (datapoints), with a confidence interval."""
 
     value: float
     low: float

@@ -21,7 +21,7 @@ def paid_agents(columns: Columns) -> list[str]:
 
 
 def has_decisions(columns: Columns) -> bool:
-    """Say whether a table says what was decided rightly."""
+    """Return whether a table says what was decided rightly."""
     return any(value is not None for value in columns.get("correct", ()))
 
 

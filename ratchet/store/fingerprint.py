@@ -32,7 +32,7 @@ class Fingerprint:
         return cls(hashlib.sha256(canonical_json(ordered)).hexdigest(), ordered)
 
     def difference(self, other: Fingerprint) -> list[str]:
-        """Say what is different here, now, from an earlier fingerprint.
+        """Return what is different here, now, from an earlier fingerprint.
 
         Returns
         -------

@@ -87,7 +87,7 @@ def stage_key(
 
 
 def is_key(name: str) -> bool:
-    """Say whether a name is that of a stage's folder: 64 lower-case hexadecimal digits."""
+    """Return whether a name is that of a stage's folder: 64 lower-case hexadecimal digits."""
     return _KEY.fullmatch(name) is not None
 
 

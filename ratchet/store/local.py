@@ -193,12 +193,7 @@ class LocalFolder(Backend):
 
 
 def seal_files(work: Path) -> dict[str, FileEntry]:
-    """Flush every file of a work folder to the disk and hash it.
-
-    Returns
-    -------
-    dict
-        Paths within the folder → size and SHA-256, sorted.
+    """Flush a work folder's files to the disk; return path → size and SHA-256, sorted.
 
     Raises
     ------

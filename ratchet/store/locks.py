@@ -25,10 +25,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.25  # seconds between two tries
 class FileLock:
     """An exclusive lock named by a file, which is there only while someone holds or wants it.
 
-    Parameters
-    ----------
-    path
-        The lock's file; its folder must exist.
+    The file's folder must exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,7 +114,7 @@ class FileLock:
             os.close(descriptor)
 
     def holder(self) -> str:
-        """Say who holds the lock, as far as its file tells."""
+        """Return who holds the lock, as far as its file tells."""
         try:
             content = json.loads(self.path.read_bytes())
             return f"process {content['pid']} on {content['host']}"

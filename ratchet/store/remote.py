@@ -184,7 +184,7 @@ class RemoteFolder(Backend):
 
 
 def _differences(work: Path, manifest: Manifest) -> list[str]:
-    """Say which downloaded files are not those of the manifest."""
+    """Return which downloaded files are not those of the manifest."""
     found = seal_files(work)
     return [
         f"{name} does not have the size and SHA-256 of its manifest"

@@ -20,11 +20,6 @@ def add_artifact(run_folder: Path, name: str, kind: str, file: Path) -> Path:
 
     A file of the same name is replaced; folders are made if need be.
 
-    Parameters
-    ----------
-    name, kind
-        The artifact's name and type, each a file's name.
-
     Raises
     ------
     ParameterError

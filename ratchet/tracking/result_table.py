@@ -20,7 +20,7 @@ REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 
 
 def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Say whether columns are what a table needs: answers to datapoints, or agents' returns."""
+    """Return whether columns are what a table needs: answers to datapoints, or agents' returns."""
     return "decision" in columns or bool(paid_agents(columns))
 
 

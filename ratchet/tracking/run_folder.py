@@ -115,7 +115,7 @@ class RunFolder:
         return new
 
     def set_status(self, status: RunStatus, error: str | None = None) -> None:
-        """Say how the run stands; the time it finished is kept with it."""
+        """Record the run's status; the time it finished is kept with it."""
         finished = None if status == "running" else time.time()
         self.update(status=status, error=error, finished=finished)
 

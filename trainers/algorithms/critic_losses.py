@@ -60,15 +60,7 @@ def critic_loss(
 def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """Compute 1 − Var(target − value)/Var(target) per agent: 1 is perfect, a constant gets 0.
 
-    Parameters
-    ----------
-    value, target, mask
-        ``[B, A]``.
-
-    Returns
-    -------
-    Tensor
-        ``[A]``; 0 where the target does not vary.
+    ``[B, A]`` each; ``[A]``, 0 where the target does not vary.
     """
     variance = masked_variance(target, mask, 0)
     residual = masked_variance(target - value, mask, 0)

@@ -100,8 +100,6 @@ def clipped_ppo_losses(
     record_now, plain_now
         Compute log-probabilities, entropies and values of the frames now, ``[B, A]``: on a tape,
         and with ordinary operations.
-    sampled
-        What they were in the rollout, and what came of it.
     """
 
     def plain() -> list[Tensor]:

@@ -71,11 +71,6 @@ def stackelberg_policy_gradient(
     χ_l = Σ_f [∇_l∇_f L_f] (∇²_ff L_f)⁻¹ g_lf, by the implicit function theorem (Fiez et al. 2020,
     eq. 2) with each follower at its best response. The paper has one follower; with more of them
     each responds by itself, and what they do to one another is left out.
-
-    Parameters
-    ----------
-    solve
-        Applies the inverse of a follower's Hessian.
     """
     xi = _simultaneous(game, groups)
     chi = _shaping_terms(game, groups, xi, solve)

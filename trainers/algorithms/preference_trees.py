@@ -118,7 +118,7 @@ def expected_rewards(nodes: TreeNodes, reward: Floats) -> npt.NDArray[np.float64
 
 
 def positive_responses(expected: Floats, mid_point: float) -> Flags:
-    """Say which responses are good: those with an expected reward above the mid-point, bool[M]."""
+    """Return which responses are good, bool[M]: expected reward above the mid-point."""
     return expected > mid_point
 
 

@@ -92,10 +92,7 @@ def pair_weights(weight: Tensor, episode: Tensor) -> Tensor:
 class SampledGame:
     """Implements :class:`~trainers.algorithms.opponent_shaping.DifferentiableGame` by sampling.
 
-    Parameters
-    ----------
-    episode
-        int64 ``[E, T]``: differs between the episodes of a row.
+    ``episode`` int64 ``[E, T]`` differs between the episodes of a row.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
         return {RETURN: fmean(returns), "evaluation_length": fmean(lengths), "log_pbar": True}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many batches there were."""
+        """Return the number of batches."""
         return {"count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -111,13 +111,7 @@ class StopAt(TrainerHookBase):  # type: ignore[misc] # the library has no types
 
 
 class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no types
-    """Keeps the weights with which a metric was best; register it after what logs the metric.
-
-    Parameters
-    ----------
-    mode
-        Whether the largest or the smallest value is best.
-    """
+    """Keeps the weights with which a metric was best; register it after what logs the metric."""
 
     def __init__(
         self, policy: nn.Module, monitor: str = RETURN, mode: Literal["max", "min"] = "max"

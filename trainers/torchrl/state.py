@@ -85,7 +85,7 @@ class TorchRlState:
         Parameters
         ----------
         stored
-            Where the writes lie that come before those in ``buffers``; none if they are whole.
+            Where the writes lie that come before those in ``buffers``; none if they are complete.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)

@@ -39,13 +39,7 @@ class StoredFile:
 
 
 class FileStore:
-    """All files of a service.
-
-    Parameters
-    ----------
-    folder
-        Where their bytes are; made when missing. What has no row is removed from it.
-    """
+    """All files of a service. What has no row in the database is removed from its folder."""
 
     def __init__(self, database: Database, folder: Path, limits: Limits) -> None:
         self._database = database

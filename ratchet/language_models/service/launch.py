@@ -28,13 +28,7 @@ _START_LOCK = "start.lock"
 
 
 class EmbeddedService:
-    """A running service that this process uses; a context manager.
-
-    Attributes
-    ----------
-    url
-        The base URL for OpenAI's client, ending in ``/v1``.
-    """
+    """A running service that this process uses, at ``url`` ending in ``/v1``; a context manager."""
 
     def __init__(self, address: ServiceAddress, user: BinaryIO) -> None:
         self.url = address.url

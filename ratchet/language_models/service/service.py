@@ -18,13 +18,7 @@ from ratchet.language_models.service.settings import ServiceSettings
 
 
 class ModelService:
-    """Database, files, models, jobs and the engine's thread.
-
-    Parameters
-    ----------
-    make_engine
-        Makes the engine; called in the engine's own thread.
-    """
+    """Database, files, models, jobs and the engine's thread, in which the engine is made."""
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ def _title(grouping: Grouping) -> str:
 
 
 def _notes(grouping: Grouping, runs: Sequence[ComparedRun], unfinished: Sequence[str]) -> list[str]:
-    """Say what a reader should know about these runs."""
+    """Return what a reader should know about these runs."""
     notes = []
     for what in ("train", "test"):
         hashes = {run.data_hashes[what] for run in runs if what in run.data_hashes}

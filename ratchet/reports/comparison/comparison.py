@@ -153,12 +153,7 @@ class Comparison:
 def compare_groups(
     grouping: Grouping, metrics: Sequence[Metric], options: Options
 ) -> list[MetricComparison]:
-    """Compare groups in every metric.
-
-    Parameters
-    ----------
-    metrics
-        By what; each must be there for every run.
+    """Compare groups in every metric, which must be there for every run.
 
     Raises
     ------
@@ -177,12 +172,7 @@ def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
 
 
 def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
-    """Make a metric of the last value that each run has recorded under a name.
-
-    Parameters
-    ----------
-    name
-        ``STAGE/NAME``, e.g. ``test/verifier.mean_episode_reward``.
+    """Make a metric of the last value that each run has recorded under a name, ``STAGE/NAME``.
 
     Raises
     ------

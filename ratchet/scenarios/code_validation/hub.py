@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Example]]:
     """Read a dataset with ``datasets``: examples by split.
 
-    Parameters
-    ----------
-    name
-        As for :func:`ratchet.scenarios.hub.load_hub_splits`.
-
     Raises
     ------
     DataError

@@ -99,15 +99,7 @@ def mutants(
     kinds: Sequence[str] = tuple(RULES),
     max_mutations: int = 1,
 ) -> Iterator[str]:
-    """Return different changed programs in random order.
-
-    Parameters
-    ----------
-    kinds
-        The kinds of bugs (of :data:`RULES`) to choose from.
-    max_mutations
-        Each has from one to so many changes.
-    """
+    """Return programs with one to ``max_mutations`` bugs (of :data:`RULES`) in random order."""
     seen = {normalize(source)}
     for first in random_mutations(source, rng, kinds):
         changed = apply_mutation(source, first)

@@ -51,10 +51,7 @@ _PASSING_IN_WORKER = "finished"
 class Program:
     """A program and its tests.
 
-    Parameters
-    ----------
-    max_steps
-        Instructions that it may execute. Unlike time, they are the same on every machine.
+    ``max_steps`` bounds its instructions, which unlike time are the same on every machine.
     """
 
     source: str
@@ -134,7 +131,7 @@ def run_programs(
 
 @cache
 def sandbox_isolation() -> SandboxIsolation:
-    """Say which layers hold on this machine."""
+    """Return which layers hold on this machine."""
     with SandboxProcess(1.0, DEFAULT_MEMORY_MB, []) as worker:
         return worker.isolation
 

@@ -75,7 +75,7 @@ def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _place(match: re.Match[str]) -> int:
-    """Say which header it is: the group of its marks is named by its place."""
+    """Return which header it is: the group of its marks is named by its place."""
     assert match.lastgroup is not None  # each choice has one group, which always matches
     return int(match.lastgroup.removeprefix("marks"))
 

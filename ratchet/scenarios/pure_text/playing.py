@@ -31,13 +31,7 @@ _SILENT = Turn()
 def begin_episode(
     environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
 ) -> Episode:
-    """Begin an episode.
-
-    Parameters
-    ----------
-    datapoint_id
-        A place in the dataset.
-    """
+    """Begin an episode on a datapoint, given by its place in the dataset."""
     data = environment.dataset
     position = Position(
         datapoint_id=int(data["datapoint_id"][datapoint_id]),
@@ -51,7 +45,7 @@ def begin_episode(
 
 
 def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
-    """Say what each agent may do now; nothing once it is done."""
+    """Return what each agent may do now; nothing once it is done."""
     if episode.done:
         return (_SILENT,) * len(rules.agent_names)
     turns = rules.turns(episode.position.seed)[episode.position.round]

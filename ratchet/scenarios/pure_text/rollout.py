@@ -26,7 +26,7 @@ class TextActor(Protocol):
     """An agent that acts on what it sees."""
 
     async def act(self, view: AgentView, context: CallContext) -> AgentAction:
-        """Say what the agent does; ``context.call_prefix`` names the rollout and its node."""
+        """Return what the agent does; ``context.call_prefix`` names the rollout and its node."""
 
 
 async def sample_rollout(

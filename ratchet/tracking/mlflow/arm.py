@@ -45,13 +45,7 @@ _STATUS = {"running": "RUNNING", "completed": "FINISHED", "failed": "FAILED"}
 
 
 class ArmMirror:
-    """Brings one MLflow run up to one arm.
-
-    Parameters
-    ----------
-    cursor
-        How far it has come; changed in place.
-    """
+    """Brings one MLflow run up to one arm; changes the cursor in place."""
 
     def __init__(
         self,
@@ -76,13 +70,7 @@ class ArmMirror:
         experiment_id: str,
         parent: str | None,
     ) -> str:
-        """Bring the arm's MLflow run up to the run folder, made if there is none; return its id.
-
-        Parameters
-        ----------
-        run
-            The MLflow run that was found by its tags.
-        """
+        """Bring the arm's MLflow run (made if None) up to the run folder; return its id."""
         metrics = [_finite(metric) for metric in [*point_metrics(points), *self._final_metrics()]]
         run = run or self._create(experiment_id)
         missing = self._missing(run, metrics)
@@ -125,7 +113,7 @@ class ArmMirror:
         return final_metrics(tables, int(self._manifest.created * 1000))
 
     def _missing(self, run: Run, metrics: list[Metric]) -> list[Metric] | None:
-        """Say what MLflow lacks; None if it holds other values than the run folder."""
+        """Return what MLflow lacks; None if it holds other values than the run folder."""
         cursor = self._cursor
         if cursor.mlflow_run_id != run.info.run_id:
             self._restart_cursor(run.info.run_id)

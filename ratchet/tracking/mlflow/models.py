@@ -42,11 +42,6 @@ def send_model(
     """Enter an arm's final state as a model of its MLflow run, unless it is there.
 
     Returns the state's digest.
-
-    Parameters
-    ----------
-    manifest
-        The run's, whose ``checkpoints`` name the state's files.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 

@@ -78,7 +78,7 @@ def _create(client: MlflowClient, experiment_id: str, file: Path, record: SweepR
 
 
 def _status(runs: Path, record: SweepRecord) -> str:
-    """Say how a sweep stands: it goes on until each member has ended."""
+    """Return a sweep's status: it goes on until each member has ended."""
     found = []
     for member in record.members:
         try:

@@ -140,7 +140,7 @@ class PlainLlama(nn.Module):
         return self._read(ids, positions, mask, cache, 0), cache
 
     def step(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Read one more token per row, int[B]; gives the logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return the logits [B, V] of the next."""
         at = cache.length
         cache.make_room()
         cache.length += 1
@@ -195,7 +195,7 @@ class PlainLlama(nn.Module):
         return {name: view.detach().contiguous() for name, view in self._targets().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights as :meth:`weights` gives them.
+        """Take weights as :meth:`weights` returns them.
 
         Raises
         ------

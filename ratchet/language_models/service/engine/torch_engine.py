@@ -62,13 +62,7 @@ class TorchEngine:
         return self._max_batch_size
 
     def load(self, model_id: str, folder: Path) -> None:
-        """Make a model ready for ``generate``.
-
-        Raises
-        ------
-        DataError
-            If the folder holds no model that this engine can run.
-        """
+        """Make a model ready for ``generate``; see :meth:`Engine.load`."""
         self._loaded[model_id] = _Loaded(load_model(folder, training=False), ChatTokenizer(folder))
 
     def unload(self, model_id: str) -> None:

@@ -76,11 +76,6 @@ class JobStore:
     def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
         """Record a job, or find the one that was made with the same idempotency key.
 
-        Parameters
-        ----------
-        header_key
-            The header ``Idempotency-Key``.
-
         Raises
         ------
         ApiError
@@ -131,15 +126,7 @@ class JobStore:
         metadata: Mapping[str, str] | None,
         no_metadata: bool,
     ) -> Page[JobObject]:
-        """List jobs, newest first.
-
-        Parameters
-        ----------
-        metadata
-            Pairs that a job must have.
-        no_metadata
-            Whether to list only jobs without metadata.
-        """
+        """List jobs, newest first: those with these pairs of metadata, or without any."""
         where, values = ["1"], list[Value]()
         if after is not None:
             where.append("sequence < ?")

@@ -57,7 +57,7 @@ class PreferenceLoss:
         return len(self._pairs)
 
     def tokens(self) -> int:
-        """How many tokens are read in an epoch."""
+        """Return the number of tokens read in an epoch."""
         return sum(len(p.preferred.ids) + len(p.non_preferred.ids) for p in self._pairs)
 
     def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:

@@ -22,7 +22,7 @@ class SupervisedLoss:
         return len(self._sequences)
 
     def tokens(self) -> int:
-        """How many tokens are read in an epoch."""
+        """Return the number of tokens read in an epoch."""
         return sum(len(sequence.ids) for sequence in self._sequences)
 
     def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:

@@ -80,7 +80,7 @@ def sha256_of(content: bytes) -> str:
 
 
 def _acted(rollouts: NestedArrayDict, agent_index: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Say where an agent was asked, bool[N, T]."""
+    """Return where an agent was asked, bool[N, T]."""
     acted: np.ndarray[Any, np.dtype[np.bool_]]
     acted = rollouts["agents", "active"][:, :, agent_index] & ~rollouts["padding"]
     return acted

@@ -16,13 +16,7 @@ ADAPTER_FOLDER = "adapter"
 
 
 def load_for_training(base: Path, *, all_weights: bool) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    """Read a model.
-
-    Parameters
-    ----------
-    all_weights
-        Whether all weights will be trained. Then they are in float32, as they are on a CPU;
-        otherwise as they are stored, for they stay what they are.
+    """Read a model: in float32 to train all weights, or on a CPU; otherwise as it is stored.
 
     Raises
     ------

@@ -62,18 +62,7 @@ class PreferenceTrainer(DPOTrainer):
 
 
 def train(folder: Path) -> None:
-    """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
-
-    Parameters
-    ----------
-    folder
-        The job's, with ``job.json``. What an interrupted attempt left there is dropped.
-
-    Raises
-    ------
-    RatchetError
-        If the job, its model or its training file is not what it should be.
-    """
+    """Train a job; see :func:`ratchet.language_models.service.training.train.train`."""
     job = begin_attempt(folder)
     plan = Plan.of(job.method, job.hyperparameters)
     base = Path(job.base_folder)
