@@ -102,7 +102,7 @@ class FileLock:
         return False
 
     def release(self) -> None:
-        """Return the lock back and remove its file. Nothing happens in a forked child."""
+        """Release the lock and remove its file. Nothing happens in a forked child."""
         held, descriptor, self._descriptor = self.held, self._descriptor, None
         if not held or descriptor is None:
             return

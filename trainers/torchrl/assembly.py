@@ -136,7 +136,7 @@ def _check_simulators(environment: EnvBase | None) -> None:
 
 
 def _mend(trainer: Trainer) -> None:
-    """Return the trainer counters of its own, and take away what the pipeline does instead."""
+    """Set counters of the trainer's own, and take away what the pipeline does instead."""
     trainer._last_log = {}
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False

@@ -39,14 +39,8 @@ class Stored:
 class TorchRlState:
     """What a TorchRL trainer continues from.
 
-    Attributes
-    ----------
-    iteration
-        The number of finished training iterations.
-    stage
-        The stage that made the state: ``"initial_state"`` or ``"train"``.
-    values
-        Nested values of losses, optimizers, hooks, counters …; marks where tensors are.
+    ``iteration`` counts finished training iterations; ``stage``, ``"initial_state"`` or
+    ``"train"``, made the state; ``values`` are nested, with marks where the tensors were.
     """
 
     iteration: int = 0

@@ -142,7 +142,7 @@ def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits: Tensor) -> None:
-    """Return each row at work its token, and see whether it is over."""
+    """Append its token to each row at work, and see whether it is over."""
     wanting = [i for i, row in enumerate(rows) if row.finish is None and row.request.logprobs]
     scores = dict(zip(wanting, log_probabilities(logits[wanting]), strict=True)) if wanting else {}
     for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):

@@ -127,7 +127,7 @@ class JobStore:
         no_metadata: bool,
     ) -> Page[JobObject]:
         """List jobs, newest first: those with these pairs of metadata, or without any."""
-        where, values = ["1"], list[Value]()
+        where, values = list[str](), list[Value]()
         if after is not None:
             where.append("sequence < ?")
             values.append(self.row(after, param="after")["sequence"])
@@ -139,11 +139,8 @@ class JobStore:
                 " WHERE pair.key = ? AND pair.value = ?)"
             )
             values += [name, value]
-        rows = self._database.rows(
-            f"SELECT * FROM jobs WHERE {' AND '.join(where)} ORDER BY sequence DESC LIMIT ?",
-            [*values, limit + 1],
-        )
-        return Page(data=[to_job_object(row) for row in rows[:limit]], has_more=len(rows) > limit)
+        rows, has_more = self._database.page("jobs", where, values, limit)
+        return Page(data=[to_job_object(row) for row in rows], has_more=has_more)
 
     def cancel(self, job_id: str) -> JobObject:
         """Mark a job as cancelled; raises a 400 if it has ended already."""
