@@ -17,11 +17,6 @@ class CallAllowance:
     Calls in flight count with the most that they can cost. Who finds no room waits until one of
     them has ended, since most cost less; with none in flight the budget is exceeded. For one event
     loop.
-
-    Parameters
-    ----------
-    spent
-        Says what ended ones have cost.
     """
 
     def __init__(self, budget: Budget, spent: Callable[[], float]) -> None:
@@ -71,12 +66,7 @@ class TrainingAllowance:
     def reserve(self, model: str, letters: int, epochs: int, *, embedded: bool = False) -> None:
         """Set aside what a job will cost, or refuse it before it is made.
 
-        Parameters
-        ----------
-        letters
-            The length of its examples; four are taken for a token.
-        embedded
-            Whether Ratchet's own service trains: that costs nothing.
+        Four ``letters`` of its examples are taken for a token; Ratchet's own service costs nothing.
 
         Raises
         ------

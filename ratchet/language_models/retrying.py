@@ -46,16 +46,9 @@ class RetryPolicy:
     max_retry_after_seconds: float = 600.0
 
     def delay(self, attempt: int, retry_after: float | None, jitter: float) -> float:
-        """Return the wait in seconds after a failed attempt.
+        """Return the seconds to wait after attempt 0, 1, …; ``jitter`` is in [0, 1).
 
-        Parameters
-        ----------
-        attempt
-            0 after the first.
-        retry_after
-            What the service asked for.
-        jitter
-            In [0, 1).
+        ``retry_after`` is what the service asked for.
         """
         backoff = min(self.max_delay_seconds, self.first_delay_seconds * 2.0**attempt)
         backoff *= 0.5 + 0.5 * jitter

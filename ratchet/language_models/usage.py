@@ -44,13 +44,7 @@ class UsageRow:
 
 
 class UsageMeter:
-    """Counts what is used.
-
-    Parameters
-    ----------
-    budget
-        What the calls may cost; a call that exceeds it is counted, and none is made after it.
-    """
+    """Counts what is used. A call that exceeds the budget is counted, and none is made after it."""
 
     def __init__(self, stage: str = "", budget: Budget | None = None) -> None:
         self.stage = stage
@@ -65,12 +59,7 @@ class UsageMeter:
         request: ChatRequest,
         make: Callable[[], Awaitable[Completion]],
     ) -> Completion:
-        """Make a call as soon as there is room for it; see :class:`CallAllowance`.
-
-        Parameters
-        ----------
-        make
-            Makes the call, whose answer is recorded right after it has come.
+        """Make a call as soon as there is room for it, and record it; see :class:`CallAllowance`.
 
         Raises
         ------

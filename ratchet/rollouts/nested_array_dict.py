@@ -35,8 +35,6 @@ class NestedArrayDict:
     data
         Arrays (or what can be made one, see :func:`~ratchet.rollouts.arrays.as_leaf`) and
         further mappings by name.
-    batch_size
-        The leading dimensions that all arrays share.
 
     Raises
     ------

@@ -79,14 +79,9 @@ def check_agents(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> None:
 
 
 def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None) -> int:
-    """Find the place of the agent whose decisions count.
+    """Find the place, among agent dimensions, of the agent whose decisions count.
 
-    Parameters
-    ----------
-    agent_names
-        In the order of agent dimensions.
-    verifier_name
-        Its name; the one with "verifier" in its name if not given.
+    It is the one with "verifier" in its name if no name is given.
 
     Raises
     ------

@@ -29,8 +29,6 @@ class ArraySpec:
     ----------
     shape
         Its dimensions after the batch.
-    dtype
-        Its type.
     nothing
         The value that says that there is nothing, e.g. -1 for an agent's number; 0, False or
         None when not given.

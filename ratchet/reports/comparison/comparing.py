@@ -33,8 +33,6 @@ def compare_runs(
     ----------
     folders
         The runs; each arm counts as a trained experiment.
-    title
-        Of what is written; what differs by default.
     tasks
         Dotted paths of parameters that tell tasks apart, over which groups are averaged.
     metrics

@@ -54,7 +54,7 @@ class Metric:
     Attributes
     ----------
     name
-        Unique in a comparison: "test", "test-NAME", "test wl 2", "train/verifier.accuracy".
+        Unique in a comparison: "test", "test-NAME", "test COLUMN 2", "train/verifier.accuracy".
     kind
         "accuracy" on a whole test set, "group" on the datapoints of one group of one, or another
         recorded "metric".

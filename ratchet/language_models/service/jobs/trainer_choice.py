@@ -22,8 +22,6 @@ class JobTrainer:
 
     Parameters
     ----------
-    module
-        The module whose ``train(folder: Path)`` trains.
     lora
         What of the model is trained where a job says nothing; None for a trainer that trains all
         weights and nothing else.

@@ -90,10 +90,7 @@ def train(folder: Path) -> None:
 def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTrainer | DPOTrainer:
     """Make the trainer of a job: model, examples and TRL's settings.
 
-    Parameters
-    ----------
-    seed
-        Seed of the adapter's first weights, of dropout and of the examples' order, below 2³².
+    ``seed``, below 2³², is that of the adapter's first weights, dropout and the examples' order.
     """
     base = Path(job.base_folder)
     model = load_for_training(base, all_weights=plan.lora.rank == 0)
