@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number measured on ``n`` independent units (datapoints), with a confidence interval."""
+    """A number of ``n`` independent units (datapoints), with an interval at ``level`` in (0, 1)."""
 
     value: float
     low: float

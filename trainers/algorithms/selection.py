@@ -140,7 +140,8 @@ def set_aside(
 ) -> tuple[Indices, Indices]:
     """Divide ``count`` rollouts at random: round(proportion · count) set aside, and the rest.
 
-    Returns int64[K] and int64[count - K], both in the order of the rollouts.
+    ``proportion`` is in [0, 1]. Returns int64[K] and int64[count - K], both in the order of the
+    rollouts.
     """
     size = round(proportion * count)
     order = generator.permutation(count).astype(np.int64)
