@@ -99,7 +99,7 @@ def mutants(
     kinds: Sequence[str] = tuple(RULES),
     max_mutations: int = 1,
 ) -> Iterator[str]:
-    """Return different programs, one to ``max_mutations`` bugs (of :data:`RULES`) in each."""
+    """Return different programs in random order, each with one to ``max_mutations`` bugs."""
     seen = {normalize(source)}
     for first in random_mutations(source, rng, kinds):
         changed = apply_mutation(source, first)
