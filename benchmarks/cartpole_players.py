@@ -17,12 +17,15 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ratchet.scenarios.gymnasium.cartpole import CartPole
+
+if TYPE_CHECKING:
+    from torchrl.trainers.algorithms.ppo import PPOTrainer
 
 NUM_ENVS = 8
 NUM_STEPS = 128
@@ -127,6 +130,30 @@ def play_torchrl(seed: int, minibatch: int) -> Player:
     """Train with TorchRL's PPOTrainer, made of the library's parts as they come."""
     from threading import Semaphore, Thread
 
+    warnings.simplefilter("ignore")
+    torch.manual_seed(seed)
+    trainer, network = torchrl_trainer(seed, minibatch)
+    go, done = Semaphore(0), Semaphore(0)
+
+    def pause() -> None:
+        done.release()
+        go.acquire()
+
+    trainer.register_op("post_steps", pause)
+
+    def train() -> None:
+        go.acquire()
+        trainer.train()
+
+    Thread(target=train, daemon=True).start()  # the loop is the library's: it cannot be stepped
+    for _ in range(MAX_ITERATIONS):
+        go.release()
+        done.acquire()
+        yield network
+
+
+def torchrl_trainer(seed: int, minibatch: int) -> tuple[PPOTrainer, Policy]:
+    """Make TorchRL's trainer, and the network that it trains."""
     from tensordict.nn import TensorDictModule
     from torch.distributions import Categorical
     from torchrl.collectors import Collector
@@ -137,11 +164,10 @@ def play_torchrl(seed: int, minibatch: int) -> Player:
     from torchrl.objectives import ClipPPOLoss
     from torchrl.trainers.algorithms.ppo import PPOTrainer
 
-    warnings.simplefilter("ignore")
-    torch.manual_seed(seed)
     env = SerialEnv(NUM_ENVS, lambda: GymEnv("CartPole-v1", categorical_action_encoding=True))
     env.set_seed(seed)
-    logits = TensorDictModule(perceptron(2, 0.01), ["observation"], ["logits"])
+    network = perceptron(2, 0.01)
+    logits = TensorDictModule(network, ["observation"], ["logits"])
     actor = ProbabilisticActor(
         logits, in_keys=["logits"], distribution_class=Categorical, return_log_prob=True
     )
@@ -173,23 +199,7 @@ def play_torchrl(seed: int, minibatch: int) -> Player:
             batch_size=minibatch,
         ),
     )
-    go, done = Semaphore(0), Semaphore(0)
-
-    def pause() -> None:
-        done.release()
-        go.acquire()
-
-    trainer.register_op("post_steps", pause)
-
-    def train() -> None:
-        go.acquire()
-        trainer.train()
-
-    Thread(target=train, daemon=True).start()  # the loop is the library's: it cannot be stepped
-    for _ in range(MAX_ITERATIONS):
-        go.release()
-        done.acquire()
-        yield lambda x: logits.module(x)
+    return trainer, network
 
 
 def play_plain_torch(seed: int, minibatch: int) -> Player:
@@ -224,15 +234,7 @@ def play_plain_torch(seed: int, minibatch: int) -> Player:
                     state["physics"][over] = fresh["physics"]
                     age[over] = 0
             after = critic(game.observe(state)[:, 0])[:, 0]
-        seen, action, log_prob, value, reward, over = map(torch.stack, zip(*rows, strict=True))
-        going = (~over).float()
-        advantage, following = torch.zeros_like(reward), torch.zeros(NUM_ENVS)
-        for t in reversed(range(NUM_STEPS)):
-            then = value[t + 1] if t + 1 < NUM_STEPS else after
-            delta = reward[t] + GAMMA * going[t] * then - value[t]
-            following = delta + GAMMA * LMBDA * going[t] * following
-            advantage[t] = following
-        data = [x.flatten(0, 1) for x in (seen, action, log_prob, advantage, advantage + value)]
+        data = with_advantages(rows, after)
         for _ in range(NUM_EPOCHS):
             for index in torch.randperm(FRAMES).split(minibatch):
                 seen_b, action_b, old, gain, target = (x[index] for x in data)
@@ -246,6 +248,19 @@ def play_plain_torch(seed: int, minibatch: int) -> Player:
                 nn.utils.clip_grad_norm_(params, MAX_NORM)
                 optimizer.step()
         yield actor
+
+
+def with_advantages(rows: list[tuple[Tensor, ...]], after: Tensor) -> list[Tensor]:
+    """Return observations, actions, log-probabilities, advantages and targets, [FRAMES, …] each."""
+    seen, action, log_prob, value, reward, over = map(torch.stack, zip(*rows, strict=True))
+    going = (~over).float()
+    advantage, following = torch.zeros_like(reward), torch.zeros(NUM_ENVS)
+    for t in reversed(range(NUM_STEPS)):
+        then = value[t + 1] if t + 1 < NUM_STEPS else after
+        delta = reward[t] + GAMMA * going[t] * then - value[t]
+        following = delta + GAMMA * LMBDA * going[t] * following
+        advantage[t] = following
+    return [x.flatten(0, 1) for x in (seen, action, log_prob, advantage, advantage + value)]
 
 
 PLAYERS: dict[str, Callable[[int, int], Player]] = {

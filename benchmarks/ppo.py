@@ -1,4 +1,4 @@
-"""How many frames per CPU-second PPO trains on, and where the time goes.
+"""The frames per CPU-second that PPO trains on, and where the time goes.
 
 Run with ``python benchmarks/ppo.py [--iterations N]``. Two settings: the default networks on nip,
 and small ones on adp. CPU time of this process on one thread; the first iteration is a warm-up.
@@ -141,7 +141,7 @@ class Training:
         self.run()
 
     def run(self) -> float:
-        """Run an iteration and give its frames per CPU-second."""
+        """Run an iteration and return its frames per CPU-second."""
         start = time.process_time()
         self.trainer.run_iterations(self.iteration, self.iteration + 1)
         self.iteration += 1

@@ -39,7 +39,7 @@ def train(seed: int) -> None:
 
 
 def run(count: int) -> list[float]:
-    """Train ``count`` processes at once; give the frames per CPU-second of each."""
+    """Train ``count`` processes at once; return the frames per CPU-second of each."""
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -85,7 +85,7 @@ def make(changes: dict[str, Any]) -> TensorDictRlTrainer:
 
 
 def profile(trainer: TensorDictRlTrainer) -> str:
-    """Say how long the parts of one iteration take, in ms; one part may hold another."""
+    """Return how long the parts of one iteration take, in ms; one part may hold another."""
     profiler = cProfile.Profile(time.process_time)
     profiler.runcall(trainer.run_iterations, 0, 1)
     found: dict[str, float] = {}

@@ -72,13 +72,7 @@ _ANSWERS = {
 
 
 def ours(url: str, folder: str) -> tuple[float, float]:
-    """Play all games.
-
-    Returns
-    -------
-    wall, cpu
-        Seconds; CPU of this process.
-    """
+    """Play all games; return the wall time and this process's CPU time in seconds."""
     from ratchet.parameters import ExperimentSettings, HyperParameters
     from ratchet.scenarios.building import build_scenario_instance
     from trainers.registry import trainer_class
@@ -110,7 +104,7 @@ def ours(url: str, folder: str) -> tuple[float, float]:
 
 
 def pool(url: str) -> float:
-    """Play some games with four workers; give the seconds that all games would take."""
+    """Play some games with four workers; return the seconds that all games would take."""
     from openai import OpenAI
 
     def play(_: int) -> None:

@@ -27,8 +27,6 @@ def deploy(home: Path, prefect_file: Path = PREFECT_FILE) -> None:
     ----------
     home
         The home of the local stack, used unless ``PREFECT_API_URL`` says otherwise.
-    prefect_file
-        What to register.
 
     Raises
     ------
@@ -72,7 +70,7 @@ def _prefect(environment: dict[str, str], *arguments: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Deploy; give the exit code."""
+    """Deploy; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deployments.deploying")
     parser.add_argument("--home", type=Path, default=Path(".ratchet"))
     parser.add_argument("--prefect-file", type=Path, default=PREFECT_FILE)

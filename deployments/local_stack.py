@@ -31,14 +31,7 @@ class LocalStackError(RatchetError, RuntimeError):
 class LocalStack:
     """The servers and the worker, started in order and stopped in the opposite one.
 
-    Parameters
-    ----------
-    home
-        Where all files go.
-    prefect_port, mlflow_port
-        Wanted ports; another free one is taken where they are not free.
-    worker
-        Whether to start a worker for the pool of :mod:`deployments.parts`.
+    Where a wanted port is not free, another is taken.
     """
 
     def __init__(
@@ -140,7 +133,7 @@ class LocalStack:
 
 
 def stop_leftovers(home: Path) -> list[str]:
-    """Stop what an earlier stack in ``home`` has left running; give the names of what was.
+    """Stop what an earlier stack in ``home`` has left running; return the names of what was.
 
     Raises
     ------
@@ -159,7 +152,7 @@ def stop_leftovers(home: Path) -> list[str]:
 
 
 def shut_down(home: Path) -> list[str]:
-    """Stop the stack of ``home``, its supervisor first; give the names of what was running."""
+    """Stop the stack of ``home``, its supervisor first; return the names of what was running."""
     old = read_stack(home)
     return _stop_all(old, home) if old is not None else []
 
@@ -244,7 +237,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Run ``up`` or ``down``; give the exit code."""
+    """Run ``up`` or ``down``; return the exit code."""
     options = _parse(arguments)
     home: Path = options.home.resolve()
     try:

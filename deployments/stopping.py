@@ -13,12 +13,7 @@ from flows.process.stack_file import ProcessMark
 def stop_marks(marks: Sequence[ProcessMark], seconds: float = 10.0) -> None:
     """Send SIGTERM, wait, then SIGKILL to what is left of the processes and their children.
 
-    Parameters
-    ----------
-    marks
-        Processes; those that have ended, or whose number is another's now, are left alone.
-    seconds
-        How long they may take to end by themselves.
+    Those that have ended, or whose number is another's now, are left alone.
     """
     parents = [psutil.Process(mark.pid) for mark in marks if mark.is_alive()]
     family = list(parents)

@@ -47,7 +47,7 @@ class Analyser(ABC):
 
     @abstractmethod
     def judges(self, message: SpokenMessage) -> bool:
-        """Say whether this message is to be judged."""
+        """Return whether this message is to be judged."""
 
     @abstractmethod
     def variables(self, message: SpokenMessage) -> Mapping[str, str]:

@@ -91,7 +91,7 @@ class Questions:
         return cls(analyser, requests, of_message)
 
     def estimate_tokens(self) -> tuple[int, int]:
-        """Estimate tokens of prompts, and give the limit of those of completions."""
+        """Return the estimated tokens of prompts, and the limit of those of completions."""
         letters = sum(len(m.content) for r in self.requests.values() for m in r.messages)
         limit = sum(request.max_tokens or 0 for request in self.requests.values())
         return letters // _LETTERS_PER_TOKEN, limit
@@ -99,15 +99,10 @@ class Questions:
     async def ask(
         self, client: Client, journal: CallJournal, num_workers: int
     ) -> dict[str, Answer]:
-        """Ask all of them, so many at once.
+        """Ask all of them, so many at once; return answers by the hash of the request.
 
         All are asked, even if one fails; then the first failure is raised, and what was answered
         lies in the journal.
-
-        Returns
-        -------
-        dict
-            Hash of the request → answer.
         """
         slots = asyncio.Semaphore(num_workers)
 

@@ -35,16 +35,8 @@ class SpokenMessage:
     ----------
     row
         The line in its file of transcripts, from 0.
-    rollout
-        The rollout's number.
-    said
-        Who said what, where and when.
-    question, solution
-        What the game was about.
     prover_stance
         1 if a single prover argues that the solution is right, 0 if it argues for a bug.
-    agents
-        All that play.
     earlier
         What was said in the rounds before, in order.
     """
@@ -76,12 +68,7 @@ class SpokenMessage:
 
 
 def transcript_files(run_folder: Path) -> dict[str, Path]:
-    """Find a run's transcripts.
-
-    Returns
-    -------
-    dict
-        ``"ARM/NAME"`` → file, sorted.
+    """Find a run's transcripts: ``"ARM/NAME"`` → file, sorted.
 
     Raises
     ------

@@ -84,7 +84,7 @@ def read_results(file: Path) -> list[JudgedMessage]:
 
 
 def write_results(file: Path, results: Iterable[JudgedMessage]) -> None:
-    """Write verdicts, in order of their places; whole or not at all."""
+    """Write verdicts atomically, in order of their places."""
     file.parent.mkdir(parents=True, exist_ok=True)
     ordered = sorted(results, key=lambda result: result.place)
     lines = [json.dumps(asdict(result), ensure_ascii=False) + "\n" for result in ordered]

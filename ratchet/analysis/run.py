@@ -52,16 +52,12 @@ def analyse_run(
         ``runs/RUN``. Verdicts go to ``analysis/ANALYSER/ARM/NAME.jsonl`` in it.
     analyser_names
         Registered names, or ``path/to/file.py:Class``.
-    model
-        The model that judges.
     client
         What is asked; the endpoint's client if not given.
     dry_run
         Whether only to count calls, tokens and cost: nothing is asked or written.
     overwrite
         Whether to judge messages anew that have a verdict.
-    num_workers
-        How many calls are in flight at once.
 
     Raises
     ------

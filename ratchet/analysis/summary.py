@@ -12,8 +12,6 @@ class AnalyserSummary:
 
     Attributes
     ----------
-    name
-        The analyser's.
     num_messages
         Messages that it judges.
     num_kept

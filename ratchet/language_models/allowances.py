@@ -17,13 +17,6 @@ class CallAllowance:
     Calls in flight count with the most that they can cost. Who finds no room waits until one of
     them has ended, since most cost less; with none in flight the budget is exceeded. For one event
     loop.
-
-    Parameters
-    ----------
-    budget
-        What all calls may cost.
-    spent
-        Says what ended ones have cost.
     """
 
     def __init__(self, budget: Budget, spent: Callable[[], float]) -> None:
@@ -35,14 +28,9 @@ class CallAllowance:
 
     @asynccontextmanager
     async def call(self, most: float) -> AsyncIterator[None]:
-        """Wait until there is room for a call, and keep it while the call is made.
+        """Wait until there is room for a call that costs at most ``most``, and keep it meanwhile.
 
         What it has cost must be added to ``spent`` before anything else is awaited.
-
-        Parameters
-        ----------
-        most
-            What the call costs at most.
 
         Raises
         ------
@@ -68,15 +56,7 @@ class CallAllowance:
 
 
 class TrainingAllowance:
-    """What the fine-tune jobs of one stage may cost together.
-
-    Parameters
-    ----------
-    budget
-        What is left for them.
-    prices
-        Of the models.
-    """
+    """What the fine-tune jobs of one stage may cost together."""
 
     def __init__(self, budget: Budget, prices: PriceTable) -> None:
         self._budget = budget
@@ -86,16 +66,7 @@ class TrainingAllowance:
     def reserve(self, model: str, letters: int, epochs: int, *, embedded: bool = False) -> None:
         """Set aside what a job will cost, or refuse it before it is made.
 
-        Parameters
-        ----------
-        model
-            Which is to be trained.
-        letters
-            The length of its examples; four are taken for a token.
-        epochs
-            How often it goes through them.
-        embedded
-            Whether Ratchet's own service trains: that costs nothing.
+        Four ``letters`` of its examples are taken for a token; Ratchet's own service costs nothing.
 
         Raises
         ------

@@ -19,17 +19,7 @@ _DEFAULT_COMPLETION_TOKENS = 256
 
 
 class ChatClient:
-    """Asks one endpoint's models.
-
-    Parameters
-    ----------
-    endpoint
-        The service.
-    policy
-        How failed attempts are repeated.
-    limiter
-        Holds each attempt back until the limits allow it.
-    """
+    """Asks one endpoint's models."""
 
     def __init__(
         self,

@@ -89,13 +89,6 @@ class _Answer:
 class Connection:
     """An endpoint's clients, made when first needed in an event loop, closed with it.
 
-    Parameters
-    ----------
-    endpoint
-        The service.
-
-    Notes
-    -----
     May be shared by threads: each loop has its own client. The SDK's own retries are off.
     """
 
@@ -116,7 +109,7 @@ class Connection:
         return (await self._loop_clients()).sdk
 
     async def post_chat(self, body: Mapping[str, Any]) -> bytes:
-        """Send a request for a completion, once, and give the body of the answer.
+        """Send a request for a completion, once, and return the body of the answer.
 
         Raises
         ------

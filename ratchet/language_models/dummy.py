@@ -14,16 +14,10 @@ _DECISION_SHARE = 0.4
 def dummy_completion(
     request: ChatRequest, headers: Mapping[str, str], *, may_decide: bool, must_decide: bool
 ) -> Completion:
-    """Answer a request.
+    """Answer by the request's seed and nothing else of it, in every channel of ``headers``.
 
-    Parameters
-    ----------
-    request
-        Its seed decides the answer, with nothing else of it.
-    headers
-        Channel → header, for every channel to write in.
-    may_decide, must_decide
-        Whether a decision is an answer, and the only one.
+    These map a channel to its header; ``may_decide`` and ``must_decide`` say whether a decision
+    is an answer, and the only one.
     """
     random = Random(request.seed)
     decides = may_decide and (must_decide or not headers or random.random() < _DECISION_SHARE)

@@ -36,11 +36,11 @@ class Sampler(Protocol):
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:
-        """How many replies are sampled at each step: 1 for a game, more for a tree."""
+        """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """How many examples a game, or a tree, makes for an agent at most."""
+        """Return the most examples that a game, or a tree, makes for an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +94,10 @@ def estimate_experiment(
     *,
     problem_tokens: int = PROBLEM_TOKENS,
 ) -> ExperimentEstimate:
-    """ExperimentEstimate all stages of a text experiment.
+    """Estimate all stages of a text experiment.
 
     Parameters
     ----------
-    hyper_params
-        The experiment's.
-    sampler
-        The trainer's class.
-    num_train, num_test
-        The sizes of its datasets.
     settings
         Of these: prices, workers and limits per minute.
     problem_tokens
@@ -146,10 +140,7 @@ class _LongestEpisode:
     def calls(self, branches: int) -> Iterator[tuple[str, int, int]]:
         """Return (agent, calls, prompt tokens of each) round by round.
 
-        Parameters
-        ----------
-        branches
-            How many replies are sampled at each step: 1 for a game, more for a tree.
+        ``branches`` replies are sampled at each step: 1 for a game, more for a tree.
         """
         history = 0
         for round, names in enumerate(self.rounds):

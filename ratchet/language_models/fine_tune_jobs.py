@@ -12,7 +12,7 @@ FineTuneMethod: TypeAlias = Literal["supervised", "dpo"]
 JobStatus: TypeAlias = Literal["pending", "running", "succeeded", "failed", "cancelled"]
 
 AUTO_EPOCHS = 3
-"""How many epochs a job is taken to have where they are left to the service."""
+"""Epochs that a job is taken to have where they are left to the service."""
 
 _STATUSES: Mapping[str, JobStatus] = {
     "validating_files": "pending",
@@ -54,10 +54,7 @@ class FineTuneIntent:
     def metadata(self, attempt: int) -> dict[str, str]:
         """Return what is sent with a job, so that it is found again.
 
-        Parameters
-        ----------
-        attempt
-            0 for the first, one more for each that failed or was cancelled.
+        ``attempt`` counts from 0, one more for each job that failed or was cancelled.
         """
         return {
             "ratchet_intent": self.digest,

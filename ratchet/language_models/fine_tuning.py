@@ -45,12 +45,8 @@ class FineTuneClient:
 
     Parameters
     ----------
-    endpoint
-        The service.
     lock_folder
         Where processes of this machine agree on who looks up and makes a job.
-    policy
-        How failed attempts are repeated.
     settle_seconds
         How long after an answer that leaves it open the job is looked for, before another attempt
         (with the same Idempotency-Key) is made to create it.
@@ -73,14 +69,7 @@ class FineTuneClient:
         return f"FineTuneClient({self.endpoint!r})"
 
     async def ensure_job(self, intent: FineTuneIntent, file_bytes: bytes) -> FineTuneJob:
-        """Return the intent's job, made if there is none that hasn't failed.
-
-        Parameters
-        ----------
-        intent
-            What is to be trained.
-        file_bytes
-            The training file; ``intent.file_sha256`` is its hash.
+        """Return the intent's job on the training file, made if there is none that hasn't failed.
 
         Raises
         ------
@@ -121,12 +110,7 @@ class FineTuneClient:
     ) -> dict[str, FineTuneJob]:
         """Wait until all jobs are final, all at once.
 
-        Parameters
-        ----------
-        job_ids
-            The jobs.
-        poll_seconds, poll_seconds_max
-            The pause between two looks, growing by half from the first to the second.
+        The pause between two looks grows by half from ``poll_seconds`` to ``poll_seconds_max``.
         """
 
         async def one(job_id: str) -> FineTuneJob:
@@ -266,7 +250,7 @@ async def _each(pages: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- the SDK's 
 
 
 def _belongs(job: FineTuningJob, intent: FineTuneIntent, files: list[str]) -> bool:
-    """Say whether a job is the intent's; by its file where the service keeps no metadata."""
+    """Return whether a job is the intent's; by its file where the service keeps no metadata."""
     if job.metadata:
         return job.metadata.get("ratchet_intent") == intent.digest
     return job.training_file in files

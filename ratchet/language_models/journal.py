@@ -51,17 +51,7 @@ class CallJournal:
     async def call(
         self, call_id: str, request: ChatRequest, make: Callable[[], Awaitable[Completion]]
     ) -> Completion:
-        """Return the recorded completion of a call, or make the call and record it.
-
-        Parameters
-        ----------
-        call_id
-            What the call is for, e.g. ``"r12/t3/verifier/a0"``.
-        request
-            What is asked.
-        make
-            Asks the service.
-        """
+        """Return the recorded completion of a call (e.g. ``"r12/t3/verifier/a0"``), or make it."""
         lock = self._in_flight.setdefault(call_id, asyncio.Lock())
         async with lock:
             digest = request.digest()
@@ -109,13 +99,7 @@ class CallJournal:
 
 
 def _read(path: Path) -> tuple[dict[str, tuple[str, Completion]], bool]:
-    """Read all whole lines.
-
-    Returns
-    -------
-    recorded, torn
-        Call id → digest of the request and completion; whether the file ends inside a line.
-    """
+    """Return call id → digest of the request and completion; and whether the last line is torn."""
     content = path.read_bytes()
     recorded: dict[str, tuple[str, Completion]] = {}
     for line in content.split(b"\n"):

@@ -42,15 +42,7 @@ FREE = ModelPrice(0.0, 0.0, 0.0)
 
 
 class PriceTable:
-    """Prices by model name.
-
-    Parameters
-    ----------
-    base
-        Base models' prices.
-    fine_tuned
-        Prices of models fine-tuned from them.
-    """
+    """Prices by base model's name: its own, and those of models fine-tuned from it."""
 
     def __init__(
         self, base: Mapping[str, ModelPrice], fine_tuned: Mapping[str, ModelPrice]
@@ -60,12 +52,7 @@ class PriceTable:
 
     @classmethod
     def load(cls, path: str | Path | None = None) -> PriceTable:
-        """Read the default table, with another on top.
-
-        Parameters
-        ----------
-        path
-            The other; ``RATCHET_PRICES`` in the environment when not given.
+        """Read the default table, with another on top: by default ``RATCHET_PRICES``, if set.
 
         Raises
         ------
@@ -113,18 +100,11 @@ class Budget:
     limit: float | None
 
     def has_room(self, spent: float, planned: float = 0.0) -> bool:
-        """Say whether no more is spent, with what is planned, than may be."""
+        """Return whether no more is spent, with what is planned, than may be."""
         return self.limit is None or spent + planned <= self.limit
 
     def check(self, spent: float, planned: float = 0.0) -> None:
-        """Raise if too much is spent.
-
-        Parameters
-        ----------
-        spent
-            What was spent so far.
-        planned
-            What the next step will cost, if it is known.
+        """Raise if too much is spent, or will be with what is planned.
 
         Raises
         ------

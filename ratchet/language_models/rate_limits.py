@@ -38,13 +38,7 @@ class SlidingWindow:
         self._lock = threading.Lock()
 
     def reserve(self, amount: float) -> Grant:
-        """Take the next free place.
-
-        Returns
-        -------
-        Grant
-            Its time may lie ahead: wait for it.
-        """
+        """Take the next free place, whose time may lie ahead: wait for it."""
         with self._lock:
             at = max(self._clock(), self._grants[-1].at if self._grants else 0.0)
             while self._grants:
@@ -62,7 +56,7 @@ class SlidingWindow:
             return grant
 
     def correct(self, grant: Grant, amount: float) -> None:
-        """Say what was used in truth, for those who ask later."""
+        """Record what was really used, for those who ask later."""
         with self._lock:
             if any(known is grant for known in self._grants):
                 self._used += amount - grant.amount
@@ -74,15 +68,7 @@ class SlidingWindow:
 
 
 class RateLimiter:
-    """Limits of one endpoint.
-
-    Parameters
-    ----------
-    requests_per_minute, tokens_per_minute
-        ``None``: no limit.
-    window_seconds
-        What counts as a minute.
-    """
+    """Limits of one endpoint for each window of ``window_seconds``; ``None``: no limit."""
 
     def __init__(
         self,
@@ -101,10 +87,7 @@ class RateLimiter:
     async def acquire(self, estimated_tokens: int) -> Grant | None:
         """Wait until one more request of about so many tokens may be sent.
 
-        Returns
-        -------
-        Grant | None
-            What to hand to :meth:`settle`; None where tokens have no limit.
+        Returns what to hand to :meth:`settle`; None where tokens have no limit.
         """
         grant = self._tokens.reserve(estimated_tokens) if self._tokens else None
         wait = self._tokens.seconds_until(grant) if self._tokens and grant else 0.0
@@ -116,7 +99,7 @@ class RateLimiter:
         return grant
 
     def settle(self, grant: Grant | None, tokens: int) -> None:
-        """Say how many tokens a request took in truth."""
+        """Record the tokens that a request really took."""
         if self._tokens and grant is not None:
             self._tokens.correct(grant, tokens)
 

@@ -46,16 +46,9 @@ class RetryPolicy:
     max_retry_after_seconds: float = 600.0
 
     def delay(self, attempt: int, retry_after: float | None, jitter: float) -> float:
-        """Return the wait in seconds after a failed attempt.
+        """Return the seconds to wait after attempt 0, 1, …; ``jitter`` is in [0, 1).
 
-        Parameters
-        ----------
-        attempt
-            0 after the first.
-        retry_after
-            What the service asked for.
-        jitter
-            In [0, 1).
+        ``retry_after`` is what the service asked for.
         """
         backoff = min(self.max_delay_seconds, self.first_delay_seconds * 2.0**attempt)
         backoff *= 0.5 + 0.5 * jitter
@@ -69,14 +62,7 @@ async def with_retries(
 ) -> _Result:
     """Make a call until it succeeds, fails for good, or has failed too often.
 
-    Parameters
-    ----------
-    make
-        Makes one attempt; raises :class:`TransientError` for what may pass.
-    policy
-        How often and how long in between.
-    what
-        Names the call in messages.
+    ``make`` makes one attempt, and raises :class:`TransientError` for what may pass.
 
     Raises
     ------
@@ -107,7 +93,7 @@ async def with_retries(
 
 
 def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> bool:
-    """Say whether an answer with an error status may be different the next time."""
+    """Return whether an answer with an error status may be different the next time."""
     wish = headers.get("x-should-retry")
     if wish in ("true", "false"):
         return wish == "true"
@@ -117,14 +103,9 @@ def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> b
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Read how long a service asks to wait: milliseconds, seconds, or a date.
+    """Read from lower-case headers how long to wait: milliseconds, seconds, or a date.
 
-    Parameters
-    ----------
-    headers
-        An answer's, by lower-case name.
-    now
-        Seconds since 1970; the clock's when not given.
+    ``now`` is in seconds since 1970, the clock's when not given.
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:

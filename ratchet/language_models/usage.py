@@ -44,15 +44,7 @@ class UsageRow:
 
 
 class UsageMeter:
-    """Counts what is used.
-
-    Parameters
-    ----------
-    stage
-        The stage that uses it, e.g. ``"sample_rollouts"``.
-    budget
-        What the calls may cost; a call that exceeds it is counted, and none is made after it.
-    """
+    """Counts what is used. A call that exceeds the budget is counted, and none is made after it."""
 
     def __init__(self, stage: str = "", budget: Budget | None = None) -> None:
         self.stage = stage
@@ -67,16 +59,7 @@ class UsageMeter:
         request: ChatRequest,
         make: Callable[[], Awaitable[Completion]],
     ) -> Completion:
-        """Make a call as soon as there is room for it; see :class:`CallAllowance`.
-
-        Parameters
-        ----------
-        price
-            The model's; None if it has none.
-        request
-            What is asked.
-        make
-            Makes the call, whose answer is recorded right after it has come.
+        """Make a call as soon as there is room for it, and record it; see :class:`CallAllowance`.
 
         Raises
         ------
@@ -92,17 +75,6 @@ class UsageMeter:
         self, agent: str, model: str, completion: Completion, price: ModelPrice | None
     ) -> None:
         """Count an answered call.
-
-        Parameters
-        ----------
-        agent
-            Who asked.
-        model
-            The model that was asked for.
-        completion
-            What came back.
-        price
-            The model's; None if it has none.
 
         Raises
         ------
@@ -127,11 +99,6 @@ class UsageMeter:
         key = (row.stage, row.agent, row.model)
         known = self._rows.get(key)
         self._rows[key] = known.plus(row) if known else row
-
-    def merge(self, other: UsageMeter) -> None:
-        """Add all that another meter counted."""
-        for row in other.rows():
-            self.add(row)
 
     def rows(self) -> list[UsageRow]:
         """Return all rows, sorted by stage, agent and model."""

@@ -18,7 +18,7 @@ def headline(
     transcripts: Sequence[PackedTranscripts] = (),
     returns: Sequence[ReturnRow] = (),
 ) -> str:
-    """Say in a sentence what came out, or nothing if there is no test yet.
+    """Return what came out in a sentence, or nothing if there is no test yet.
 
     Of arms that differ in their seed alone the range is said; they are not compared.
     """
@@ -44,7 +44,7 @@ def headline(
 
 
 def are_repetitions(arms: Sequence[Arm]) -> bool:
-    """Say whether there are several arms that differ in nothing but their seeds."""
+    """Return whether there are several arms that differ in nothing but their seeds."""
     plain = [{name: v for name, v in arm.hyper_params.items() if name != "seed"} for arm in arms]
     return len(plain) > 1 and all(parameters == plain[0] for parameters in plain)
 

@@ -96,16 +96,9 @@ def group_figures(
 def tested_figures(
     arms: Sequence[Arm], transcripts: Sequence[PackedTranscripts], final: Mapping[str, int]
 ) -> list[Figure]:
-    """Draw the accuracy of the tests of an arm that is tested while it learns, with intervals.
+    """Draw the accuracy of the tests of arms that are tested while they learn, with intervals.
 
-    Parameters
-    ----------
-    arms
-        The report's arms; their order gives the colours.
-    transcripts
-        Of tests and of rollouts.
-    final
-        The iterations an arm has: where its final test stands.
+    The arms' order gives the colours; final tests stand at the iterations in ``final``.
     """
     traces = []
     for place, arm in enumerate(arms):
@@ -137,7 +130,7 @@ def split_agent(name: str, agents: Sequence[str]) -> tuple[str, str]:
 
 
 def family_of(name: str) -> str:
-    """Say what kind of metric a name stands for."""
+    """Return what kind of metric a name stands for."""
     for family, pattern in FAMILIES:
         if pattern.search(name.lower()):
             return family

@@ -32,15 +32,10 @@ MAX_EVENTS = 200
 
 
 def build_report(run_folder: RunFolder | Path | str) -> Path:
-    """Write a run's report into its folder.
+    """Write a run's report into its folder; return the path of ``report.html``.
 
     May be called at any time, of a run that is going on as well: sections that have nothing to
     show yet are left out.
-
-    Returns
-    -------
-    Path
-        ``report.html`` in the run folder.
 
     Raises
     ------

@@ -74,7 +74,7 @@ def return_difference_rows(arms: Sequence[Arm]) -> list[ReturnDifference]:
 
 
 def returns_headline(rows: Sequence[ReturnRow]) -> str:
-    """Say in a sentence what the first arm's agents have reached, or nothing without a test."""
+    """Return what the first arm's agents reached in a sentence, or nothing without a test."""
     tested = [row for row in rows if row.dataset == "test"]
     if not tested:
         return ""

@@ -236,12 +236,12 @@ def duration(seconds: float) -> str:
     """Write a duration: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if seconds < 10:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
 
 
 def _accuracy_row(contestant: Contestant, name: str, color: int) -> AccuracyRow:

@@ -35,10 +35,6 @@ class PackedTranscripts:
         or "test".
     title
         What people read: "Iteration 3", "Test at iteration 3", "Final test".
-    number
-        How many rollouts it has.
-    right
-        How many of them were decided rightly.
     accuracy
         Their share, with an interval over datapoints; None if there are no rollouts.
     packed
@@ -80,8 +76,6 @@ def read_transcripts(
 
     Parameters
     ----------
-    folders
-        The runs.
     limit
         Bytes of packed text that the page may hold. Files beyond it are listed without their
         content: the first and the last of an arm are kept before those between.

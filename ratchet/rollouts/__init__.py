@@ -13,11 +13,8 @@ if TYPE_CHECKING:
     from ratchet.rollouts.arrays import STRING
     from ratchet.rollouts.dataset import NestedArrayDictDataset
     from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
-    from ratchet.rollouts.nested_array_dict import (
-        NestedArrayDict,
-        concatenate_nested_array_dicts,
-        stack_nested_array_dicts,
-    )
+    from ratchet.rollouts.joining import concatenate_nested_array_dicts, stack_nested_array_dicts
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from ratchet.rollouts.order import DataOrder
     from ratchet.rollouts.spec import rollout_spec
     from ratchet.rollouts.specs import (
@@ -74,7 +71,7 @@ _HOMES = {
     "NestedArrayDict": "ratchet.rollouts.nested_array_dict",
     "NestedArrayDictDataset": "ratchet.rollouts.dataset",
     "StringArraySpec": "ratchet.rollouts.specs",
-    "concatenate_nested_array_dicts": "ratchet.rollouts.nested_array_dict",
+    "concatenate_nested_array_dicts": "ratchet.rollouts.joining",
     "load_nested_array_dict": "ratchet.rollouts.files",
     "processed_transcripts": "ratchet.rollouts.transcripts",
     "prompt_transcripts": "ratchet.rollouts.transcripts",
@@ -83,7 +80,7 @@ _HOMES = {
     "report_transcripts": "ratchet.rollouts.transcripts",
     "rollout_spec": "ratchet.rollouts.spec",
     "save_nested_array_dict": "ratchet.rollouts.files",
-    "stack_nested_array_dicts": "ratchet.rollouts.nested_array_dict",
+    "stack_nested_array_dicts": "ratchet.rollouts.joining",
     "write_report_transcripts": "ratchet.rollouts.transcripts",
     "write_transcripts": "ratchet.rollouts.transcripts",
 }

@@ -79,7 +79,7 @@ def zeros(shape: Sequence[int], dtype: object) -> Array:
 
 
 def same_array(first: Array, second: Array) -> bool:
-    """Say whether type, shape and values are the same; NaN is the same as NaN."""
+    """Return whether type, shape and values are the same; NaN is the same as NaN."""
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
     if first.dtype == STRING:  # NumPy holds None and "" for equal

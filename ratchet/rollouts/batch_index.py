@@ -15,15 +15,13 @@ _KINDS = (int, np.integer, slice, np.ndarray, type(None), type(Ellipsis))
 
 
 def read_index(index: object, batch_size: Shape) -> tuple[tuple[Any, ...], Shape]:
-    """Check an index and find the batch size of what it gives.
+    """Check an index and find the batch size after it.
 
     Parameters
     ----------
     index
         What NumPy knows: an integer, slice, mask, index array or list, None, Ellipsis, or a
         tuple of those.
-    batch_size
-        The dimensions that it may speak of.
 
     Returns
     -------

@@ -28,15 +28,7 @@ _TYPES = ("bool", "int64", "float16", "float32", "float64")
 
 
 def save_nested_array_dict(nad: NestedArrayDict, path: Path | str) -> None:
-    """Write a Parquet file, whole or not at all.
-
-    Parameters
-    ----------
-    nad
-        What to write.
-    path
-        The file; folders are made if need be.
-    """
+    """Write a Parquet file atomically, in a folder made if need be."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -7,7 +7,7 @@ datasets are made of it. Arrays are shared, not copied, unless :meth:`NestedArra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, TypeGuard, overload
+from typing import Any, NoReturn, TypeGuard, overload
 
 import numpy as np
 
@@ -22,16 +22,9 @@ from ratchet.rollouts.arrays import (
     zeros,
 )
 from ratchet.rollouts.batch_index import Shape, read_index
-from ratchet.rollouts.matching import check_alike, check_fits, check_same_paths, shape_like
+from ratchet.rollouts.matching import check_fits, check_same_paths
 
-__all__ = [
-    "STRING",
-    "NestedArrayDict",
-    "concatenate_nested_array_dicts",
-    "stack_nested_array_dicts",
-]
-
-KeyPath: TypeAlias = "str | tuple[str, ...]"
+__all__ = ["STRING", "NestedArrayDict"]
 
 
 class NestedArrayDict:
@@ -42,8 +35,6 @@ class NestedArrayDict:
     data
         Arrays (or what can be made one, see :func:`~ratchet.rollouts.arrays.as_leaf`) and
         further mappings by name.
-    batch_size
-        The leading dimensions that all arrays share.
 
     Raises
     ------
@@ -88,7 +79,7 @@ class NestedArrayDict:
 
     @property
     def batch_dims(self) -> int:
-        """How many leading dimensions all arrays share."""
+        """The number of leading dimensions that all arrays share."""
         return len(self._batch_size)
 
     def __len__(self) -> int:
@@ -102,7 +93,7 @@ class NestedArrayDict:
         return (self[place] for place in range(len(self)))
 
     def __contains__(self, path: object) -> bool:
-        """Say whether there is something at a key path."""
+        """Return whether there is something at a key path."""
         found: object = self
         for name in path if isinstance(path, tuple) else (path,):
             if not isinstance(found, NestedArrayDict) or name not in found._data:
@@ -197,12 +188,8 @@ class NestedArrayDict:
     def keys(self, include_nested: bool = False, leaves_only: bool = False) -> list[Any]:
         """List the names; nested ones as tuples.
 
-        Parameters
-        ----------
-        include_nested
-            Whether to list what is in nested parts, too.
-        leaves_only
-            Whether to leave out the names of nested parts themselves.
+        ``include_nested`` lists what is in nested parts, too; ``leaves_only`` leaves out the names
+        of nested parts themselves.
         """
         return [key for key, _ in self.items(include_nested, leaves_only)]
 
@@ -228,7 +215,7 @@ class NestedArrayDict:
         return [(_as_tuple(key), value) for key, value in self.items(True, True)]
 
     def update(self, other: Mapping[str, Any] | NestedArrayDict) -> NestedArrayDict:
-        """Put everything of another mapping here; nested parts are merged. Gives itself."""
+        """Put everything of another mapping here; nested parts are merged. Returns itself."""
         for name, value in other.items():
             here = self._data.get(name)
             if isinstance(here, NestedArrayDict) and isinstance(value, Mapping | NestedArrayDict):
@@ -256,7 +243,7 @@ class NestedArrayDict:
         }
 
     def __eq__(self, other: object) -> bool:
-        """Say whether batch size, names, types, shapes and values are the same.
+        """Return whether batch size, names, types, shapes and values are the same.
 
         NaN is the same as NaN; the order of names does not matter.
         """
@@ -372,100 +359,6 @@ class NestedArrayDict:
 
     def _dotted(self, path: str | tuple[str, ...]) -> str:
         return dotted((*self._path, *_as_tuple(path))) or "NestedArrayDict"
-
-
-def stack_nested_array_dicts(dicts: Sequence[NestedArrayDict], dim: int = 0) -> NestedArrayDict:
-    """Put some of one batch size side by side along a new batch dimension.
-
-    Parameters
-    ----------
-    dicts
-        At least one; all with the same batch size, key paths, types and shapes.
-    dim
-        Where the new dimension goes among the batch dimensions; from the end if negative.
-
-    Raises
-    ------
-    ArrayShapeError, ArrayTypeError, KeyPathError
-        If they don't match; with the key path.
-    """
-    first = _first(dicts)
-    place = _dimension(dim, first.batch_dims + 1)
-    for number, other in enumerate(dicts):
-        _check_alike(first, other, number, free_dim=None)
-    size = first.batch_size
-    return _join(dicts, np.stack, place, (*size[:place], len(dicts), *size[place:]))
-
-
-def concatenate_nested_array_dicts(
-    dicts: Sequence[NestedArrayDict], dim: int = 0
-) -> NestedArrayDict:
-    """Put some one after the other along a batch dimension that they have.
-
-    Parameters
-    ----------
-    dicts
-        At least one; all with the same key paths and types, and, apart from dimension ``dim``,
-        the same shapes.
-    dim
-        A batch dimension; from the end if negative.
-
-    Raises
-    ------
-    ArrayShapeError, ArrayTypeError, KeyPathError
-        If they don't match; with the key path.
-    """
-    first = _first(dicts)
-    place = _dimension(dim, first.batch_dims)
-    for number, other in enumerate(dicts):
-        _check_alike(first, other, number, free_dim=place)
-    size = list(first.batch_size)
-    size[place] = sum(other.batch_size[place] for other in dicts)
-    return _join(dicts, np.concatenate, place, tuple(size))
-
-
-def _join(
-    dicts: Sequence[NestedArrayDict],
-    join: Callable[..., Array],
-    place: int,
-    batch_size: Shape,
-) -> NestedArrayDict:
-    data: dict[str, Array | NestedArrayDict] = {}
-    for name, value in dicts[0]._data.items():
-        parts = [one._data[name] for one in dicts]
-        if isinstance(value, NestedArrayDict):
-            nested = [part for part in parts if isinstance(part, NestedArrayDict)]
-            data[name] = _join(nested, join, place, batch_size)
-        else:
-            data[name] = join(parts, axis=place)
-    return NestedArrayDict._make(data, batch_size, dicts[0]._path)
-
-
-def _check_alike(
-    first: NestedArrayDict, other: NestedArrayDict, number: int, *, free_dim: int | None
-) -> None:
-    expected = shape_like(first.batch_size, other.batch_size, free_dim)
-    if other.batch_size != expected:
-        raise ArrayShapeError(
-            f"number {number} has batch size {other.batch_size}, which does not match"
-            f" {first.batch_size}, that of number 0."
-        )
-    where = f"number {number} against number 0"
-    check_alike(dict(first.leaves()), dict(other.leaves()), where, free_dim=free_dim)
-
-
-def _first(dicts: Sequence[NestedArrayDict]) -> NestedArrayDict:
-    if not dicts:
-        raise ArrayShapeError("got no NestedArrayDict to join, expected at least one.")
-    return dicts[0]
-
-
-def _dimension(dim: int, num_dims: int) -> int:
-    if not -num_dims <= dim < num_dims:
-        raise ArrayShapeError(
-            f"dim: got {dim}, expected a batch dimension from {-num_dims} to {num_dims - 1}."
-        )
-    return dim % num_dims
 
 
 def _is_key_path(key: object) -> TypeGuard[tuple[str, ...]]:

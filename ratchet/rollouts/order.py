@@ -16,19 +16,10 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 class DataOrder:
     """An endless order of datapoints: every one once before any comes twice.
 
+    ``purpose`` keeps orders with the same seed apart, e.g. ``"train"``.
+
     Each epoch has a permutation of its own, which depends on nothing but the seed, the purpose
     and the epoch.
-
-    Parameters
-    ----------
-    seed
-        The experiment's seed.
-    size
-        Number of datapoints.
-    purpose
-        Keeps orders with the same seed apart, e.g. ``"train"``.
-    shuffle
-        Whether to walk in random order.
 
     Raises
     ------

@@ -41,7 +41,7 @@ def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
 
 
 def were_correct(rollouts: NestedArrayDict, agent_index: int) -> Bools:
-    """Say where an agent's final decision is the true label, bool [N]."""
+    """Return where an agent's final decision is the true label, bool [N]."""
     correct: Bools = final_decisions(rollouts, agent_index) == rollouts.array("y")
     return correct
 
@@ -55,7 +55,7 @@ def datapoint_accuracies(rollouts: NestedArrayDict, agent_index: int) -> tuple[I
 
 
 def always_failed(rollouts: NestedArrayDict, agent_index: int) -> Bools:
-    """Say which rollouts are of a datapoint on which the agent was never right, bool [N]."""
+    """Return which rollouts are of a datapoint on which the agent was never right, bool [N]."""
     ids, accuracies = datapoint_accuracies(rollouts, agent_index)
     failed: Bools = np.isin(rollouts.array("datapoint_id"), ids[accuracies == 0])
     return failed
@@ -79,14 +79,9 @@ def check_agents(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> None:
 
 
 def verifier_index(agent_names: Sequence[str], verifier_name: str | None = None) -> int:
-    """Find the place of the agent whose decisions count.
+    """Find the place, among agent dimensions, of the agent whose decisions count.
 
-    Parameters
-    ----------
-    agent_names
-        In the order of agent dimensions.
-    verifier_name
-        Its name; the one with "verifier" in its name if not given.
+    It is the one with "verifier" in its name if no name is given.
 
     Raises
     ------

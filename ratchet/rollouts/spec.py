@@ -18,7 +18,7 @@ NOBODY = -1
 
 
 def rollout_spec(num_rounds: int, num_agents: int, num_channels: int) -> CompositeSpec:
-    """Say what a batch of rollouts holds; the batch size is open.
+    """Return the spec of a batch of rollouts; the batch size is open.
 
     Parameters
     ----------

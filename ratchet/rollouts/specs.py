@@ -29,8 +29,6 @@ class ArraySpec:
     ----------
     shape
         Its dimensions after the batch.
-    dtype
-        Its type.
     nothing
         The value that says that there is nothing, e.g. -1 for an agent's number; 0, False or
         None when not given.
@@ -119,15 +117,7 @@ class BoolArraySpec(ArraySpec):
 
 
 class CompositeSpec:
-    """What a nested dictionary must be.
-
-    Parameters
-    ----------
-    specs
-        Specs and further mappings by name.
-    batch_size
-        The batch dimensions; None if any will do.
-    """
+    """What a nested dictionary must be; any batch dimensions will do if ``batch_size`` is None."""
 
     def __init__(self, specs: Mapping[str, Any], batch_size: BatchSize | None = None) -> None:
         self.batch_size = None if batch_size is None else _as_shape(batch_size)
@@ -166,13 +156,7 @@ class CompositeSpec:
         return "\n".join([f"CompositeSpec(batch_size={self.batch_size})", *lines])
 
     def zeros(self, batch_size: BatchSize | None = None) -> NestedArrayDict:
-        """Make zeros, False and None.
-
-        Parameters
-        ----------
-        batch_size
-            Needed if the spec leaves it open; otherwise the spec's own if not given.
-        """
+        """Make zeros, False and None; ``batch_size`` is needed if the spec leaves it open."""
         size = self._size(batch_size)
         return self._made({path: spec.zeros(size) for path, spec in self._specs.items()}, size)
 
@@ -182,14 +166,7 @@ class CompositeSpec:
         return self._made({path: spec.blank(size) for path, spec in self._specs.items()}, size)
 
     def check(self, data: NestedArrayDict, *, allow_more: bool = False) -> None:
-        """Check a nested dictionary.
-
-        Parameters
-        ----------
-        data
-            What is checked.
-        allow_more
-            Whether it may have arrays that no spec speaks of.
+        """Check a nested dictionary, which may hold other arrays with ``allow_more``.
 
         Raises
         ------

@@ -57,14 +57,7 @@ class StoredDataset(ABC):
 
     @classmethod
     def load(cls, directory: Path | str, *, check: bool = True) -> Self:
-        """Read a saved dataset.
-
-        Parameters
-        ----------
-        directory
-            What was given to :meth:`save`.
-        check
-            Whether to read all of it and compare its hash.
+        """Read a saved dataset, if ``check`` comparing the hash of all of it.
 
         Raises
         ------

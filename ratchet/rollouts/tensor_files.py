@@ -20,16 +20,9 @@ _BATCH_SIZE = "batch_size"
 def save_rollouts(
     rollouts: TensorDictBase, path: str | Path, about: Mapping[str, str] | None = None
 ) -> None:
-    """Write rollouts ``[E, T]`` into a file.
+    """Write rollouts ``[E, T]`` into a file, overwritten if it is there.
 
-    Parameters
-    ----------
-    rollouts
-        Nested tensors with a common batch size.
-    path
-        The file, overwritten if it is there.
-    about
-        What else a reader should know, e.g. the agents' names; see :func:`read_about`.
+    ``about`` tells the reader more, e.g. the agents' names; see :func:`read_about`.
 
     Raises
     ------

@@ -74,11 +74,8 @@ def processed_transcripts(
 ) -> list[Transcript]:
     """Write down what reached each channel, and the decisions; see :func:`raw_transcripts`.
 
-    Returns
-    -------
-    list of dict
-        For each rollout its facts, ``messages`` (``round``, ``agent``, ``channel``, ``text``) and
-        ``decisions`` (``round``, ``agent``, ``decision``).
+    Each rollout's facts, ``messages`` (``round``, ``agent``, ``channel``, ``text``) and
+    ``decisions`` (``round``, ``agent``, ``decision``).
     """
     reader = _Reader(rollouts, agent_names, channel_names, verifier_name)
     return reader.read_all(
@@ -106,10 +103,7 @@ def prompt_transcripts(
 ) -> list[Transcript]:
     """Write down what each model was asked; see :func:`raw_transcripts`.
 
-    Returns
-    -------
-    list of dict
-        For each rollout its facts and ``prompts``: ``round``, ``agent``, ``messages``.
+    Each rollout's facts and ``prompts``: ``round``, ``agent``, ``messages``.
     """
     reader = _Reader(rollouts, agent_names, channel_names, verifier_name)
     return reader.read_all(

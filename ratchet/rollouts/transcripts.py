@@ -48,21 +48,10 @@ def write_transcripts(
     verifier_name: str | None = None,
     format: TranscriptFormat = "yaml",
 ) -> list[Path]:
-    """Write ``raw``, ``processed`` and ``prompts``, a file each with all rollouts.
+    """Write ``raw``, ``processed`` and ``prompts`` files of all rollouts; return the files.
 
-    Parameters
-    ----------
-    folder
-        Made if need be.
-    rollouts, agent_names, channel_names, verifier_name
-        As for :func:`raw_transcripts`.
-    format
-        ``"yaml"`` or ``"json"``; also the files' suffix.
-
-    Returns
-    -------
-    list of Path
-        The files.
+    ``format``, ``"yaml"`` or ``"json"``, is also the files' suffix. For the rest see
+    :func:`raw_transcripts`.
 
     Raises
     ------

@@ -25,17 +25,12 @@ _UNPRINTABLE = re.compile(
 
 
 def to_yaml(value: Plain) -> str:
-    """Write plain values down.
+    """Return plain values as YAML, with a line end at the end.
 
     Parameters
     ----------
     value
         Dictionaries with text as keys, lists, text, numbers, booleans and None.
-
-    Returns
-    -------
-    str
-        With a line end at the end.
 
     Raises
     ------

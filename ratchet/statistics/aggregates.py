@@ -53,14 +53,9 @@ def mean(scores: ArrayLike) -> FloatArray:
 
 
 def optimality_gap(scores: ArrayLike, target: float = 1.0) -> FloatArray:
-    """Say by how much scores fall short of a target on average; what is above it does not help.
+    """Return by how much scores [..., N] fall short of a target on average.
 
-    Parameters
-    ----------
-    scores
-        [..., N].
-    target
-        What an ideal run reaches: 1 for an accuracy.
+    Those above it do not help. An ideal run reaches it: 1 for an accuracy.
     """
     short = target - np.minimum(np.asarray(scores, dtype=np.float64), target)
     return np.asarray(short.mean(axis=-1))

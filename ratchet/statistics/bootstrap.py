@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -36,16 +37,10 @@ def bootstrap_interval(
 
     Parameters
     ----------
-    values
-        One number for each trial.
     clusters
         The cluster of each trial; whole clusters are drawn. Each trial its own when None.
-    level
-        Confidence level.
     method
         "bca" (bias-corrected and accelerated; Efron 1987) or "percentile".
-    num_resamples
-        Number of bootstrap samples.
     seed
         Decides the samples: equal arguments give equal intervals.
 
@@ -110,8 +105,7 @@ def paired_difference(
         resamples=num_resamples,
         seed=seed,
     )
-    label = f"paired {estimate.method}"
-    return Estimate(estimate.value, estimate.low, estimate.high, estimate.n, level, label)
+    return replace(estimate, method=f"paired {estimate.method}")
 
 
 def _mean_by_id(values: Sequence[float], ids: Sequence[Hashable]) -> dict[Hashable, float]:

@@ -10,21 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number measured on ``n`` independent things, with a confidence interval.
-
-    Attributes
-    ----------
-    value
-        The point estimate.
-    low, high
-        The ends of the interval.
-    n
-        How many independent units (datapoints) it rests on.
-    level
-        The interval's confidence level, in (0, 1).
-    method
-        How the interval was made, in words.
-    """
+    """A number of ``n`` independent units (datapoints), with an interval at ``level`` in (0, 1)."""
 
     value: float
     low: float

@@ -34,12 +34,8 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Estimate:
 
     Parameters
     ----------
-    successes
-        How many of the ``n`` independent trials succeeded.
     n
         Number of trials. With none, the value is NaN and the interval [0, 1].
-    level
-        Confidence level.
 
     Raises
     ------
@@ -74,8 +70,6 @@ def clustered_proportion(
         0 or 1 for each trial.
     clusters
         The cluster of each trial, as long as ``successes``.
-    level
-        Confidence level.
 
     Returns
     -------
@@ -117,8 +111,6 @@ def difference_of_proportions(
     ----------
     first, second
         (successes, trials) of each.
-    level
-        Confidence level.
 
     Returns
     -------
@@ -148,12 +140,7 @@ def newcombe_difference(first: Estimate, second: Estimate) -> Estimate:
 def sum_by_cluster(
     values: Sequence[float], clusters: Sequence[Hashable]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sum values and count them in each cluster, clusters in order of first appearance.
-
-    Returns
-    -------
-    tuple
-        Sums [G] and counts [G].
+    """Return sums [G] and counts [G] of values by cluster, in order of first appearance.
 
     Raises
     ------

@@ -24,8 +24,6 @@ def accuracy(columns: Columns, level: float = 0.95) -> Estimate:
     columns
         Equally long lists with at least ``correct`` (0 or 1) and ``datapoint_id``. A datapoint
         that was tested several times makes a cluster.
-    level
-        Confidence level.
 
     Raises
     ------

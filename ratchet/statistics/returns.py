@@ -21,7 +21,7 @@ def paid_agents(columns: Columns) -> list[str]:
 
 
 def has_decisions(columns: Columns) -> bool:
-    """Say whether a table says what was decided rightly."""
+    """Return whether a table says what was decided rightly."""
     return any(value is not None for value in columns.get("correct", ()))
 
 
@@ -33,8 +33,6 @@ def mean_return(columns: Columns, agent: str, level: float = 0.95, *, seed: int 
     columns
         With ``reward.AGENT`` and ``datapoint_id``. A datapoint tested several times makes a
         cluster.
-    agent
-        Whose.
     level, seed
         As in :func:`ratchet.statistics.bootstrap.bootstrap_interval`.
     """

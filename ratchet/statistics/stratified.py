@@ -43,13 +43,9 @@ def stratified_interval(
         A list of scores for each task.
     aggregate
         From [..., N] to [...], e.g. :func:`ratchet.statistics.interquartile_mean`.
-    level
-        Confidence level.
     method
         "expanded", whose quantiles lie further out to make up for how narrow the bootstrap is with
         few runs; or "percentile", as Agarwal et al. have it.
-    num_resamples
-        Number of bootstrap samples.
     seed
         Decides the samples: equal arguments give equal intervals.
 
@@ -141,7 +137,7 @@ def probability_of_improvement(
 
 
 def separation_bound(sizes: Sequence[tuple[int, ...]], level: float = 0.95) -> float:
-    """Say what the best possible result shows: each run of one above each of the other.
+    """Return what the best possible result shows: each run of one above each of the other.
 
     The probability of improvement at which that would happen by chance in (1 - level) / 2 of all
     repetitions, if one group's scores are distributed as the largest of k scores of the other's
@@ -151,8 +147,6 @@ def separation_bound(sizes: Sequence[tuple[int, ...]], level: float = 0.95) -> f
     ----------
     sizes
         The numbers of runs (N, K) of the two, for each task.
-    level
-        Confidence level.
 
     Notes
     -----
@@ -205,7 +199,7 @@ def _resampled_mean(wins: FloatArray, num_resamples: int, rng: np.random.Generat
 def _quantile_levels(
     method: IntervalMethod, level: float, sizes: Sequence[int]
 ) -> tuple[float, float]:
-    """Say which quantiles of the resampled values are the ends of the interval."""
+    """Return which quantiles of the resampled values are the ends of the interval."""
     z = normal_quantile(level)
     freedom = sum(sizes) - len(sizes)
     if method == "expanded" and freedom > 0:

@@ -62,10 +62,7 @@ class Backend(ABC):
     def publish(self, work: Path, key: str, manifest: Manifest) -> bool:
         """Put a work folder's files in place as a finished stage, all at once.
 
-        Returns
-        -------
-        bool
-            False if somebody had put one there meanwhile; it is kept.
+        False if somebody had put one there meanwhile; it is kept.
         """
 
     @abstractmethod

@@ -17,17 +17,7 @@ UNWRITABLE = _FULL | {errno.EROFS, errno.EFBIG, errno.EIO}
 
 
 def store_error(action: str, place: object, error: OSError) -> StoreError:
-    """Describe a failure of the file system below a store.
-
-    Parameters
-    ----------
-    action
-        What could not be done, after "could not".
-    place
-        The path or URL concerned.
-    error
-        What the operating system said.
-    """
+    """Describe a failure of the file system below a store; ``action`` stands after "could not"."""
     code = errno.errorcode.get(error.errno or 0, type(error).__name__)
     reason = error.strerror or str(error) or type(error).__name__
     at = f" (at {error.filename})" if error.filename and str(error.filename) != str(place) else ""

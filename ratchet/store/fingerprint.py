@@ -32,13 +32,10 @@ class Fingerprint:
         return cls(hashlib.sha256(canonical_json(ordered)).hexdigest(), ordered)
 
     def difference(self, other: Fingerprint) -> list[str]:
-        """Say what is different here, now, from an earlier fingerprint.
+        """Return what is different here, now, from an earlier fingerprint, sorted by name.
 
-        Returns
-        -------
-        list of str
-            ``"NAME changed"``, ``"NAME added"`` (it is only in this one) or ``"NAME removed"``
-            for every module concerned, sorted by name.
+        ``"NAME changed"``, ``"NAME added"`` (it is only in this one) or ``"NAME removed"`` for each
+        module.
         """
         lines = []
         for name in sorted(self.modules.keys() | other.modules.keys()):

@@ -51,25 +51,16 @@ def stage_key(
     inputs: Mapping[str, str | int],
     fingerprint: str,
 ) -> str:
-    """Compute the key of a stage.
+    """Return the key of a stage, 64 hexadecimal digits.
 
     Parameters
     ----------
-    stage
-        What is done: ``train``, ``test`` …
     iteration
         How far the experiment is when the stage has finished, from 0.
     parameters
         The hyper-parameters that the stage reads, and no others.
     inputs
         Keys of the stages whose results it takes in, by role.
-    fingerprint
-        Digest of the code that does it.
-
-    Returns
-    -------
-    str
-        64 hexadecimal digits.
 
     Raises
     ------
@@ -96,7 +87,7 @@ def stage_key(
 
 
 def is_key(name: str) -> bool:
-    """Say whether a name is that of a stage's folder: 64 lower-case hexadecimal digits."""
+    """Return whether a name is that of a stage's folder: 64 lower-case hexadecimal digits."""
     return _KEY.fullmatch(name) is not None
 
 

@@ -27,13 +27,7 @@ _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
 
 
 class LocalFolder(Backend):
-    """Stages in a folder of this machine, or of a network file system.
-
-    Parameters
-    ----------
-    root
-        The folder; made when something is first written.
-    """
+    """Stages in a folder, local or of a network file system, made at the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -199,12 +193,7 @@ class LocalFolder(Backend):
 
 
 def seal_files(work: Path) -> dict[str, FileEntry]:
-    """Flush every file of a work folder to the disk and hash it.
-
-    Returns
-    -------
-    dict
-        Paths within the folder → size and SHA-256, sorted.
+    """Flush a work folder's files to the disk; return path → size and SHA-256, sorted.
 
     Raises
     ------

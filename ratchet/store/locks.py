@@ -25,10 +25,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.25  # seconds between two tries
 class FileLock:
     """An exclusive lock named by a file, which is there only while someone holds or wants it.
 
-    Parameters
-    ----------
-    path
-        The lock's file; its folder must exist.
+    The file's folder must exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +102,7 @@ class FileLock:
         return False
 
     def release(self) -> None:
-        """Return the lock back and remove its file. Nothing happens in a forked child."""
+        """Release the lock and remove its file. Nothing happens in a forked child."""
         held, descriptor, self._descriptor = self.held, self._descriptor, None
         if not held or descriptor is None:
             return
@@ -117,7 +114,7 @@ class FileLock:
             os.close(descriptor)
 
     def holder(self) -> str:
-        """Say who holds the lock, as far as its file tells."""
+        """Return who holds the lock, as far as its file tells."""
         try:
             content = json.loads(self.path.read_bytes())
             return f"process {content['pid']} on {content['host']}"

@@ -20,13 +20,10 @@ def explain_miss(
     inputs: Mapping[str, str | int],
     fingerprint: Fingerprint,
 ) -> str:
-    """Say why a stage must be made, by comparison with the finished stage that is most like it.
+    """Return why a stage must be made, by comparison with the finished stage that is most like it.
 
-    Returns
-    -------
-    str
-        For example ``"rl.lr: 0.003 → 0.001; code: trainers.loss changed"``, where the arrow goes
-        from the finished stage to the wanted one, or ``"no finished stage like this"``.
+    For example ``"rl.lr: 0.003 → 0.001; code: trainers.loss changed"``, where the arrow goes from
+    the finished stage to the wanted one, or ``"no finished stage like this"``.
     """
     nearest: Manifest | None = None
     fewest = 0

@@ -24,14 +24,9 @@ _DOWNLOADS = 2  # tries before a wrong SHA-256 is held against the store and not
 
 
 class RemoteFolder(Backend):
-    """Stages below an fsspec URL.
+    """Stages below an fsspec URL, e.g. ``s3://bucket/ratchet`` or ``memory://store``.
 
-    Parameters
-    ----------
-    url
-        For example ``s3://bucket/ratchet`` or ``memory://store``.
-    copies
-        A local folder for locks, work in progress and copies of what was used.
+    ``copies`` is a local folder for locks, work in progress and copies of what was used.
     """
 
     def __init__(self, url: str, copies: LocalFolder) -> None:
@@ -184,7 +179,7 @@ class RemoteFolder(Backend):
 
 
 def _differences(work: Path, manifest: Manifest) -> list[str]:
-    """Say which downloaded files are not those of the manifest."""
+    """Return which downloaded files are not those of the manifest."""
     found = seal_files(work)
     return [
         f"{name} does not have the size and SHA-256 of its manifest"

@@ -160,8 +160,6 @@ class StageStore:
 
         Parameters
         ----------
-        key
-            The stage's key.
         wait_seconds
             How long to wait for another holder at most; for ever when None.
         cancelled

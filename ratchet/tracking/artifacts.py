@@ -16,21 +16,9 @@ ARTIFACTS_FOLDER = "artifacts"
 
 
 def add_artifact(run_folder: Path, name: str, kind: str, file: Path) -> Path:
-    """Copy a file to ``artifacts/KIND/NAME/`` of a run; one of the same name is replaced.
+    """Copy a file to ``artifacts/KIND/NAME/`` of a run; return the copy's path.
 
-    Parameters
-    ----------
-    run_folder
-        The run's folder, made if need be.
-    name, kind
-        The artifact's name and type, each a file's name.
-    file
-        What is copied.
-
-    Returns
-    -------
-    Path
-        The copy.
+    A file of the same name is replaced; folders are made if need be.
 
     Raises
     ------

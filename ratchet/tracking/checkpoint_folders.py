@@ -27,15 +27,11 @@ class SavedState:
 
     Attributes
     ----------
-    run_id
-        Whose.
     iteration
         The training iterations that led to it.
     digest
         SHA-256 of what its files are called and hold: the same for the same state, wherever it
         lies and whichever run has made it.
-    hyper_params
-        The run's, as plain data.
     open
         Gives the folder with the state's files; checks them if they lie in the store.
     """

@@ -59,13 +59,7 @@ def capture_versions() -> dict[str, str]:
 
 
 def capture_code_state(folder: Path | None = None) -> CodeState:
-    """Ask git about the repository that a folder lies in.
-
-    Parameters
-    ----------
-    folder
-        Where to ask; this package's own folder when None.
-    """
+    """Ask git about the repository of a folder; of this package when None."""
     where = Path(__file__).parent if folder is None else folder
     commit = _git(where, "rev-parse", "HEAD")
     if commit is None:

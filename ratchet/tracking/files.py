@@ -36,14 +36,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock among processes and threads; waits for it.
+    """Hold an exclusive lock among processes and threads; waits for it. Never removes the file.
 
     The lock belongs to the open file (flock), so a killed holder never blocks. Not reentrant.
-
-    Parameters
-    ----------
-    path
-        An empty file to lock, made when missing and never removed.
     """
     with path.open("ab") as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
@@ -53,29 +48,21 @@ def locked(path: Path) -> Iterator[None]:
 class JsonLines:
     """A file of one JSON object per line that only grows and survives a kill in mid-line.
 
-    Parameters
-    ----------
-    path
-        The file; need not exist. Writers must hold a lock of their own choice.
+    It need not exist. Writers must hold a lock of their own choice.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Read the whole lines from a byte offset on.
+        """Read the complete lines from a byte offset on, and say where the next read begins.
 
         A last line without its line end was cut off by a kill, and is left out.
-
-        Returns
-        -------
-        tuple
-            The objects, and the offset where the next read begins.
 
         Raises
         ------
         DataError
-            If a whole line is no JSON object.
+            If a complete line is no JSON object.
         """
         if not self.path.exists():
             return [], 0

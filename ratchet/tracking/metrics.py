@@ -40,7 +40,7 @@ class MetricPoint:
         return (self.arm, self.stage, self.iteration)
 
     def same_values(self, other: MetricPoint) -> bool:
-        """Say whether both hold the same metrics; NaN equals NaN."""
+        """Return whether both hold the same metrics; NaN equals NaN."""
         return {name: _encode(value) for name, value in self.values.items()} == {
             name: _encode(value) for name, value in other.values.items()
         }
@@ -63,15 +63,7 @@ class MetricPoint:
 
 
 class MetricsFile:
-    """The points of a run on disk, safe among processes.
-
-    Parameters
-    ----------
-    path
-        ``metrics.jsonl``.
-    lock
-        File to lock while writing.
-    """
+    """The points of a run on disk, safe among processes."""
 
     def __init__(self, path: Path, lock: Path) -> None:
         self._lines = JsonLines(path)
@@ -86,20 +78,13 @@ class MetricsFile:
             return list(self._points.values())
 
     def append(self, points: Sequence[MetricPoint], *, replace: bool = False) -> int:
-        """Record points; those that are there already are left alone.
+        """Record points, but for those already there; return how many are new or replaced another.
 
         Parameters
         ----------
-        points
-            Any number; they are flushed to the disk together.
         replace
             Whether a point with other values replaces the recorded one, as it must after its
             stage was set aside and made again.
-
-        Returns
-        -------
-        int
-            How many were new or replaced another.
 
         Raises
         ------

@@ -20,7 +20,7 @@ REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 
 
 def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Say whether columns are what a table needs: answers to datapoints, or agents' returns."""
+    """Return whether columns are what a table needs: answers to datapoints, or agents' returns."""
     return "decision" in columns or bool(paid_agents(columns))
 
 
@@ -37,8 +37,6 @@ class ResultTable:
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
         known ``rounds``, ``reward.AGENT`` and what tells groups apart. Where nothing is decided,
         ``datapoint_id`` and at least one ``reward.AGENT``.
-    arm
-        Whose results they are.
 
     Raises
     ------

@@ -59,13 +59,6 @@ class RunFolder:
 
         A run that goes on keeps its creation time, stages and flow runs; everything else is
         taken from ``manifest``, and its status is what that says.
-
-        Parameters
-        ----------
-        runs_dir
-            The folder of all runs.
-        manifest
-            What is known at the start.
         """
         _check_name("run id", manifest.run_id)
         for arm in manifest.arms:
@@ -122,7 +115,7 @@ class RunFolder:
         return new
 
     def set_status(self, status: RunStatus, error: str | None = None) -> None:
-        """Say how the run stands; the time it finished is kept with it."""
+        """Record the run's status; the time it finished is kept with it."""
         finished = None if status == "running" else time.time()
         self.update(status=status, error=error, finished=finished)
 

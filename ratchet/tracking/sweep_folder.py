@@ -44,7 +44,7 @@ class SweepRecord(BaseModel):
 
 
 def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
-    """Write a sweep's folder, and give it; a sweep that goes on keeps its time of creation.
+    """Write a sweep's folder and return it; a sweep that goes on keeps its time of creation.
 
     Raises
     ------

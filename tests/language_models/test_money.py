@@ -53,7 +53,8 @@ def test_usage_adds_up_by_stage_agent_and_model_and_survives_json():
     meter.record_call("verifier", "b", completion(1, 1), None)
     other = UsageMeter("await_fine_tune_jobs")
     other.record_training("prover", "a", 1000, price)
-    meter.merge(other)
+    for row in other.rows():
+        meter.add(row)
     assert [(r.stage, r.agent, r.model, r.calls) for r in meter.rows()] == [
         ("await_fine_tune_jobs", "prover", "a", 0),
         ("sample_rollouts", "prover", "a", 2),

@@ -31,24 +31,17 @@ def critic_loss(
     old_value: Tensor | None = None,
     clip_value: float | None = None,
 ) -> Tensor:
-    """Compute the mean distance of values from their targets, per agent.
+    """Compute the mean distance of values from their targets, per agent: ``[A]``.
 
     Parameters
     ----------
     value, target, mask
         ``[B, A]``; the mean is over the mask.
-    kind
-        The distance.
     old_value
         ``[B, A]``: the value when the frame was sampled; needed with ``clip_value``.
     clip_value
         If given, the larger of the losses of the value and of the value kept within
         ``old_value ± clip_value``.
-
-    Returns
-    -------
-    Tensor
-        ``[A]``.
 
     Raises
     ------
@@ -67,15 +60,7 @@ def critic_loss(
 def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     """Compute 1 − Var(target − value)/Var(target) per agent: 1 is perfect, a constant gets 0.
 
-    Parameters
-    ----------
-    value, target, mask
-        ``[B, A]``.
-
-    Returns
-    -------
-    Tensor
-        ``[A]``; 0 where the target does not vary.
+    ``[B, A]`` each; ``[A]``, 0 where the target does not vary.
     """
     variance = masked_variance(target, mask, 0)
     residual = masked_variance(target - value, mask, 0)

@@ -32,8 +32,6 @@ class ClippedPpo:
         ε: how far the ratio of probabilities may leave 1.
     entropy_coef, critic_coef
         Weights of the entropy and of the critic's loss.
-    normalize_advantage
-        Whether to whiten advantages per agent.
     loss_critic_type
         How far a value is from its target.
     clip_value
@@ -102,10 +100,6 @@ def clipped_ppo_losses(
     record_now, plain_now
         Compute log-probabilities, entropies and values of the frames now, ``[B, A]``: on a tape,
         and with ordinary operations.
-    sampled
-        What they were in the rollout, and what came of it.
-    options
-        Coefficients.
     """
 
     def plain() -> list[Tensor]:
@@ -122,11 +116,6 @@ def put_ppo_gradients(
     """Put the gradients of the summed losses into the parameters, which have none yet.
 
     As ``backward()`` of :func:`clipped_ppo_losses`'s, but autograd takes no part.
-
-    Parameters
-    ----------
-    record_now, sampled, options
-        As there.
     """
     wanted = (True, options.critic_coef != 0, options.entropy_coef != 0, False)
     return FusedLosses(*put_gradients(_recorder(record_now, sampled, options), wanted))

@@ -26,19 +26,12 @@ def conjugate_gradient(
 
     Parameters
     ----------
-    products
-        H.
     vector
         g, [P].
     num_iterations
         The number of products at most; P of them are exact but for rounding.
     tolerance
         Of the residual.
-
-    Returns
-    -------
-    Tensor
-        x, [P].
     """
     x = torch.zeros_like(vector)
     residual = direction = vector
@@ -73,11 +66,6 @@ def neumann_series(products: HessianProducts, vector: Tensor, *, num_iterations:
         g, [P].
     num_iterations
         K, the number of terms.
-
-    Returns
-    -------
-    Tensor
-        x, [P].
     """
     x = torch.zeros_like(vector)
     residual, norm = vector, vector.new_zeros(())
@@ -122,11 +110,6 @@ def nystrom(
         ρ > 0.
     generator
         Draws Ω; torch's global one when None.
-
-    Returns
-    -------
-    Tensor
-        x, [P].
     """
     size = min(rank, len(vector))
     drawn = torch.randn(

@@ -71,15 +71,6 @@ def stackelberg_policy_gradient(
     χ_l = Σ_f [∇_l∇_f L_f] (∇²_ff L_f)⁻¹ g_lf, by the implicit function theorem (Fiez et al. 2020,
     eq. 2) with each follower at its best response. The paper has one follower; with more of them
     each responds by itself, and what they do to one another is left out.
-
-    Parameters
-    ----------
-    game
-        The losses.
-    groups
-        The Stackelberg sequence.
-    solve
-        Applies the inverse of a follower's Hessian.
     """
     xi = _simultaneous(game, groups)
     chi = _shaping_terms(game, groups, xi, solve)
@@ -105,10 +96,6 @@ def lola(
 
     Parameters
     ----------
-    game
-        The losses.
-    groups
-        The Stackelberg sequence.
     rates
         η_f, [P_f] or a scalar for each follower.
     additional_term
@@ -143,8 +130,6 @@ def stable_opponent_shaping(
 
     Parameters
     ----------
-    game
-        The losses.
     groups
         The Stackelberg sequence; who has nobody behind has χ = h = 0.
     rates

@@ -11,7 +11,7 @@ from trainers.algorithms.masks import masked_mean
 def clipped_policy_loss(
     log_ratio: Tensor, advantage: Tensor, mask: Tensor, *, clip_epsilon: float
 ) -> Tensor:
-    """Compute the clipped objective, max(−ρA, −clip(ρ, 1−ε, 1+ε)A), per agent.
+    """Compute the clipped objective, max(−ρA, −clip(ρ, 1−ε, 1+ε)A), per agent: ``[A]``.
 
     Parameters
     ----------
@@ -21,11 +21,6 @@ def clipped_policy_loss(
         ``[B, A]``; the mean is over the mask.
     clip_epsilon
         ε.
-
-    Returns
-    -------
-    Tensor
-        ``[A]``.
     """
     ratio = torch.where(mask, log_ratio, 0.0).exp()
     clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
@@ -35,7 +30,7 @@ def clipped_policy_loss(
 def kl_penalty_policy_loss(
     log_ratio: Tensor, advantage: Tensor, mask: Tensor, *, beta: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Compute −ρA + β·KL(π_old ‖ π), per agent.
+    """Compute −ρA + β·KL(π_old ‖ π), and the KL, per agent: ``[A]`` each.
 
     The KL is estimated from the actions taken by π_old as the mean of (ρ − 1) − log ρ, of
     which the value and the gradient are unbiased.
@@ -46,11 +41,6 @@ def kl_penalty_policy_loss(
         ``[B, A]``.
     beta
         ``[A]``: the weight of the penalty.
-
-    Returns
-    -------
-    loss, kl
-        ``[A]`` each.
     """
     kl = approximate_kl(log_ratio, mask)
     ratio = torch.where(mask, log_ratio, 0.0).exp()

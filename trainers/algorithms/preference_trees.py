@@ -101,21 +101,15 @@ def find_nodes(node_id: Indices, tree: Indices) -> TreeNodes:
 
 
 def expected_rewards(nodes: TreeNodes, reward: Floats) -> npt.NDArray[np.float64]:
-    """Return an agent's expected reward at each node.
+    """Return an agent's expected reward at each node, float64[M].
 
     That is the mean, over the leaves below the node, of the sum of the agent's rewards from
     the node's own step to the end of the leaf's branch. Rewards before it are no matter.
 
     Parameters
     ----------
-    nodes
-        From :func:`find_nodes`.
     reward
         The agent's reward at each step, float[N, T].
-
-    Returns
-    -------
-    float64[M]
     """
     earned = np.where(nodes.played, reward.astype(np.float64), 0.0)
     to_come = np.cumsum(earned[:, ::-1], axis=1)[:, ::-1]
@@ -124,7 +118,7 @@ def expected_rewards(nodes: TreeNodes, reward: Floats) -> npt.NDArray[np.float64
 
 
 def positive_responses(expected: Floats, mid_point: float) -> Flags:
-    """Say which responses are good: those with an expected reward above the mid-point, bool[M]."""
+    """Return which responses are good, bool[M]: expected reward above the mid-point."""
     return expected > mid_point
 
 

@@ -8,7 +8,7 @@ from trainers.algorithms.masks import masked_mean
 
 
 def reinforce_loss(log_prob: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
-    """Compute −log π·w, per agent.
+    """Compute −log π·w, per agent: ``[A]``.
 
     Its gradient is that of the expected return only for actions drawn from π as it is.
 
@@ -20,10 +20,5 @@ def reinforce_loss(log_prob: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
         ``[B, A]``: a return or an advantage; no gradient goes through it.
     mask
         Boolean ``[B, A]``; the mean is over it.
-
-    Returns
-    -------
-    Tensor
-        ``[A]``.
     """
     return masked_mean(-log_prob * weight.detach(), mask, 0)

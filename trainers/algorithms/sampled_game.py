@@ -74,7 +74,7 @@ def clipped_slope(
 
 
 def pair_weights(weight: Tensor, episode: Tensor) -> Tensor:
-    """Weigh pairs of steps by the later one's weight; 0 across episodes.
+    """Weigh pairs of steps by the later one's weight: symmetric ``[E, T, T]``, 0 across episodes.
 
     Parameters
     ----------
@@ -82,11 +82,6 @@ def pair_weights(weight: Tensor, episode: Tensor) -> Tensor:
         ``[E, T]``.
     episode
         int64 ``[E, T]``: differs between the episodes of a row.
-
-    Returns
-    -------
-    Tensor
-        ``[E, T, T]``, symmetric.
     """
     steps = torch.arange(weight.shape[1], device=weight.device)
     later = torch.maximum(steps.unsqueeze(0), steps.unsqueeze(1))
@@ -97,12 +92,7 @@ def pair_weights(weight: Tensor, episode: Tensor) -> Tensor:
 class SampledGame:
     """Implements :class:`~trainers.algorithms.opponent_shaping.DifferentiableGame` by sampling.
 
-    Parameters
-    ----------
-    players, losses
-        By agent.
-    episode
-        int64 ``[E, T]``: differs between the episodes of a row.
+    ``episode`` int64 ``[E, T]`` differs between the episodes of a row.
     """
 
     def __init__(

@@ -18,21 +18,9 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 def threshold(rewards: Rewards, reward_threshold: float) -> Indices:
-    """Choose the rollouts whose reward is not below a threshold.
+    """Choose the rollouts, int64[K] in order, whose reward, float[N], is not below a threshold.
 
     Compared as float32, which rewards are kept in: a reward of 0.9 reaches a threshold of 0.9.
-
-    Parameters
-    ----------
-    rewards
-        One agent's reward of each rollout, float[N].
-    reward_threshold
-        The smallest reward that is chosen.
-
-    Returns
-    -------
-    int64[K]
-        The chosen rollouts, in their order.
     """
     reached = rewards.astype(np.float32) >= np.float32(reward_threshold)
     return np.flatnonzero(reached).astype(np.int64)
@@ -152,19 +140,8 @@ def set_aside(
 ) -> tuple[Indices, Indices]:
     """Divide ``count`` rollouts at random: round(proportion · count) set aside, and the rest.
 
-    Parameters
-    ----------
-    count
-        How many there are.
-    proportion
-        The share that is set aside, in [0, 1].
-    generator
-        Draws.
-
-    Returns
-    -------
-    tuple[int64[K], int64[count - K]]
-        Both in the order of the rollouts.
+    ``proportion`` is in [0, 1]. Returns int64[K] and int64[count - K], both in the order of the
+    rollouts.
     """
     size = round(proportion * count)
     order = generator.permutation(count).astype(np.int64)

@@ -23,7 +23,8 @@ from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.pricing import Budget, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters.purposes import Purpose
-from ratchet.rollouts.nested_array_dict import NestedArrayDict, concatenate_nested_array_dicts
+from ratchet.rollouts.joining import concatenate_nested_array_dicts
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout

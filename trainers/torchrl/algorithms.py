@@ -60,12 +60,12 @@ class AlgorithmTrainer(TorchRlTrainer):
 
     @property
     def batches_per_iteration(self) -> int:
-        """How many collected batches make an iteration: by default 1,000 frames' worth."""
+        """The number of collected batches in an iteration: by default 1,000 frames' worth."""
         return count_batches(self.hyper_params, trainer_parameters(self.hyper_params))
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """How many iterations it takes to collect all frames."""
+        """The number of iterations that collect all frames."""
         parameters = trainer_parameters(hyper_params)
         batches = count_batches(hyper_params, parameters)
         return math.ceil(_total_frames(parameters) / (batches * _frames_per_batch(parameters)))

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Assembly:
-    """A trainer of the library, its loop, and the batches that its collector gives."""
+    """A trainer of the library, its loop, and the batches of its collector."""
 
     trainer: Trainer
     loop: HookLoop
@@ -72,12 +72,12 @@ def push_weights(trainer: Trainer) -> None:
 
 
 def has_workers(trainer: Trainer) -> bool:
-    """Say whether other processes play: what their simulators do is not in the state."""
+    """Return whether other processes play: what their simulators do is not in the state."""
     return not isinstance(trainer.collector, Collector)
 
 
 def is_reproducible(trainer: Trainer) -> bool:
-    """Say whether the same seeds give the same batches: not where workers run ahead."""
+    """Return whether the same seeds give the same batches: not where workers run ahead."""
     return isinstance(trainer.collector, Collector | MultiSyncCollector)
 
 
@@ -136,7 +136,7 @@ def _check_simulators(environment: EnvBase | None) -> None:
 
 
 def _mend(trainer: Trainer) -> None:
-    """Return the trainer counters of its own, and take away what the pipeline does instead."""
+    """Set counters of the trainer's own, and take away what the pipeline does instead."""
     trainer._last_log = {}
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False

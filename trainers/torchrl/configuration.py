@@ -49,12 +49,7 @@ _LOCK = threading.Lock()
 
 
 def compose_config(hyper_params: HyperParameters) -> DictConfig:
-    """Compose the configuration of an experiment.
-
-    Returns
-    -------
-    DictConfig
-        The library's: ``trainer`` holds all that belongs to it. A new one each time.
+    """Compose an experiment's configuration anew; ``trainer`` holds all that belongs to it.
 
     Raises
     ------

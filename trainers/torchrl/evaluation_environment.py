@@ -29,11 +29,7 @@ def gym_environment(name: str, device: torch.device) -> EnvBase:
 def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of one environment of those that are collected from.
 
-    Parameters
-    ----------
-    config
-        What the collector's ``create_env_fn`` is made of; batched ones at any depth are replaced
-        by what they are a batch of.
+    Batched ones at any depth of ``create_env_fn`` are replaced by what they are a batch of.
     """
     if isinstance(config, list):
         return single_environment(config[0])

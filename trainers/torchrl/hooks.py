@@ -30,8 +30,6 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
     ----------
     make_environment
         Makes the environment, when first needed.
-    policy
-        Who plays.
     seeds
         One for each episode; the same each time, so that evaluations compare.
     period
@@ -72,7 +70,7 @@ class Evaluation(TrainerHookBase):  # type: ignore[misc] # the library has no ty
         return {RETURN: fmean(returns), "evaluation_length": fmean(lengths), "log_pbar": True}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many batches there were."""
+        """Return the number of batches."""
         return {"count": self._count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -113,17 +111,7 @@ class StopAt(TrainerHookBase):  # type: ignore[misc] # the library has no types
 
 
 class KeepBest(TrainerHookBase):  # type: ignore[misc] # the library has no types
-    """Keeps the weights with which a metric was best; register it after what logs the metric.
-
-    Parameters
-    ----------
-    policy
-        Whose weights are kept.
-    monitor
-        The metric.
-    mode
-        Whether the largest or the smallest value is best.
-    """
+    """Keeps the weights with which a metric was best; register it after what logs the metric."""
 
     def __init__(
         self, policy: nn.Module, monitor: str = RETURN, mode: Literal["max", "min"] = "max"

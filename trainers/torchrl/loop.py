@@ -115,7 +115,7 @@ def count_frames(batch: Batch, frame_skip: int) -> int:
 
 
 class _OncePerBatch:
-    """Calls an operation when a new batch comes, and gives the same result until the next."""
+    """Calls an operation when a new batch comes, and returns the same result until the next."""
 
     def __init__(self, operation: Callable[..., Any]) -> None:
         self.__wrapped__ = registered(operation)
@@ -131,7 +131,7 @@ class _OncePerBatch:
 
 
 class _Mean:
-    """Sums losses of any steps and gives their means."""
+    """Sums losses of any steps and returns their means."""
 
     def __init__(self) -> None:
         self.count = 0

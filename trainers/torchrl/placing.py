@@ -12,12 +12,7 @@ _TENSOR_STORAGES = ("LazyTensorStorage", "TensorStorage")
 def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Put networks, policy and sampled frames on a device; simulators stay on the CPU.
 
-    Parameters
-    ----------
-    parameters
-        The composed configuration of a trainer; left as it is for ``"cpu"``.
-    device
-        Such as ``"cuda"``.
+    A trainer's composed configuration is left as it is for ``"cpu"``.
     """
     if device == "cpu":
         return dict(parameters)

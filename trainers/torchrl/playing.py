@@ -31,16 +31,9 @@ class Episode:
 
 
 def play_episodes(environment: EnvBase, policy: nn.Module, seeds: Sequence[int]) -> list[Episode]:
-    """Play an episode for each seed, without exploring.
+    """Play an episode for each seed, without exploring, in an environment of one at a time.
 
-    Parameters
-    ----------
-    environment
-        One that plays a single episode at a time.
-    policy
-        From observations to actions.
-    seeds
-        Of environment and global generators, one for each episode.
+    Seeds are those of environment and global generators.
     """
     training = policy.training
     policy.eval()

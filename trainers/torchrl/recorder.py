@@ -39,8 +39,6 @@ def take_metrics(trainer: Trainer, before: dict[str, int]) -> Metrics:
 
     Parameters
     ----------
-    trainer
-        The library's.
     before
         How many values each metric had when the iteration began, see :func:`count_values`.
     """

@@ -76,7 +76,7 @@ def take_replay(buffer: ReplayBuffer, since: int = 0) -> ReplayContent:
 
 
 def load_replay(buffer: ReplayBuffer, content: ReplayContent) -> None:
-    """Put back a content that is whole.
+    """Put back a complete content.
 
     Raises
     ------

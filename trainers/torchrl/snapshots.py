@@ -161,7 +161,7 @@ def _last_values(trainer: Trainer) -> dict[str, Any]:
 
 @dataclass
 class _HookState:
-    """How a hook gives its state and takes it back."""
+    """How a hook's state is taken and put back."""
 
     take: Callable[[], Tree]
     load: Callable[[Tree], None]

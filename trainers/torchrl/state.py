@@ -39,18 +39,8 @@ class Stored:
 class TorchRlState:
     """What a TorchRL trainer continues from.
 
-    Attributes
-    ----------
-    iteration
-        The number of finished training iterations.
-    stage
-        The stage that made the state: ``"initial_state"`` or ``"train"``.
-    values
-        Nested values of losses, optimizers, hooks, counters …; marks where tensors are.
-    tensors
-        These tensors by path.
-    buffers
-        The replay buffers' contents by name.
+    ``iteration`` counts finished training iterations; ``stage``, ``"initial_state"`` or
+    ``"train"``, made the state; ``values`` are nested, with marks where the tensors were.
     """
 
     iteration: int = 0
@@ -88,10 +78,8 @@ class TorchRlState:
 
         Parameters
         ----------
-        directory
-            The folder.
         stored
-            Where the writes lie that come before those in ``buffers``; none if they are whole.
+            Where the writes lie that come before those in ``buffers``; none if they are complete.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -124,8 +112,6 @@ class TorchRlState:
 
         Parameters
         ----------
-        directory
-            The folder.
         folder_of
             Finds the states of the stages before; needed if a buffer's frames lie there.
 

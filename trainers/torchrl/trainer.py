@@ -98,18 +98,18 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     @property
     def batches_per_iteration(self) -> int:
-        """How many collected batches make an iteration."""
+        """The number of collected batches in an iteration."""
         return self.hyper_params.torchrl.batches_per_iteration or 1
 
     @property
     def num_train_iterations(self) -> int:
-        """How many training iterations there are; at most one in a test run."""
+        """The number of training iterations; at most one in a test run."""
         iterations = self.count_train_iterations(self.hyper_params)
         return min(iterations, 1) if self.settings.test_run else iterations
 
     @property
     def num_test_iterations(self) -> int:
-        """How many episodes a test has; one in a test run."""
+        """The number of episodes of a test; one in a test run."""
         return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
 
     # -- the library's trainer ---------------------------------------------------------------

@@ -14,7 +14,7 @@ from ratchet.language_models.service.training.lora import Lora
 
 
 def main() -> int:
-    """Serve; gives the exit code."""
+    """Serve; return the exit code."""
     arguments = _parser().parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # more threads contend, see --threads

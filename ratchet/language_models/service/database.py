@@ -52,12 +52,7 @@ Value = str | int | float | None
 
 
 class Database:
-    """The connection, shared by threads that take turns.
-
-    Parameters
-    ----------
-    path
-        The file; made when missing.
+    """The connection, shared by threads that take turns; its file is made when missing.
 
     Raises
     ------
@@ -106,6 +101,21 @@ class Database:
         with self._lock:
             found: sqlite3.Row | None = self._connection.execute(statement, values).fetchone()
             return found
+
+    def page(
+        self,
+        table: str,
+        where: Sequence[str],
+        values: Sequence[Value],
+        limit: int,
+        *,
+        ascending: bool = False,
+    ) -> tuple[list[sqlite3.Row], bool]:
+        """Read the first rows that meet all conditions, and whether there are more."""
+        condition, order = " AND ".join(where) or "1", "ASC" if ascending else "DESC"
+        statement = f"SELECT * FROM {table} WHERE {condition} ORDER BY sequence {order} LIMIT ?"
+        rows = self.rows(statement, [*values, limit + 1])
+        return rows[:limit], len(rows) > limit
 
     def close(self) -> None:
         """Close the file."""

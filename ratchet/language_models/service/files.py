@@ -39,17 +39,7 @@ class StoredFile:
 
 
 class FileStore:
-    """All files of a service.
-
-    Parameters
-    ----------
-    database
-        Where their rows are.
-    folder
-        Where their bytes are; made when missing. What has no row is removed from it.
-    limits
-        How many examples a training file may have.
-    """
+    """All files of a service. What has no row in the database is removed from its folder."""
 
     def __init__(self, database: Database, folder: Path, limits: Limits) -> None:
         self._database = database
@@ -102,22 +92,18 @@ class FileStore:
         self, *, after: str | None, limit: int, ascending: bool, purpose: str | None
     ) -> Page[FileObject]:
         """List files by the time they came."""
-        where, values = ["1"], list[Value]()
+        where, values = list[str](), list[Value]()
         if purpose is not None:
             where.append("purpose = ?")
             values.append(purpose)
         if after is not None:
             where.append("sequence > ?" if ascending else "sequence < ?")
             values.append(self._row(after, "after")["sequence"])
-        order = "ASC" if ascending else "DESC"
-        rows = self._database.rows(
-            f"SELECT * FROM files WHERE {' AND '.join(where)} ORDER BY sequence {order} LIMIT ?",
-            [*values, limit + 1],
-        )
-        items = [_to_object(row) for row in rows[:limit]]
+        rows, has_more = self._database.page("files", where, values, limit, ascending=ascending)
+        items = [_to_object(row) for row in rows]
         return Page(
             data=items,
-            has_more=len(rows) > limit,
+            has_more=has_more,
             first_id=items[0].id if items else None,
             last_id=items[-1].id if items else None,
         )

@@ -28,17 +28,7 @@ _START_LOCK = "start.lock"
 
 
 class EmbeddedService:
-    """A running service that this process uses; a context manager.
-
-    Attributes
-    ----------
-    url
-        The base URL for OpenAI's client, ending in ``/v1``.
-    pid
-        The service's process.
-    model
-        Its base model.
-    """
+    """A running service that this process uses, at ``url`` ending in ``/v1``; a context manager."""
 
     def __init__(self, address: ServiceAddress, user: BinaryIO) -> None:
         self.url = address.url
@@ -59,14 +49,8 @@ class EmbeddedService:
 
         Parameters
         ----------
-        home
-            Ratchet's home.
         model
             A folder or a name on the hub; None for the tiny model, or whatever a running one has.
-        engine
-            What runs the models.
-        seconds
-            How long to wait.
 
         Raises
         ------

@@ -34,10 +34,7 @@ def leave_with_parent() -> None:
 def hold_as_user(path: Path) -> BinaryIO:
     """Count this process among the users until the returned file is closed or it dies.
 
-    Parameters
-    ----------
-    path
-        The users' lock; made when missing. Waits while a service that nobody used is leaving.
+    The lock is made when missing. Waits while a service that nobody used is leaving.
     """
     file = path.open("ab")
     fcntl.flock(file.fileno(), fcntl.LOCK_SH)
@@ -47,14 +44,8 @@ def hold_as_user(path: Path) -> BinaryIO:
 def leave_without_users(path: Path, leave: threading.Event) -> None:
     """Set ``leave`` once nobody holds the users' lock, and end the process soon after.
 
-    From then on newcomers wait until it has ended.
-
-    Parameters
-    ----------
-    path
-        The users' lock, held by whoever started this process.
-    leave
-        Set when there is no user left.
+    The lock is held by whoever started this process. From then on newcomers wait until it has
+    ended.
     """
 
     def watch() -> None:

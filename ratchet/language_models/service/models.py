@@ -32,14 +32,7 @@ class StoredModel:
 class ModelRegistry:
     """All models of a service; asked at every completion, so it answers from memory.
 
-    Parameters
-    ----------
-    database
-        Where the fine-tuned ones are recorded.
-    folder
-        Where their weights lie; made when missing. What has no row is removed from it.
-    base
-        The base model.
+    What has no row in the database is removed from the folder of weights.
     """
 
     def __init__(self, database: Database, folder: Path, base: StoredModel) -> None:

@@ -18,19 +18,7 @@ from ratchet.language_models.service.settings import ServiceSettings
 
 
 class ModelService:
-    """Database, files, models, jobs and the engine's thread.
-
-    Parameters
-    ----------
-    settings
-        Where everything lies and how much of it there may be.
-    base
-        The base model.
-    make_engine
-        Makes the engine; called in the engine's own thread.
-    trainer
-        What trains jobs.
-    """
+    """Database, files, models, jobs and the engine's thread, in which the engine is made."""
 
     def __init__(
         self,

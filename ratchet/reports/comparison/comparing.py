@@ -33,18 +33,12 @@ def compare_runs(
     ----------
     folders
         The runs; each arm counts as a trained experiment.
-    title
-        Of what is written; what differs by default.
     tasks
         Dotted paths of parameters that tell tasks apart, over which groups are averaged.
     metrics
         Recorded metrics ``STAGE/NAME`` to compare by, beside the accuracies in tests.
-    options
-        How intervals are made.
     different_data
         Whether to compare what was tested on different datapoints all the same.
-    skip_unfinished
-        Whether to leave out runs that are not finished.
 
     Raises
     ------
@@ -80,7 +74,7 @@ def _title(grouping: Grouping) -> str:
 
 
 def _notes(grouping: Grouping, runs: Sequence[ComparedRun], unfinished: Sequence[str]) -> list[str]:
-    """Say what a reader should know about these runs."""
+    """Return what a reader should know about these runs."""
     notes = []
     for what in ("train", "test"):
         hashes = {run.data_hashes[what] for run in runs if what in run.data_hashes}

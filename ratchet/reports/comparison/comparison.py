@@ -54,9 +54,7 @@ class Metric:
     Attributes
     ----------
     name
-        Unique in a comparison: "test", "test-NAME", "test wl 2", "train/verifier.accuracy".
-    title
-        For readers.
+        Unique in a comparison: "test", "test-NAME", "test COLUMN 2", "train/verifier.accuracy".
     kind
         "accuracy" on a whole test set, "group" on the datapoints of one group of one, or another
         recorded "metric".
@@ -155,16 +153,7 @@ class Comparison:
 def compare_groups(
     grouping: Grouping, metrics: Sequence[Metric], options: Options
 ) -> list[MetricComparison]:
-    """Compare groups in every metric.
-
-    Parameters
-    ----------
-    grouping
-        Whom to compare.
-    metrics
-        By what; each must be there for every run.
-    options
-        How intervals are made.
+    """Compare groups in every metric, which must be there for every run.
 
     Raises
     ------
@@ -183,14 +172,7 @@ def test_metrics(runs: Sequence[ComparedRun]) -> list[Metric]:
 
 
 def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
-    """Make a metric of the last value that each run has recorded under a name.
-
-    Parameters
-    ----------
-    name
-        ``STAGE/NAME``, e.g. ``test/verifier.mean_episode_reward``.
-    runs
-        The runs.
+    """Make a metric of the last value that each run has recorded under a name, ``STAGE/NAME``.
 
     Raises
     ------

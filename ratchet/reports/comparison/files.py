@@ -77,13 +77,6 @@ def write_document(comparison: Comparison, page: Path) -> None:
     Only what stands between the page's two marks is replaced, so that text written by hand stays.
     A page that is not there is made, with a heading.
 
-    Parameters
-    ----------
-    comparison
-        What to write.
-    page
-        A Markdown file; the picture has its name.
-
     Raises
     ------
     DataError

@@ -49,12 +49,7 @@ class Grouping:
 def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> Grouping:
     """Put runs into groups, in the order in which they are given.
 
-    Parameters
-    ----------
-    runs
-        The trained experiments.
-    task_paths
-        Parameters that tell tasks apart rather than groups.
+    The parameters ``task_paths`` tell tasks apart rather than groups.
 
     Raises
     ------

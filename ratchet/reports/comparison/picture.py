@@ -33,10 +33,7 @@ _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of 
 def draw_picture(comparison: Comparison) -> str:
     """Draw every group's interquartile mean, interval and seeds; then accuracies by group.
 
-    Returns
-    -------
-    str
-        SVG. Equal comparisons give equal pictures.
+    Returns SVG; equal comparisons give equal pictures.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -38,14 +38,10 @@ class ComparedRun:
         What makes it a repetition of others.
     parameters
         Dotted path → value, of those that it reads; without the seed.
-    hyper_params
-        All parameters, nested.
     tables
         The tests' tables by name: "test", "test-NAME".
     data_hashes
         Dataset → hash of its content.
-    points
-        All its metrics.
     code
         The commit that it was begun with, "+" behind it if there were changes.
     """
@@ -63,19 +59,7 @@ class ComparedRun:
 def read_compared_runs(
     folders: Sequence[RunFolder], *, skip_unfinished: bool = False
 ) -> tuple[list[ComparedRun], list[str]]:
-    """Read the arms of all runs.
-
-    Parameters
-    ----------
-    folders
-        The runs.
-    skip_unfinished
-        Whether to leave out those that are not finished, rather than refuse.
-
-    Returns
-    -------
-    tuple
-        The trained experiments, and the labels of those that were left out.
+    """Read the arms of all runs; return them, and the labels of those that were left out.
 
     Raises
     ------
@@ -105,19 +89,7 @@ def read_compared_runs(
 
 
 def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = False) -> list[str]:
-    """Make sure that all were tested on the same datapoints.
-
-    Parameters
-    ----------
-    runs
-        The trained experiments.
-    allow_different
-        Whether to say so instead of refusing.
-
-    Returns
-    -------
-    list of str
-        What is not the same, for the reader of the comparison.
+    """Make sure that all were tested on the same datapoints, or return notes on what differs.
 
     Raises
     ------
@@ -204,7 +176,7 @@ def _refuse_repeated(runs: Sequence[ComparedRun]) -> None:
 
 
 def _tested_on(run: ComparedRun, table: str) -> str:
-    """Describe the datapoints of a test: how many, and a digest of their content."""
+    """Describe the datapoints of a test: their number, and a digest of their content."""
     columns = run.tables[table].columns
     rows = sorted(set(zip(columns["datapoint_id"], columns["y"], strict=True)))
     dataset = MAIN_TEST if table == MAIN_TEST else table.removeprefix(f"{MAIN_TEST}-")

@@ -15,17 +15,7 @@ FEW_SEEDS = 5
 
 
 def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: bool = True) -> str:
-    """Write a comparison as GitHub's Markdown.
-
-    Parameters
-    ----------
-    comparison
-        What to write.
-    picture
-        The path of its picture, from where the text will lie.
-    heading
-        Whether to begin with a heading of the first level.
-    """
+    """Write a comparison as GitHub's Markdown, its picture's path relative to the text."""
     parts = [f"# {comparison.title}"] if heading else []
     parts.append(_introduction(comparison))
     if picture is not None:
@@ -69,7 +59,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def reading_notes(comparison: Comparison) -> list[str]:
-    """Say what the numbers are, and what they can't say."""
+    """Return what the numbers are, and what they can't say."""
     options = comparison.options
     level = f"{100 * options.level:g} %"
     notes = [
@@ -124,7 +114,7 @@ def chance(estimate: Estimate | None) -> str:
 
 
 def is_different(estimate: Estimate | None) -> bool:
-    """Say whether the interval of a probability of improvement excludes one half."""
+    """Return whether the interval of a probability of improvement excludes one half."""
     return estimate is not None and (estimate.low > 0.5 or estimate.high < 0.5)
 
 

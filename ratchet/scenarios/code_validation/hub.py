@@ -13,19 +13,7 @@ if TYPE_CHECKING:
 
 
 def load_hub_examples(name: str, options: LoadingOptions) -> dict[str, list[Example]]:
-    """Read a dataset with ``datasets``.
-
-    Parameters
-    ----------
-    name
-        As for :func:`ratchet.scenarios.hub.load_hub_splits`.
-    options
-        Which rows are used.
-
-    Returns
-    -------
-    dict
-        Examples by split.
+    """Read a dataset with ``datasets``: examples by split.
 
     Raises
     ------

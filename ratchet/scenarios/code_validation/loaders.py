@@ -50,12 +50,7 @@ class _Untested:
 
 
 def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[Example]]:
-    """Read a JSONL file, or ``train.jsonl`` and ``test.jsonl`` in a folder.
-
-    Returns
-    -------
-    dict
-        Examples by split; a single file is the split ``all``.
+    """Read a JSONL file (the split ``all``), or ``train.jsonl`` and ``test.jsonl`` in a folder.
 
     Raises
     ------

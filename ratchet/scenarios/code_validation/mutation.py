@@ -68,13 +68,7 @@ def possible_mutations(source: str, kinds: Sequence[str] = tuple(RULES)) -> list
 
 
 def apply_mutation(source: str, mutation: Mutation) -> str:
-    """Change a program.
-
-    Returns
-    -------
-    str
-        The changed program, normalised.
-    """
+    """Return the changed program, normalised."""
     tree = ast.parse(source)
     target = list(ast.walk(tree))[mutation.node]
     names = rules.names_in(tree) if mutation.kind == WRONG_VARIABLE else {}
@@ -105,19 +99,7 @@ def mutants(
     kinds: Sequence[str] = tuple(RULES),
     max_mutations: int = 1,
 ) -> Iterator[str]:
-    """Return different changed programs in random order.
-
-    Parameters
-    ----------
-    source
-        The true program.
-    rng
-        Decides the order.
-    kinds
-        The kinds of bugs (of :data:`RULES`) to choose from.
-    max_mutations
-        Each has from one to so many changes.
-    """
+    """Return different programs in random order, each with one to ``max_mutations`` bugs."""
     seen = {normalize(source)}
     for first in random_mutations(source, rng, kinds):
         changed = apply_mutation(source, first)

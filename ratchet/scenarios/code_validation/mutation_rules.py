@@ -62,7 +62,7 @@ _METHODS = {
 
 
 def names_in(tree: ast.Module) -> Names:
-    """Say for every node which variables there are: those of its function, set further up."""
+    """Return each node's variables: those of its function, set further up."""
     found: dict[ast.AST, tuple[str, ...]] = {}
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     scopes = [(set[str](), tree.body)]

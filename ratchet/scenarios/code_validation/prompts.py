@@ -52,14 +52,6 @@ class SystemPrompts:
     def of(cls, hyper_params: HyperParameters, handler: ProtocolHandler) -> SystemPrompts:
         """Load and check the templates of all agents.
 
-        Parameters
-        ----------
-        hyper_params
-            Of these: ``code_validation.prompt_templates``, ``interaction_protocol`` and
-            ``agents.*.max_response_words``.
-        handler
-            The protocol.
-
         Raises
         ------
         PromptTemplateError

@@ -51,14 +51,7 @@ _PASSING_IN_WORKER = "finished"
 class Program:
     """A program and its tests.
 
-    Parameters
-    ----------
-    source
-        Python.
-    tests
-        What it is run on and what should come out.
-    max_steps
-        Instructions that it may execute. Unlike time, they are the same on every machine.
+    ``max_steps`` bounds its instructions, which unlike time are the same on every machine.
     """
 
     source: str
@@ -94,15 +87,13 @@ def run_programs(
     workers: int | None = None,
     group_size: int = 1,
 ) -> list[ProgramResult]:
-    """Run programs on their tests, several at once.
+    """Run programs on their tests, several at once; return the results in the programs' order.
 
     A program that ran out of time, or whose whole subprocess was lost, is run once more, alone
     and with twice the time, so that neither a slow machine nor another program decides.
 
     Parameters
     ----------
-    programs
-        What to run.
     time_limit
         CPU seconds of one program for all its tests; waiting for a busy machine costs nothing.
     memory_mb
@@ -112,11 +103,6 @@ def run_programs(
     group_size
         Programs in one process, for speed: more than one only where all of them mean no harm,
         since they might change what the next one works with.
-
-    Returns
-    -------
-    list of ProgramResult
-        In the order of the programs.
 
     Raises
     ------
@@ -145,7 +131,7 @@ def run_programs(
 
 @cache
 def sandbox_isolation() -> SandboxIsolation:
-    """Say which layers hold on this machine."""
+    """Return which layers hold on this machine."""
     with SandboxProcess(1.0, DEFAULT_MEMORY_MB, []) as worker:
         return worker.isolation
 

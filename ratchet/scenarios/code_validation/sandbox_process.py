@@ -98,7 +98,7 @@ class SandboxProcess:
         self.close()
 
     def lines(self) -> Iterable[bytes]:
-        """Return the lines of results that are whole."""
+        """Return the complete lines of results."""
         for line in self._out:
             if line.endswith(b"\n"):
                 yield line
@@ -123,7 +123,7 @@ class SandboxProcess:
 
 @cache
 def _warn_of_weakness(isolation: SandboxIsolation) -> None:
-    """Say once what the kernel doesn't keep programs from here."""
+    """Log once what the kernel doesn't keep programs from here."""
     held = {
         "using the network": isolation.no_network,
         "making empty files": isolation.no_writing,

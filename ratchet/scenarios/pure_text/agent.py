@@ -17,22 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextAgent:
-    """A chat model that plays one agent's part.
-
-    Parameters
-    ----------
-    name
-        The agent's, in the protocol.
-    whole
-        What builds the prompt, calls the model and reads the completion.
-    parameters
-        The agent's.
-    """
+    """A chat model that plays one agent's part."""
 
     name: str
     whole: PureTextWholeAgent
     parameters: TextAgentParameters
 
     async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
-        """Say what the agent does on what it sees."""
+        """Return what the agent does on what it sees."""
         return await self.whole.act(view, context)

@@ -54,10 +54,6 @@ class PureTextEnvironment:
         Of these: ``seed`` and ``rl.rollouts_per_iteration``.
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
-    protocol_handler
-        The protocol.
-    train
-        Whether this is the training environment.
 
     Raises
     ------
@@ -114,14 +110,14 @@ class PureTextEnvironment:
         return (self.num_rollouts_per_iteration,)
 
     def prover_stances(self, seeds: Integers) -> Integers:
-        """Say what a single prover argues for, int64 [B] of 0 and 1.
+        """Return what a single prover argues for, int64 [B] of 0 and 1.
 
         1 unless ``protocol_common.randomize_prover_stance``; then drawn by each episode's seed.
         """
         return np.array([self.prover_stance(seed) for seed in seeds.tolist()], dtype=np.int64)
 
     def prover_stance(self, seed: int) -> int:
-        """Say what a single prover argues for in the episode of a seed."""
+        """Return what a single prover argues for in the episode of a seed."""
         if not self.protocol_handler.common.randomize_prover_stance:
             return 1
         return derive_seed(seed, "prover_stance") & 1
@@ -160,20 +156,7 @@ class PureTextEnvironment:
     def reset(
         self, datapoint_ids: Sequence[int] | Integers, seeds: Sequence[int] | Integers
     ) -> NestedArrayDict:
-        """Begin episodes.
-
-        Parameters
-        ----------
-        datapoint_ids
-            Places in the dataset, int64 [B].
-        seeds
-            The episodes' seeds, int64 [B].
-
-        Returns
-        -------
-        NestedArrayDict
-            First states [B].
-        """
+        """Return first states [B] of places in the dataset, int64 [B], and seeds, int64 [B]."""
         ids, seeds = np.asarray(datapoint_ids, np.int64), np.asarray(seeds, np.int64)
         state = self.specs.blank_state(len(ids))
         state.update({key: self.dataset[key][ids] for key in DATA_KEYS})
@@ -181,7 +164,7 @@ class PureTextEnvironment:
         return state
 
     def active_agents(self, state: NestedArrayDict) -> Booleans:
-        """Say who acts where, bool [B, A, C]; nobody after an episode's end."""
+        """Return who acts where, bool [B, A, C]; nobody after an episode's end."""
         handler = self.protocol_handler
         active = handler.get_active_agents_mask_from_rounds_and_seed(state["round"], state["seed"])
         playing = ~(state["done"][:, None] | state["agents", "done"])

@@ -15,15 +15,10 @@ from ratchet.scenarios.pure_text.rules import RoundRules
 
 
 def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> NestedArrayDict:
-    """Write an episode down.
+    """Return an episode as rollouts [1].
 
     Steps that were not played are padding: nobody acts, nothing is paid, and ``done`` and
     ``terminated`` stay what they were at the end.
-
-    Returns
-    -------
-    NestedArrayDict
-        Batch [1].
     """
     rules, position = environment.rules, episode.position
     rollout = _blank(rules.num_rounds, len(rules.agent_names), len(rules.channel_names)).clone()

@@ -31,8 +31,6 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
 
     Parameters
     ----------
-    text
-        The reply as the model wrote it.
     headers
         Channel → the header that its text begins with, for every channel it must write in.
     may_decide
@@ -77,7 +75,7 @@ def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _place(match: re.Match[str]) -> int:
-    """Say which header it is: the group of its marks is named by its place."""
+    """Return which header it is: the group of its marks is named by its place."""
     assert match.lastgroup is not None  # each choice has one group, which always matches
     return int(match.lastgroup.removeprefix("marks"))
 

@@ -31,19 +31,7 @@ _SILENT = Turn()
 def begin_episode(
     environment: PureTextEnvironment, datapoint_id: int, seed: int, rollout_id: int = 0
 ) -> Episode:
-    """Begin an episode.
-
-    Parameters
-    ----------
-    environment
-        Whose dataset and protocol it is played with.
-    datapoint_id
-        A place in the dataset.
-    seed
-        The episode's.
-    rollout_id
-        Which rollout of a plan it is.
-    """
+    """Begin an episode on a datapoint, given by its place in the dataset."""
     data = environment.dataset
     position = Position(
         datapoint_id=int(data["datapoint_id"][datapoint_id]),
@@ -57,7 +45,7 @@ def begin_episode(
 
 
 def whose_turn(rules: RoundRules, episode: Episode) -> tuple[Turn, ...]:
-    """Say what each agent may do now; nothing once it is done."""
+    """Return what each agent may do now; nothing once it is done."""
     if episode.done:
         return (_SILENT,) * len(rules.agent_names)
     turns = rules.turns(episode.position.seed)[episode.position.round]
@@ -79,8 +67,6 @@ def advance_episode(
 
     Parameters
     ----------
-    environment
-        Where the episode was begun.
     episode
         One that goes on; left as it is.
     actions

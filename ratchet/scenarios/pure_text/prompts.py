@@ -21,10 +21,6 @@ def build_prompt(view: AgentView, spec: TextAgentSpec, system_prompt: str) -> li
 
     Parameters
     ----------
-    view
-        What the agent sees.
-    spec
-        The agent's own.
     system_prompt
         What it is told first, see ``SystemPrompts.render`` of the scenario.
 

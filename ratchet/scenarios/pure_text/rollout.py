@@ -26,7 +26,7 @@ class TextActor(Protocol):
     """An agent that acts on what it sees."""
 
     async def act(self, view: AgentView, context: CallContext) -> AgentAction:
-        """Say what the agent does; ``context.call_prefix`` names the rollout and its node."""
+        """Return what the agent does; ``context.call_prefix`` names the rollout and its node."""
 
 
 async def sample_rollout(
@@ -41,14 +41,8 @@ async def sample_rollout(
 
     Parameters
     ----------
-    environment
-        Dataset and protocol.
-    agents
-        By name.
     datapoint_id
         A place in the dataset.
-    seed
-        The episode's, for the protocol.
     rollout_id
         Its place in the plan.
     call_context
@@ -75,14 +69,10 @@ async def play_step(
     *,
     node_id: int = -1,
 ) -> Episode:
-    """Play one step: all whose turn it is act at once, and the protocol judges.
+    """Play one step, in which all whose turn it is act at once; return the episode after it.
 
     Parameters
     ----------
-    environment
-        Where the episode was begun.
-    agents
-        By name.
     episode
         One that goes on; left as it is, so that several steps can be played from it.
     call_context
@@ -90,11 +80,6 @@ async def play_step(
         siblings need prefixes of their own.
     node_id
         The node of a tree that the step leads to.
-
-    Returns
-    -------
-    Episode
-        The episode after the step.
 
     Raises
     ------

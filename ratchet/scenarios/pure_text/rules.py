@@ -96,11 +96,11 @@ class RoundRules:
         check_speakers(handler, 1 if self._ignores_seed else _SEEDS_TRIED)
 
     def turns(self, seed: int) -> tuple[tuple[Turn, ...], ...]:
-        """Say who may do what, by round and agent, for an episode's seed."""
+        """Return who may do what, by round and agent, for an episode's seed."""
         return self._turns(self._like(seed))
 
     def turn(self, round: int, seed: int, agent: str) -> Turn:
-        """Say what an agent may do in a round; nothing after the last."""
+        """Return what an agent may do in a round; nothing after the last."""
         if round >= self.num_rounds:
             return Turn()
         return self.turns(seed)[round][self.places[agent]]
@@ -110,12 +110,7 @@ class RoundRules:
     ) -> Outcome | None:
         """Judge a round of an episode that goes on; None if the protocol judges in its own way.
 
-        Parameters
-        ----------
-        round, seed, y, stance
-            The episode's; ``stance`` is what a single prover argues for.
-        decisions
-            0, 1 or 2 by agent.
+        ``stance`` is what a single prover argues for; decisions are 0, 1 or 2 by agent.
         """
         if self._verifier is None:
             return None
@@ -135,14 +130,9 @@ class RoundRules:
         return self._paid_decisions.get(agent, 1)
 
     def judge(self, env_td: KeyPathMapping, prover_stance: Tensor) -> ProtocolStep:
-        """Judge a step by the protocol, and pay a single prover for its stance if so asked.
+        """Judge a step [*B] by the protocol, and pay a single prover for its stance if so asked.
 
-        Parameters
-        ----------
-        env_td
-            As for ``step_interaction_protocol``, batch [*B].
-        prover_stance
-            int[*B]; read only with ``protocol_common.randomize_prover_stance``.
+        ``prover_stance`` int[*B] is read only with ``protocol_common.randomize_prover_stance``.
         """
         handler = self.handler
         step = handler.step_interaction_protocol(env_td)

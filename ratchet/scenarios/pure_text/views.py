@@ -60,19 +60,7 @@ class AgentView:
 def agent_view(
     state: NestedArrayDict, index: int, agent: str, handler: ProtocolHandler
 ) -> AgentView:
-    """Return what an agent sees in one of a batch of states.
-
-    Parameters
-    ----------
-    state
-        As ``PureTextEnvironment.reset`` and ``step`` give it, [B].
-    index
-        Which of the batch.
-    agent
-        Its name.
-    handler
-        The protocol.
-    """
+    """Return what an agent sees in one of the states [B] of a ``PureTextEnvironment``."""
     rules = rules_of(handler)
     return view_of(rules, position_of(rules, state, index), agent)
 

@@ -45,21 +45,7 @@ _STATUS = {"running": "RUNNING", "completed": "FINISHED", "failed": "FAILED"}
 
 
 class ArmMirror:
-    """Brings one MLflow run up to one arm.
-
-    Parameters
-    ----------
-    client
-        An MLflow client.
-    folder
-        The run.
-    arm
-        Which of its arms.
-    cursor
-        How far it has come; changed in place.
-    save_cursor
-        Writes the cursor to the disk.
-    """
+    """Brings one MLflow run up to one arm; changes the cursor in place."""
 
     def __init__(
         self,
@@ -84,24 +70,7 @@ class ArmMirror:
         experiment_id: str,
         parent: str | None,
     ) -> str:
-        """Bring the arm's MLflow run up to the run folder, making it if there is none.
-
-        Parameters
-        ----------
-        run
-            The MLflow run that was found by its tags.
-        points
-            The arm's metric points.
-        experiment_id
-            The MLflow experiment's id.
-        parent
-            The MLflow run that this one is a child of.
-
-        Returns
-        -------
-        str
-            The MLflow run's id.
-        """
+        """Bring the arm's MLflow run (made if None) up to the run folder; return its id."""
         metrics = [_finite(metric) for metric in [*point_metrics(points), *self._final_metrics()]]
         run = run or self._create(experiment_id)
         missing = self._missing(run, metrics)
@@ -144,7 +113,7 @@ class ArmMirror:
         return final_metrics(tables, int(self._manifest.created * 1000))
 
     def _missing(self, run: Run, metrics: list[Metric]) -> list[Metric] | None:
-        """Say what MLflow lacks; None if it holds other values than the run folder."""
+        """Return what MLflow lacks; None if it holds other values than the run folder."""
         cursor = self._cursor
         if cursor.mlflow_run_id != run.info.run_id:
             self._restart_cursor(run.info.run_id)

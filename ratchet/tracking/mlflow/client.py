@@ -36,7 +36,7 @@ def default_tracking_uri(home: Path | str) -> str:
 
 
 def artifact_location(tracking_uri: str) -> str | None:
-    """Say where artifacts lie: beside a local database; a server decides for itself (None)."""
+    """Return where artifacts lie: beside a local database; a server decides for itself (None)."""
     if not tracking_uri.startswith("sqlite:///"):
         return None
     database = Path(tracking_uri.removeprefix("sqlite:///")).resolve()

@@ -28,12 +28,11 @@ KIND_TAG = "ratchet.kind"
 
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
-MetricKey = tuple[str, int]
 Metric = tuple[str, int, float, int]
 
 
 def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Give nested values dotted paths; lists and empty sections stay values."""
+    """Return nested values by dotted path; lists and empty sections stay values."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
         path = f"{prefix}{name}"

@@ -50,7 +50,7 @@ class Cursor(BaseModel):
         return cursor if cursor.tracking_uri == tracking_uri else cls(tracking_uri=tracking_uri)
 
     def write(self, path: Path) -> None:
-        """Write the cursor, whole or not at all."""
+        """Write the cursor atomically."""
         write_atomically(path, self.model_dump_json(indent=1))
 
 

@@ -49,21 +49,11 @@ class MlflowMirror:
         self._connected: MlflowClient | None = None
 
     def sync(self, folder: RunFolder) -> str:
-        """Bring MLflow up to a run folder.
+        """Bring MLflow up to a run folder; return the id of the experiment's MLflow run.
 
         One MLflow run for the experiment (arm "main"), a child for every other arm; all are
         found again by their tags. Each (metric, step) is sent exactly once. Where a recorded
         metric was replaced, the arm's MLflow run, which cannot forget, is deleted and made anew.
-
-        Parameters
-        ----------
-        folder
-            The run.
-
-        Returns
-        -------
-        str
-            The id of the MLflow run of the experiment.
 
         Raises
         ------

@@ -41,21 +41,7 @@ def send_model(
 ) -> str:
     """Enter an arm's final state as a model of its MLflow run, unless it is there.
 
-    Parameters
-    ----------
-    client
-        An MLflow client.
-    experiment_id, mlflow_run_id
-        Where the arm is mirrored to.
-    manifest
-        The run's, whose ``checkpoints`` name the state's files.
-    arm
-        Whose.
-
-    Returns
-    -------
-    str
-        The digest of the state.
+    Returns the state's digest.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 

@@ -34,25 +34,9 @@ FindRun = Callable[[str], "Run | None"]
 def sync_sweep(
     client: MlflowClient, experiment_id: str, runs: Path, sweep_id: str, find: FindRun
 ) -> str | None:
-    """Return the MLflow run of a sweep, made if there is none, its status brought up to date.
+    """Return the id of a sweep's MLflow run, made if there is none, its status brought up to date.
 
-    Parameters
-    ----------
-    client
-        An MLflow client.
-    experiment_id
-        The MLflow experiment of the sweep's members.
-    runs
-        The folder of all runs.
-    sweep_id
-        The sweep.
-    find
-        Finds the MLflow run.
-
-    Returns
-    -------
-    str or None
-        Its id; None if there is no record of such a sweep.
+    None if there is no record of such a sweep.
     """
     if not (runs / sweep_id / FILE_NAME).exists():
         return None
@@ -94,7 +78,7 @@ def _create(client: MlflowClient, experiment_id: str, file: Path, record: SweepR
 
 
 def _status(runs: Path, record: SweepRecord) -> str:
-    """Say how a sweep stands: it goes on until each member has ended."""
+    """Return a sweep's status: it goes on until each member has ended."""
     found = []
     for member in record.members:
         try:

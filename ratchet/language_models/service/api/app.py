@@ -27,12 +27,7 @@ _TITLE = "Ratchet's model service"
 def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
     """Make the application; its lifespan runs the service.
 
-    Parameters
-    ----------
-    service
-        What it serves.
-    instance
-        A word by which a starter knows that it reached the service it meant.
+    By ``instance`` a starter knows that it reached the service it meant.
     """
 
     @contextlib.asynccontextmanager
@@ -55,7 +50,7 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
 
     @app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health}})
     def health(response: Response) -> Health:
-        """Say whether models can be asked yet."""
+        """Return whether models can be asked yet."""
         ready = service.batcher.ready
         ok = ready.done() and ready.exception() is None
         response.status_code = 200 if ok else 503

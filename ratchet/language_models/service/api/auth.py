@@ -22,14 +22,8 @@ FILES_PATH = "/v1/files"
 class Gate:
     """Lets through what is allowed and small enough.
 
-    Parameters
-    ----------
-    app
-        What comes behind.
-    settings
-        The key, the limits, and whether only this machine can reach the service. If so and there
-        is no key, a web page that is open on this machine must not get in either: requests that
-        name another host or come from another origin are refused.
+    A service without a key, on loopback alone, must not be reached by a web page that is open on
+    this machine either: requests that name another host or come from another origin are refused.
     """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:

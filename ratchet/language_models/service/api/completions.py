@@ -43,15 +43,7 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
 
 
 class Answer:
-    """The results of one chat request, in OpenAI's shapes.
-
-    Parameters
-    ----------
-    request
-        What was asked.
-    results
-        The ``n`` results.
-    """
+    """The results of one chat request, in OpenAI's shapes."""
 
     def __init__(self, request: ChatCompletionRequest, results: Sequence[GenerationResult]) -> None:
         self._request = request

@@ -41,8 +41,6 @@ class ApiError(RatchetError, RuntimeError):
     ----------
     status
         HTTP status, 4xx (5xx if it is the service's own fault).
-    message
-        What failed, what was got and expected, what to do.
     code
         A word that programs can compare.
     param

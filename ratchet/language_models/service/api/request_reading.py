@@ -46,13 +46,7 @@ def refuse_unknown(request: Request, known: Collection[str]) -> None:
 
 
 def metadata_filter(request: Request) -> tuple[dict[str, str], bool]:
-    """Read ``metadata[k]=v`` and ``metadata=null``.
-
-    Returns
-    -------
-    tuple
-        The pairs that jobs must have, and whether only jobs without metadata are wanted.
-    """
+    """Read ``metadata[k]=v``, and whether ``metadata=null`` asks for jobs without any."""
     pairs: dict[str, str] = {}
     nothing = False
     for name, value in request.query_params.multi_items():

@@ -37,14 +37,7 @@ class _Waiting:
 class Batcher:
     """Gathers requests into batches of one model and runs them one batch at a time.
 
-    Parameters
-    ----------
-    make_engine
-        Makes the engine, in the batcher's own thread (imports take seconds).
-    waiting_max
-        How many requests may wait.
-    loaded_max
-        How many models the engine may hold.
+    The engine is made in the batcher's own thread, since its imports take seconds.
     """
 
     def __init__(

@@ -32,8 +32,6 @@ class HuggingFaceModel:
 
     Parameters
     ----------
-    folder
-        Where it lies.
     training
         In float32 with gradients. Otherwise without, in float64 where it is small; a large one
         keeps the type it is stored in, and then the last bits of its logits, and at times a

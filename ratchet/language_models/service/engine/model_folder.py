@@ -56,14 +56,7 @@ class CausalModel(Protocol):
 
 
 def load_model(folder: Path, *, training: bool) -> CausalModel:
-    """Read a model from a folder.
-
-    Parameters
-    ----------
-    folder
-        With ``config.json`` and weights in safetensors.
-    training
-        In float32 with gradients; otherwise for generation.
+    """Read a model in Hugging Face's layout, in float32 with gradients if ``training``.
 
     Raises
     ------
@@ -88,17 +81,7 @@ def copy_configuration(source: Path, folder: Path) -> None:
 
 
 class PlainModel:
-    """A small Llama in plain torch.
-
-    Parameters
-    ----------
-    folder
-        Where it lies.
-    shape
-        What its ``config.json`` says.
-    training
-        In float32 with gradients; otherwise in float64 without.
-    """
+    """A small Llama in plain torch: for training float32 with gradients, else float64 without."""
 
     def __init__(self, folder: Path, shape: LlamaShape, *, training: bool) -> None:
         self.folder = folder

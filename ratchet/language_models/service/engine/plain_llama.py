@@ -61,13 +61,7 @@ class LlamaLayer(nn.Module):
 
 
 class PlainLlama(nn.Module):
-    """A Llama.
-
-    Parameters
-    ----------
-    shape
-        Its figures. The weights are uninitialised: load or draw them.
-    """
+    """A Llama whose weights are uninitialised: load or draw them."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
@@ -100,17 +94,9 @@ class PlainLlama(nn.Module):
                     parameter.normal_(0.0, scale, generator=generator)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Read rows that are padded on the right.
+        """Read rows int[B, T], padded on the right, into hidden states [B, T, hidden].
 
-        Parameters
-        ----------
-        ids
-            int[B, T].
-
-        Returns
-        -------
-        Tensor
-            Hidden states [B, T, hidden]; ``logits`` turns them into logits.
+        :meth:`logits` turns these into logits.
         """
         cos, sin = self._rotations(torch.arange(ids.shape[1]))
         x = F.embedding(ids, self.embeddings)
@@ -154,7 +140,7 @@ class PlainLlama(nn.Module):
         return self._read(ids, positions, mask, cache, 0), cache
 
     def step(self, tokens: Tensor, cache: Cache) -> Tensor:
-        """Read one more token per row, int[B]; gives the logits [B, V] of the next."""
+        """Read one more token per row, int[B]; return the logits [B, V] of the next."""
         at = cache.length
         cache.make_room()
         cache.length += 1
@@ -209,7 +195,7 @@ class PlainLlama(nn.Module):
         return {name: view.detach().contiguous() for name, view in self._targets().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Take weights as :meth:`weights` gives them.
+        """Take weights as :meth:`weights` returns them.
 
         Raises
         ------

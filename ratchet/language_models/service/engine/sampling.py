@@ -19,13 +19,7 @@ _CHUNK = 64
 
 
 class Sampler:
-    """Draws the tokens of a batch of requests.
-
-    Parameters
-    ----------
-    requests
-        The batch; each has a seed, a temperature and top-p of its own.
-    """
+    """Draws the tokens of a batch of requests, each with its own seed, temperature and top-p."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
         temperatures = [request.temperature for request in requests]
@@ -45,18 +39,7 @@ class Sampler:
         self._numbers = self._numbers[rows.numpy()]
 
     def draw(self, logits: Tensor) -> Tensor:
-        """Draw a token for each row.
-
-        Parameters
-        ----------
-        logits
-            [B, V].
-
-        Returns
-        -------
-        Tensor
-            int64[B].
-        """
+        """Draw a token for each row of logits [B, V]: int64[B]."""
         scaled = logits.double().cpu() / self._temperature.clamp(min=1e-6)
         probabilities = scaled.softmax(-1)
         if self._cuts:

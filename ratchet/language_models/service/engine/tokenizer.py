@@ -31,14 +31,9 @@ PLAIN_CHAT_TEMPLATE = """\
 
 
 class ChatTokenizer:
-    """The tokenizer of a model that chats.
+    """The tokenizer in the folder of a model that chats.
 
     A model's own chat template is used; one that has none gets ``PLAIN_CHAT_TEMPLATE``.
-
-    Parameters
-    ----------
-    folder
-        A folder in Hugging Face's layout.
 
     Raises
     ------
@@ -67,14 +62,7 @@ class ChatTokenizer:
         self._template = _environment().from_string(self.chat_template)
 
     def render(self, messages: Sequence[ChatMessage], *, answer: bool) -> str:
-        """Write a chat as the model reads it.
-
-        Parameters
-        ----------
-        messages
-            The chat so far.
-        answer
-            Whether the beginning of the assistant's next message is written too.
+        """Write a chat as the model reads it; with ``answer``, also how the next message begins.
 
         Raises
         ------

@@ -50,13 +50,7 @@ class _Row:
 
 
 class TorchEngine:
-    """Runs models with torch; small ones in float64, so that batching changes no result.
-
-    Parameters
-    ----------
-    max_batch_size
-        Most requests of one call.
-    """
+    """Runs models with torch; small ones in float64, so that batching changes no result."""
 
     def __init__(self, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
         self._max_batch_size = max_batch_size
@@ -68,13 +62,7 @@ class TorchEngine:
         return self._max_batch_size
 
     def load(self, model_id: str, folder: Path) -> None:
-        """Make a model ready for ``generate``.
-
-        Raises
-        ------
-        DataError
-            If the folder holds no model that this engine can run.
-        """
+        """Make a model ready for ``generate``; see :meth:`Engine.load`."""
         self._loaded[model_id] = _Loaded(load_model(folder, training=False), ChatTokenizer(folder))
 
     def unload(self, model_id: str) -> None:
@@ -154,7 +142,7 @@ def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits: Tensor) -> None:
-    """Return each row at work its token, and see whether it is over."""
+    """Append its token to each row at work, and see whether it is over."""
     wanting = [i for i, row in enumerate(rows) if row.finish is None and row.request.logprobs]
     scores = dict(zip(wanting, log_probabilities(logits[wanting]), strict=True)) if wanting else {}
     for place, (row, token) in enumerate(zip(rows, drawn, strict=True)):

@@ -18,13 +18,7 @@ Item = TypeVar("Item", bound=BaseModel)
 
 
 class JobHistory:
-    """Reads events and checkpoints.
-
-    Parameters
-    ----------
-    database
-        Where they are recorded.
-    """
+    """Reads events and checkpoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -45,15 +39,12 @@ class JobHistory:
         limit: int,
         show: Callable[[sqlite3.Row], Item],
     ) -> Page[Item]:
-        where, values = "job_id = ?", list[Value]([job_id])
+        where, values = ["job_id = ?"], list[Value]([job_id])
         if after is not None:
             last = self._database.row(f"SELECT sequence FROM {table} WHERE id = ?", (after,))
             if last is None:
                 raise not_found(table.removesuffix("s"), after, param="after")
-            where += " AND sequence < ?"
+            where.append("sequence < ?")
             values.append(last["sequence"])
-        rows = self._database.rows(
-            f"SELECT * FROM {table} WHERE {where} ORDER BY sequence DESC LIMIT ?",
-            [*values, limit + 1],
-        )
-        return Page(data=[show(row) for row in rows[:limit]], has_more=len(rows) > limit)
+        rows, has_more = self._database.page(table, where, values, limit)
+        return Page(data=[show(row) for row in rows], has_more=has_more)

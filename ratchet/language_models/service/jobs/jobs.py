@@ -57,19 +57,7 @@ class JobContent:
 
 
 class JobStore:
-    """All jobs of a service.
-
-    Parameters
-    ----------
-    database
-        Where they are recorded.
-    files, models
-        What they train with and from.
-    limits
-        How many may wait, and how few examples are too few.
-    trainer
-        What will train them.
-    """
+    """All jobs of a service."""
 
     def __init__(
         self,
@@ -87,13 +75,6 @@ class JobStore:
 
     def create(self, request: CreateJobRequest, header_key: str | None) -> JobObject:
         """Record a job, or find the one that was made with the same idempotency key.
-
-        Parameters
-        ----------
-        request
-            What is asked for.
-        header_key
-            The header ``Idempotency-Key``.
 
         Raises
         ------
@@ -145,20 +126,8 @@ class JobStore:
         metadata: Mapping[str, str] | None,
         no_metadata: bool,
     ) -> Page[JobObject]:
-        """List jobs, newest first.
-
-        Parameters
-        ----------
-        after
-            The job after which to begin.
-        limit
-            How many at most.
-        metadata
-            Pairs that a job must have.
-        no_metadata
-            Whether to list only jobs without metadata.
-        """
-        where, values = ["1"], list[Value]()
+        """List jobs, newest first: those with these pairs of metadata, or without any."""
+        where, values = list[str](), list[Value]()
         if after is not None:
             where.append("sequence < ?")
             values.append(self.row(after, param="after")["sequence"])
@@ -170,11 +139,8 @@ class JobStore:
                 " WHERE pair.key = ? AND pair.value = ?)"
             )
             values += [name, value]
-        rows = self._database.rows(
-            f"SELECT * FROM jobs WHERE {' AND '.join(where)} ORDER BY sequence DESC LIMIT ?",
-            [*values, limit + 1],
-        )
-        return Page(data=[to_job_object(row) for row in rows[:limit]], has_more=len(rows) > limit)
+        rows, has_more = self._database.page("jobs", where, values, limit)
+        return Page(data=[to_job_object(row) for row in rows], has_more=has_more)
 
     def cancel(self, job_id: str) -> JobObject:
         """Mark a job as cancelled; raises a 400 if it has ended already."""

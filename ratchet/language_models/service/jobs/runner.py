@@ -35,16 +35,7 @@ _POLL_SECONDS = 0.05
 class JobRunner:
     """A thread that takes the oldest waiting job, again and again.
 
-    Parameters
-    ----------
-    database
-        Where jobs are recorded.
-    files, models
-        What they train with and from, and where the results go.
-    folder
-        Where jobs are worked on; what an interrupted one has left there is removed.
-    trainer
-        What trains.
+    What an interrupted job has left in the folder is removed.
     """
 
     def __init__(
@@ -183,7 +174,7 @@ class JobRunner:
         return TrainerProcess(self._trainer.module)
 
     def _watch(self, job_id: str, folder: Path, process: TrainerProcess) -> int:
-        """Record what the trainer tells until it ends; gives its code."""
+        """Record what the trainer tells until it ends; return its exit code."""
         offset, code = 0, None
         while code is None:
             code = process.wait(_POLL_SECONDS)

@@ -22,8 +22,6 @@ class JobTrainer:
 
     Parameters
     ----------
-    module
-        The module whose ``train(folder: Path)`` trains.
     lora
         What of the model is trained where a job says nothing; None for a trainer that trains all
         weights and nothing else.
@@ -53,13 +51,6 @@ def choose_trainer(settings: ServiceSettings, base: Path) -> JobTrainer:
 
     ``auto`` is ``plain`` where plain torch runs the model and all weights are trained, ``trl``
     otherwise.
-
-    Parameters
-    ----------
-    settings
-        The service's.
-    base
-        The base model's folder.
 
     Raises
     ------

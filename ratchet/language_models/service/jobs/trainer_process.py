@@ -24,13 +24,7 @@ _TAIL_LINES = 20
 
 
 class TrainerProcess:
-    """A trainer that is starting, waiting, or at work.
-
-    Parameters
-    ----------
-    module
-        The module whose ``train(folder: Path)`` trains.
-    """
+    """A trainer, ``module.train(folder: Path)``, that is starting, waiting, or at work."""
 
     def __init__(self, module: str) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by close()
@@ -61,7 +55,7 @@ class TrainerProcess:
             self._process.stdin.flush()
 
     def wait(self, seconds: float) -> int | None:
-        """Wait for its end; gives its code, or None if it is still at work."""
+        """Wait for its end; return its exit code, or None if it is still at work."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:

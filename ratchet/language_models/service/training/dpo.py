@@ -32,12 +32,8 @@ class PreferenceLoss:
     model
         What is trained; as it is now it is the reference too, whose log-probabilities are
         computed here, once.
-    pairs
-        What it is trained on.
     beta
         The pull towards the reference, β.
-    end_ids
-        The tokens that end a message.
     supervision
         The weight α of the preferred answers' mean negative log-likelihood per token.
     """
@@ -61,7 +57,7 @@ class PreferenceLoss:
         return len(self._pairs)
 
     def tokens(self) -> int:
-        """How many tokens are read in an epoch."""
+        """Return the number of tokens read in an epoch."""
         return sum(len(p.preferred.ids) + len(p.non_preferred.ids) for p in self._pairs)
 
     def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:

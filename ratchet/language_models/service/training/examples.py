@@ -78,14 +78,7 @@ class TrainingFileContent:
 
 
 def check_training_file(lines: Iterable[bytes], *, examples_max: int) -> TrainingFileContent:
-    """Check every line of a training file.
-
-    Parameters
-    ----------
-    lines
-        The file's lines. The first example decides which format all must have.
-    examples_max
-        How many there may be.
+    """Check every line of a training file; the first decides which format all must have.
 
     Raises
     ------

@@ -177,13 +177,7 @@ def append_training_event(folder: Path, event: TrainingEvent) -> None:
 
 
 def read_training_events(folder: Path, offset: int = 0) -> tuple[list[TrainingEvent], int]:
-    """Read the events from a byte offset on.
-
-    Returns
-    -------
-    tuple
-        The events, and the offset where the next read begins.
-    """
+    """Read the events from a byte offset on, and say where the next read begins."""
     items, end = JsonLines(folder / EVENTS_FILE).read(offset)
     return [TrainingEvent(**item) for item in items], end
 

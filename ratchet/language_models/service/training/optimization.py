@@ -25,12 +25,9 @@ class TokenSequence:
 
 
 def pad(sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
-    """Lay sequences in one rectangle, padded on the right.
+    """Lay sequences in one rectangle, padded on the right with 0.
 
-    Returns
-    -------
-    tuple
-        Ids int64[B, T] and weights float32[B, T], both 0 in the padding.
+    Returns ids int64[B, T] and weights float32[B, T].
     """
     longest = max(len(sequence.ids) for sequence in sequences)
     ids = np.zeros((len(sequences), longest), dtype=np.int64)
@@ -44,18 +41,8 @@ def pad(sequences: Sequence[TokenSequence]) -> tuple[Tensor, Tensor]:
 class Optimization:
     """Adam (Kingma and Ba 2015, algorithm 1) with a warm-up and a linear decline.
 
+    The learning rate rises to ``learning_rate`` over ``warmup`` steps, then falls.
     Written out: the first use of torch's own imports its compiler, which takes longer than a job.
-
-    Parameters
-    ----------
-    parameters
-        What is optimised.
-    learning_rate
-        At its highest.
-    steps
-        How many there will be.
-    warmup
-        Over how many of them the learning rate rises.
     """
 
     def __init__(
@@ -73,7 +60,7 @@ class Optimization:
         self._squares = [torch.zeros_like(parameter) for parameter in self._parameters]
 
     def step(self, loss: Tensor) -> float:
-        """Follow a loss's gradient once; gives the loss."""
+        """Follow a loss's gradient once; return the loss."""
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         with torch.no_grad():
             norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
@@ -102,15 +89,6 @@ def batches_of_like_length(
     rng: np.random.Generator, lengths: Sequence[int], batch_size: int
 ) -> Iterator[list[int]]:
     """Draw batches without end, of places whose sequences are about as long as each other.
-
-    Parameters
-    ----------
-    rng
-        Decides the order.
-    lengths
-        Of all sequences.
-    batch_size
-        Size of a batch.
 
     Yields
     ------

@@ -12,15 +12,7 @@ from ratchet.language_models.service.training.optimization import TokenSequence,
 
 
 class SupervisedLoss:
-    """Mean cross-entropy of the tokens that are to be learned.
-
-    Parameters
-    ----------
-    model
-        What is trained.
-    sequences
-        What it is trained on.
-    """
+    """Mean cross-entropy of the tokens that are to be learned."""
 
     def __init__(self, model: CausalModel, sequences: Sequence[TokenSequence]) -> None:
         self._model = model
@@ -30,7 +22,7 @@ class SupervisedLoss:
         return len(self._sequences)
 
     def tokens(self) -> int:
-        """How many tokens are read in an epoch."""
+        """Return the number of tokens read in an epoch."""
         return sum(len(sequence.ids) for sequence in self._sequences)
 
     def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:

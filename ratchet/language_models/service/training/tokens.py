@@ -31,10 +31,6 @@ def read_supervised(
     ----------
     file
         JSON lines ``{"messages": [...]}``; an assistant's message with ``weight`` 0 is only read.
-    tokenizer
-        The model's.
-    context_length
-        Most tokens of a sequence.
 
     Returns
     -------
@@ -56,21 +52,12 @@ def read_supervised(
 
 
 def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) -> list[Preference]:
-    """Read pairs of answers to one prompt.
+    """Read pairs of answers to one prompt, one from each line.
 
     Parameters
     ----------
     file
         JSON lines with ``input``, ``preferred_output`` and ``non_preferred_output``.
-    tokenizer
-        The model's.
-    context_length
-        Most tokens of prompt and answer.
-
-    Returns
-    -------
-    list of Preference
-        One for each line.
 
     Raises
     ------

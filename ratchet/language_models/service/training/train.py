@@ -40,11 +40,11 @@ class Loss(Protocol):
     """What a method asks of a batch."""
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """Return the number of examples."""
         ...
 
     def tokens(self) -> int:
-        """How many tokens are read in an epoch."""
+        """Return the number of tokens read in an epoch."""
         ...
 
     def __call__(self, places: list[int]) -> tuple[Tensor, dict[str, float]]:
@@ -55,10 +55,7 @@ class Loss(Protocol):
 def train(folder: Path) -> None:
     """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
 
-    Parameters
-    ----------
-    folder
-        The job's, with ``job.json``. What an interrupted attempt left there is dropped.
+    What an interrupted attempt left in the job's folder is dropped.
 
     Raises
     ------
@@ -92,7 +89,7 @@ def _make_loss(job: TrainingJob, model: CausalModel, tokenizer: ChatTokenizer, p
 
 
 def _optimise(folder: Path, job: TrainingJob, model: CausalModel, loss: Loss, plan: Plan) -> float:
-    """Go through the examples; gives the mean loss of the last epoch."""
+    """Go through the examples; return the mean loss of the last epoch."""
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
     rate = plan.learning_rate(sum(parameter.numel() for parameter in model.parameters()))

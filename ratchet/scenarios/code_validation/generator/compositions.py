@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import combinations, groupby
 
 import numpy as np
@@ -18,18 +16,9 @@ from ratchet.scenarios.code_validation.generator.phrases import (
     small,
 )
 from ratchet.scenarios.code_validation.generator.problem import Problem, Value, call_tests
-from ratchet.scenarios.code_validation.generator.sequences import draw_ending
+from ratchet.scenarios.code_validation.generator.sequences import SequenceStep, draw_ending
 
 NUM_CASES = 24
-
-
-@dataclass(frozen=True)
-class _Core:
-    """From a list of integers to another: a statement, the lines after it, the arithmetic."""
-
-    english: str
-    lines: tuple[str, ...]
-    apply: Callable[[list[int]], list[int]]
 
 
 def composed_problem(rng: np.random.Generator) -> Problem:
@@ -63,13 +52,13 @@ def composed_problem(rng: np.random.Generator) -> Problem:
     return Problem(question, "\n".join(lines), call_tests(name, cases), level=4)
 
 
-def _draw_core(rng: np.random.Generator) -> _Core:
+def _draw_core(rng: np.random.Generator) -> SequenceStep:
     condition, modulus = draw_condition(rng), small(rng, 2, 4)
     draws = (_pairs_core, _runs_core, _groups_core, _merge_core)
     return pick(rng, draws)(condition, modulus)
 
 
-def _pairs_core(condition: Condition, modulus: int) -> _Core:
+def _pairs_core(condition: Condition, modulus: int) -> SequenceStep:
     lines = (
         "items = []",
         "for i in range(len(values)):",
@@ -84,7 +73,7 @@ def _pairs_core(condition: Condition, modulus: int) -> _Core:
         sums = [(i, a + b) for (i, a), (_, b) in pairs]
         return [s + modulus * i for i, s in sums if condition.apply(s)]
 
-    return _Core(
+    return SequenceStep(
         "Let v be the list of g(x) for the x in numbers. For all positions i < j of v, in order of"
         f" i and then of j, let s be v[i] + v[j]; if {condition.say('s')}, append s plus {modulus}"
         " times i to the list items, which is empty at first (positions start from 0).",
@@ -93,7 +82,7 @@ def _pairs_core(condition: Condition, modulus: int) -> _Core:
     )
 
 
-def _runs_core(condition: Condition, modulus: int) -> _Core:
+def _runs_core(condition: Condition, modulus: int) -> SequenceStep:
     lines = (
         "items = []",
         "length = 0",
@@ -111,7 +100,7 @@ def _runs_core(condition: Condition, modulus: int) -> _Core:
     def apply(values: list[int]) -> list[int]:
         return [len(list(run)) for holds, run in groupby(values, condition.apply) if holds]
 
-    return _Core(
+    return SequenceStep(
         "In the list of g(x) for the x in numbers, look at the longest possible stretches of"
         f" neighbouring elements v for all of which {condition.say('v')}, and let items be the list"
         " of their lengths in order.",
@@ -120,7 +109,7 @@ def _runs_core(condition: Condition, modulus: int) -> _Core:
     )
 
 
-def _groups_core(condition: Condition, modulus: int) -> _Core:
+def _groups_core(condition: Condition, modulus: int) -> SequenceStep:
     lines = (
         "sums = {}",
         "for v in values:",
@@ -135,7 +124,7 @@ def _groups_core(condition: Condition, modulus: int) -> _Core:
         keys = sorted({v % modulus for v in values})
         return [sum(v for v in values if v % modulus == key) for key in keys]
 
-    return _Core(
+    return SequenceStep(
         "Group the values g(x) for the x in numbers by their remainder modulo"
         f" {modulus}, and let items be the list of the groups' sums, in increasing order of the"
         " remainder.",
@@ -144,7 +133,7 @@ def _groups_core(condition: Condition, modulus: int) -> _Core:
     )
 
 
-def _merge_core(condition: Condition, modulus: int) -> _Core:
+def _merge_core(condition: Condition, modulus: int) -> SequenceStep:
     lines = (
         "items = []",
         "for v in values:",
@@ -166,7 +155,7 @@ def _merge_core(condition: Condition, modulus: int) -> _Core:
                 items = [*items, last, v]
         return items
 
-    return _Core(
+    return SequenceStep(
         "Go through the values v = g(x) for the x in numbers with a list items that is empty at"
         " first: if items is not empty, let s be its last element plus v; if moreover"
         f" {condition.say('s')}, replace the last element of items by s. In all other cases append"

@@ -50,16 +50,10 @@ class ExamplePlan:
 
     Parameters
     ----------
-    seed
-        Decides everything.
     purpose
         Keeps sets of the same seed apart, e.g. ``"train"``.
-    count
-        How many.
     levels
         In equal parts.
-    max_mutations
-        Changes in a buggy program, at most.
     accepts
         Whether a question belongs to this set: sets whose questions exclude each other are
         disjoint.
@@ -124,7 +118,7 @@ def _slots(plan: ExamplePlan) -> Iterator[_Slot]:
 
 
 def _draw_problems(plan: ExamplePlan, slots: Sequence[_Slot], asked: set[str]) -> None:
-    """Return each slot without a problem a new one, and test the true solutions."""
+    """Draw a problem for each slot without one, and test the true solutions."""
     new = [slot for slot in slots if slot.problem is None]
     for slot in new:
         _draw_problem(plan, slot, asked)

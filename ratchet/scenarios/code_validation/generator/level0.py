@@ -65,18 +65,9 @@ def solution_of(steps: tuple[Step, ...]) -> str:
 
 
 def level0_program(rng: np.random.Generator) -> Problem:
-    """Make a problem with a true solution.
+    """Make a problem of level 0; its tests call ``solve`` with a few numbers.
 
-    Parameters
-    ----------
-    rng
-        Where its steps and numbers come from.
-
-    Returns
-    -------
-    Problem
-        Of level 0; its tests call ``solve`` with a few numbers. Of the inputs used, any single
-        changed operation or number is seen by at least one.
+    Of the inputs used, any single changed operation or number is seen by at least one.
     """
     steps = draw_steps(rng)
     cases = [((x,), _run(steps, x)) for x in _INPUTS]

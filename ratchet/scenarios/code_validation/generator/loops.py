@@ -56,7 +56,7 @@ class _Loop:
     total: _Total
 
     def run(self, argument: Value) -> int:
-        """Say what the function should return."""
+        """Return what the function should return."""
         result = self.total.start
         for item in self.source.numbers(argument):
             if self.stop is not None and self.stop.apply(item):

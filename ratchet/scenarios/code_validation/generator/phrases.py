@@ -25,7 +25,7 @@ class Phrase(Generic[_Result]):
     apply: Callable[[int], _Result]
 
     def say(self, name: str) -> str:
-        """Say it in English of the value of that name."""
+        """Return it in English, of the value of that name."""
         return self.english.replace("{}", name)
 
     def write(self, name: str) -> str:

@@ -18,7 +18,7 @@ TestMode = Literal["call", "variables", "stdio"]
 
 @dataclass(frozen=True)
 class TestCase:
-    """What a program is given, and what it should give back.
+    """What a program is given, and what it should return.
 
     ``call``: a list of arguments and the returned value (a tuple counts as a list).
     ``variables``: variables that are set before, and those that are looked at after.
@@ -44,18 +44,9 @@ class TestSuite:
 
 @dataclass(frozen=True)
 class Problem:
-    """A programming problem with a true solution.
+    """A programming problem with the source of a true solution.
 
-    Parameters
-    ----------
-    question
-        The statement, in English.
-    solution
-        The source of a right program.
-    tests
-        What tells right programs from wrong ones.
-    level
-        Its difficulty: 0 straight-line arithmetic, higher ones harder; -1 unknown.
+    ``level`` is its difficulty: 0 straight-line arithmetic, higher ones harder; -1 unknown.
     """
 
     question: str
@@ -65,14 +56,6 @@ class Problem:
 
 
 def call_tests(entry: str, cases: Sequence[tuple[Sequence[Value], Value]]) -> TestSuite:
-    """Test a function.
-
-    Parameters
-    ----------
-    entry
-        The function's name in the solution.
-    cases
-        Arguments and the value that should be returned.
-    """
+    """Test a function by arguments and the values that should be returned."""
     made = tuple(TestCase(list(arguments), expected) for arguments, expected in cases)
     return TestSuite("call", made, entry)

@@ -46,11 +46,8 @@ class _SockProgram(ctypes.Structure):
 def enter_namespaces() -> list[str]:
     """Leave the network, and the sight of other processes, where that is allowed.
 
-    Returns
-    -------
-    list of str
-        What was left. With ``pid``, the next process that is forked is the new namespace's first:
-        when it ends, the kernel ends all others in it.
+    Returns what was left. With ``pid``, the next process that is forked is the new namespace's
+    first: when it ends, the kernel ends all others in it.
     """
     wanted = ["pid", "network", "ipc"] if os.geteuid() == 0 else ["user", "pid", "network", "ipc"]
     flags = sum(_NAMESPACES[name] for name in wanted)
@@ -68,10 +65,7 @@ def die_with_parent() -> None:
 def drop_privileges() -> bool:
     """Become an unprivileged user where root may read more than others; drop all capabilities.
 
-    Returns
-    -------
-    bool
-        Whether the process is not root now.
+    Returns whether the process is not root now.
     """
     if os.geteuid() == 0 and _readable_to_others(os.__file__):
         try:
@@ -108,11 +102,8 @@ _READABLE = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/dev/null", "/dev/uran
 def make_landlock_rules() -> tuple[int, int]:
     """Prepare rules: Python's own files can be read, nothing else, and nothing written.
 
-    Returns
-    -------
-    tuple of int
-        A descriptor for :func:`apply_landlock_rules` and the kernel's version of Landlock;
-        (−1, 0) where there is none.
+    Returns a descriptor for :func:`apply_landlock_rules` and the kernel's version of Landlock;
+    (−1, 0) where there is none.
     """
     version = _libc.syscall(_CREATE_RULESET, None, 0, 1) if sys.platform == "linux" else -1
     if version < 1:

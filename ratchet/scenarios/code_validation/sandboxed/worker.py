@@ -58,10 +58,7 @@ class Worker:
     def run(self, jobs: list[Job]) -> Iterator[tuple[Job, str, float, bytes]]:
         """Run programs in one process; those it didn't come to the end of, in one each.
 
-        Yields
-        ------
-        tuple
-            Job, status, CPU seconds and what the program has written.
+        Yields job, status, CPU seconds and what the program has written.
         """
         lines, status, seconds = self._run_in_one_process(jobs)
         for job, line in zip(jobs, lines, strict=False):

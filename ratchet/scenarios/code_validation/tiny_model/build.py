@@ -38,17 +38,9 @@ _RECIPE = (
 def ensure_base_model(home: Path) -> Path:
     """Return the folder of the base model; make it if this home has none.
 
-    Parameters
-    ----------
-    home
-        Where ``llm/base/`` lies or will lie.
-
-    Returns
-    -------
-    Path
-        A folder in Hugging Face's layout, named by the model and a digest of the code that makes
-        it. Of several processes that ask at once one makes it and the others wait; a killed one
-        leaves nothing behind that would be taken for a model.
+    It is in Hugging Face's layout, named by the model and a digest of the code that makes it. Of
+    several processes that ask at once one makes it and the others wait; a killed one leaves
+    nothing behind that would be taken for a model.
     """
     place = home / "llm" / "base"
     folder = place / f"{NAME}-{recipe_digest()}"

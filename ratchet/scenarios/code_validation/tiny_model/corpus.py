@@ -48,17 +48,7 @@ class Reply:
 
 
 def write_corpus(rng: np.random.Generator, games: int, skill: Skill) -> list[Reply]:
-    """Play games and give what each player saw and said.
-
-    Parameters
-    ----------
-    rng
-        Where games and mistakes come from.
-    games
-        How many.
-    skill
-        How good the players are.
-    """
+    """Play games and return what each player saw and said."""
     names, shares = list(SHARES), list(SHARES.values())
     plays = {
         "adp": _play_adp,

@@ -57,15 +57,7 @@ def base_shape(vocab_size: int) -> LlamaShape:
 
 
 def pretrain(tokenizer: ChatTokenizer, shape: LlamaShape) -> PlainLlama:
-    """Train the base model; the same weights each time on machines of a kind.
-
-    Parameters
-    ----------
-    tokenizer
-        Its tokenizer.
-    shape
-        Its figures.
-    """
+    """Train the base model; the same weights each time on machines of a kind."""
     model = PlainLlama(shape)
     model.initialise(torch_generator(SEED, "base model", purpose="weights"))
     optimization = Optimization(

@@ -44,11 +44,8 @@ CHAT_TEMPLATE = """\
 def make_tokenizer() -> Tokenizer:
     """Make the tokenizer.
 
-    Returns
-    -------
-    Tokenizer
-        Each word of the game is one token, each digit too (with the space before it, if there is
-        one); any other text falls into bytes, so that every text comes back as it was.
+    Each word of the game is one token, each digit too (with the space before it, if there is
+    one); any other text falls into bytes, so that every text comes back as it was.
     """
     words = sorted(_game_words(), key=lambda word: (-len(word), word))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

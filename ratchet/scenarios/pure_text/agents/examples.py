@@ -37,15 +37,7 @@ class PreferencePair:
 
 
 def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Example]:
-    """Make an example of each rollout in which the agent said something that could be read.
-
-    Parameters
-    ----------
-    rollouts
-        Batch [N].
-    agent_index
-        Whose point of view is taken.
-    """
+    """Make an example of each of the rollouts [N] in which the agent said something readable."""
     said = _acted(rollouts, agent_index) & (rollouts["agents", "valid"][:, :, agent_index])
     replies = rollouts["agents", "raw_message"]
     return [
@@ -55,15 +47,7 @@ def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Exa
 
 
 def guess_replaced_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Example]:
-    """Make the examples of a verifier whose last message is replaced by the true decision.
-
-    Parameters
-    ----------
-    rollouts
-        Batch [N].
-    agent_index
-        The verifier's.
-    """
+    """Make a verifier's examples of rollouts [N], its last message being the true decision."""
     labels = rollouts["y"]
     return [
         _example(rollouts, row, step, agent_index, f"Decision: {_DECISION_WORDS[int(labels[row])]}")
@@ -96,7 +80,7 @@ def sha256_of(content: bytes) -> str:
 
 
 def _acted(rollouts: NestedArrayDict, agent_index: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Say where an agent was asked, bool[N, T]."""
+    """Return where an agent was asked, bool[N, T]."""
     acted: np.ndarray[Any, np.dtype[np.bool_]]
     acted = rollouts["agents", "active"][:, :, agent_index] & ~rollouts["padding"]
     return acted

@@ -17,8 +17,6 @@ class PureTextSharedModelGroupState:
 
     Attributes
     ----------
-    current_model_name
-        The model that plays.
     model_names
         All models so far, the first and the current one included.
     fine_tune_job_id

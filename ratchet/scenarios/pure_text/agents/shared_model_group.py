@@ -65,8 +65,6 @@ class PureTextSharedModelGroup:
 
     Parameters
     ----------
-    hyper_params, settings
-        The experiment's.
     name
         The group's, see ``shared_model_group`` of the agents' parameters.
     agents
@@ -164,12 +162,9 @@ class PureTextSharedModelGroup:
     def create_dpo_fine_tune_job(
         self, pairs_per_agent: Mapping[str, Sequence[PreferencePair]]
     ) -> None:
-        """Make the job that trains on preferences, or adopt it if it was made before.
+        """Make the job that trains on agents' preferences, or adopt it if it was made before.
 
-        Parameters
-        ----------
-        pairs_per_agent
-            Agent → its pairs. Fewer than 10 in all, or a frozen group: no job.
+        Fewer than 10 pairs in all, or a frozen group: no job.
         """
         self._check_names(set(pairs_per_agent))
         examples: list[Example] = []
@@ -179,7 +174,7 @@ class PureTextSharedModelGroup:
         self._create_job("dpo", examples)
 
     def get_fine_tune_job_status(self) -> GroupStatus:
-        """Say how the job is: as last seen if it is final, else as the service says now.
+        """Return the job's status: as last seen if it is final, else as the service says now.
 
         ``"insufficient_data"`` and ``"frozen"`` where there is no job.
         """

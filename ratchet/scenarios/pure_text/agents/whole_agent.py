@@ -69,8 +69,6 @@ class AgentOutput:
         Channel → text.
     raw_message
         The reply as the model wrote it; empty if no reply could be read.
-    prompt
-        What it answers to.
     decision
         0 reject, 1 accept, 2 none.
     retry_count
@@ -95,19 +93,7 @@ class AgentOutput:
 
 
 class PureTextWholeAgent:
-    """One agent of a text scenario.
-
-    Parameters
-    ----------
-    hyper_params, settings
-        The experiment's.
-    agent_name
-        Its name in the protocol.
-    handler
-        The protocol.
-    system_prompts
-        Writes the system prompt.
-    """
+    """One agent of a text scenario."""
 
     def __init__(
         self,

@@ -16,15 +16,7 @@ ADAPTER_FOLDER = "adapter"
 
 
 def load_for_training(base: Path, *, all_weights: bool) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    """Read a model.
-
-    Parameters
-    ----------
-    base
-        Its folder.
-    all_weights
-        Whether all weights will be trained. Then they are in float32, as they are on a CPU;
-        otherwise as they are stored, for they stay what they are.
+    """Read a model: in float32 to train all weights, or on a CPU; otherwise as it is stored.
 
     Raises
     ------
@@ -42,8 +34,6 @@ def write_model(trained: Any, base: Path, folder: Path) -> None:  # noqa: ANN401
     ----------
     trained
         The model, or the model with its adapter, which is not changed.
-    base
-        The folder that it was read from.
     folder
         Where to write: weights in safetensors, in the type in which the base model's are stored,
         the base model's configuration and tokenizer, and in ``adapter/`` the adapter by itself.

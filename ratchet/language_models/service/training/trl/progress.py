@@ -31,14 +31,7 @@ _METRICS = {
 class Progress(TrainerCallback):
     """Writes events and checkpoints into a job's folder; its methods are called by the trainer.
 
-    Parameters
-    ----------
-    folder
-        The job's.
-    n_epochs
-        Epochs of the job; after the last there is no checkpoint, but the model.
-    write
-        Writes the model that is being trained into a new folder.
+    After the last epoch there is no checkpoint, but the model.
     """
 
     def __init__(self, folder: Path, n_epochs: int, write: Callable[[Any, Path], None]) -> None:

@@ -62,18 +62,7 @@ class PreferenceTrainer(DPOTrainer):
 
 
 def train(folder: Path) -> None:
-    """Train a job; the same files and seed give the same weights, bit for bit on a CPU.
-
-    Parameters
-    ----------
-    folder
-        The job's, with ``job.json``. What an interrupted attempt left there is dropped.
-
-    Raises
-    ------
-    RatchetError
-        If the job, its model or its training file is not what it should be.
-    """
+    """Train a job; see :func:`ratchet.language_models.service.training.train.train`."""
     job = begin_attempt(folder)
     plan = Plan.of(job.method, job.hyperparameters)
     base = Path(job.base_folder)
@@ -101,14 +90,7 @@ def train(folder: Path) -> None:
 def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTrainer | DPOTrainer:
     """Make the trainer of a job: model, examples and TRL's settings.
 
-    Parameters
-    ----------
-    folder
-        The job's.
-    job, plan
-        What to train, and how.
-    seed
-        Seed of the adapter's first weights, of dropout and of the examples' order, below 2³².
+    ``seed``, below 2³², is that of the adapter's first weights, dropout and the examples' order.
     """
     base = Path(job.base_folder)
     model = load_for_training(base, all_weights=plan.lora.rank == 0)
