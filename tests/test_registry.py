@@ -179,7 +179,7 @@ PACKAGES = {
     "register_protocol_handler": ("ratchet", "ratchet.protocols.registry:PROTOCOLS"),
     "register_scenario": ("ratchet", "ratchet.scenarios.registry:SCENARIOS"),
     "register_analyser": ("ratchet", "ratchet.analysis.registry:ANALYSERS"),
-    "register_network": ("ratchet", "ratchet.agents.networks:NETWORKS"),
+    "register_network": ("ratchet", "ratchet.agents.networks.registry:NETWORKS"),
     "register_callback": ("trainers", "trainers.callbacks.registry:CALLBACKS"),
     "register_dynamics": ("ratchet", "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS"),
 }

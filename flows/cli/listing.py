@@ -32,7 +32,7 @@ _REGISTRIES = {
     Kind.TRAINERS: "trainers.registry",
     Kind.PROTOCOLS: "ratchet.protocols.registry",
     Kind.SCENARIOS: "ratchet.scenarios.registry",
-    Kind.NETWORKS: "ratchet.agents.networks",
+    Kind.NETWORKS: "ratchet.agents.networks.registry",
     Kind.ANALYSERS: "ratchet.analysis.registry",
     Kind.ENVIRONMENTS: "ratchet.scenarios.gymnasium.registry",
     Kind.CALLBACKS: "trainers.callbacks.registry",

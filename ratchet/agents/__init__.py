@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ratchet.agents.actions.distributions import FactorisedCategorical, MultiAgentDistribution
     from ratchet.agents.combined import CombinedAgents, RolloutCache
-    from ratchet.agents.distributions import FactorisedCategorical, MultiAgentDistribution
     from ratchet.agents.lr_groups import ParameterGroup
-    from ratchet.agents.normalization import ObservationNormalizer
+    from ratchet.agents.networks.normalization import ObservationNormalizer
     from ratchet.agents.operators import PolicyOperator, ValueOperator
     from ratchet.agents.parts import (
         Agent,
@@ -67,9 +67,9 @@ _HOMES = {
     ),
     "CombinedAgents": "ratchet.agents.combined",
     "RolloutCache": "ratchet.agents.combined",
-    "FactorisedCategorical": "ratchet.agents.distributions",
-    "MultiAgentDistribution": "ratchet.agents.distributions",
-    "ObservationNormalizer": "ratchet.agents.normalization",
+    "FactorisedCategorical": "ratchet.agents.actions.distributions",
+    "MultiAgentDistribution": "ratchet.agents.actions.distributions",
+    "ObservationNormalizer": "ratchet.agents.networks.normalization",
     "ParameterGroup": "ratchet.agents.lr_groups",
     "PolicyOperator": "ratchet.agents.operators",
     "ValueOperator": "ratchet.agents.operators",

@@ -7,9 +7,9 @@ observations and actions of their own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from ratchet.agents.lr_groups import ParameterGroup
-    from ratchet.agents.tape import Tape, Var
     from ratchet.parameters.trainers import RlParameters
 
 Key = str | tuple[str, ...]
@@ -37,13 +36,6 @@ class Normalizer(nn.Module, ABC):
     @abstractmethod
     def fit(self, frames: TensorDictBase) -> None:
         """Fit it to frames of any batch size."""
-
-
-class ScoreRecorder(NamedTuple):
-    """What computes log_prob, entropy and value, [B, A] each: on a tape, and plainly."""
-
-    record: Callable[[Tape], tuple[Var, Var, Var]]
-    plain: Callable[[], tuple[Tensor, Tensor, Tensor]]
 
 
 class ActorCritic(nn.Module, ABC):
@@ -118,15 +110,6 @@ class ActorCritic(nn.Module, ABC):
         """Return what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
         found = self.evaluate(td, agents=agents).get("agents")
         return found.get("log_prob"), found.get("entropy"), found.get("value")
-
-    def score_recorder(
-        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
-    ) -> ScoreRecorder | None:
-        """Return what computes :meth:`score` on a tape, where these agents have one for all.
-
-        A loss that has a derivative by hand goes on the same tape then.
-        """
-        return None
 
     def score_remembered(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None

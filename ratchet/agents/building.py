@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ratchet.agents.combined import CombinedAgents
-from ratchet.agents.heads import PolicyHead, SoloHead, ValueHead
-from ratchet.agents.layers import Initializer
 from ratchet.agents.lr_groups import check_shared_factors
-from ratchet.agents.networks import network_class
+from ratchet.agents.networks.heads import PolicyHead, SoloHead, ValueHead
+from ratchet.agents.networks.layers import Initializer
+from ratchet.agents.networks.random import ConstantValueHead, RandomPolicyHead
+from ratchet.agents.networks.registry import network_class
 from ratchet.agents.parts import Agent, AgentBody, Perception
-from ratchet.agents.random import ConstantValueHead, RandomPolicyHead
 from ratchet.agents.roles import ever_decides
+from ratchet.agents.tapes.recorders import take_fast_path
 from ratchet.errors import ParameterError
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.seeding import torch_generator
@@ -194,7 +195,10 @@ class AgentBuilder(ABC, Generic[Section]):
         self, hyper_params: HyperParameters, handler: ProtocolHandler, agents: Mapping[str, Agent]
     ) -> CombinedAgents:
         """Run all agents as one actor; :meth:`CombinedAgents.bind` it to an environment."""
-        return CombinedAgents(agents, handler, hyper_params, self.build_perception(hyper_params))
+        perception = self.build_perception(hyper_params)
+        combined = CombinedAgents(agents, handler, hyper_params, perception)
+        take_fast_path(combined)
+        return combined
 
     def _section(self, hyper_params: HyperParameters, name: str) -> Section:
         parameters = hyper_params.agents[name]

@@ -16,20 +16,20 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import INDEX, ActorCritic, Key
-from ratchet.agents.distributions import (
+from ratchet.agents.actions.distributions import (
     AgentDistribution,
     FactorisedCategorical,
     MultiAgentDistribution,
     pack_actions,
     scatter_columns,
 )
+from ratchet.agents.actions.packing import pack_allowed, pack_counts, pack_logits, unpack_logits
+from ratchet.agents.actor_critic import INDEX, ActorCritic, Key
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.agents.memory import FrameMemory
-from ratchet.agents.normalization import ObservationNormalizer
-from ratchet.agents.packing import pack_allowed, pack_counts, pack_logits, unpack_logits
+from ratchet.agents.networks.normalization import ObservationNormalizer
 from ratchet.agents.parts import Agent, AgentInput, Perception
-from ratchet.agents.rating import Choice, lay_out, policy_head_of, rate, values_of
+from ratchet.agents.rating import TakenActions, lay_out, policy_head_of, rate, values_of
 from ratchet.agents.roles import read_role
 from ratchet.agents.turns import DataSource, Generators, RolloutCache, Turn, TurnGatherer
 from ratchet.errors import StateError, UnknownNameError, nearest
@@ -201,7 +201,7 @@ class CombinedAgents(ActorCritic):
             not act or is not asked for.
         """
         turns = self._gatherer.gather(td, agents, generators, None)
-        columns = self._score(td, [(turn, self._choice(td, turn)) for turn in turns])
+        columns = self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
         size = td.batch_size[0]
         named = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
         out = TensorDict({"agents": TensorDict(named, batch_size=[size])}, batch_size=[size])
@@ -214,7 +214,7 @@ class CombinedAgents(ActorCritic):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
         turns = self._gatherer.gather(td, agents, None, None)
-        return self._score(td, [(turn, self._choice(td, turn)) for turn in turns])
+        return self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
 
     def score_remembered(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
@@ -229,7 +229,7 @@ class CombinedAgents(ActorCritic):
     def remembering(self, frames: TensorDictBase) -> Iterator[None]:
         """Keep what no weight changes of frames [N] for a while."""
         turns = self._gatherer.gather(frames, None, None, None)
-        chosen = [(turn, self._choice(frames, turn)) for turn in turns]
+        chosen = [(turn, self._taken(frames, turn)) for turn in turns]
         self._memory = FrameMemory(chosen, frames.batch_size[0], frames.get("round").device)
         try:
             yield
@@ -354,16 +354,16 @@ class CombinedAgents(ActorCritic):
         return pack_allowed(symbols, role.layout, restriction, self.d_linear), counts
 
     def _score(
-        self, td: TensorDictBase, chosen: Sequence[tuple[Turn, Choice]]
+        self, td: TensorDictBase, chosen: Sequence[tuple[Turn, TakenActions]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        ratings = [(turn, rate(turn, choice)) for turn, choice in chosen]
+        ratings = [(turn, rate(turn, taken)) for turn, taken in chosen]
         laid = lay_out(ratings, td.batch_size[0], len(self.agent_names), td.get("round").device)
         return cast(tuple[Tensor, Tensor, Tensor], laid.unbind(0))
 
-    def _choice(self, td: TensorDictBase, turn: Turn) -> Choice:
+    def _taken(self, td: TensorDictBase, turn: Turn) -> TakenActions:
         allowed, counts = self._masks(td, turn)
         actions = pack_actions(td, turn.role.layout, turn.role.index, turn.rows)
-        return Choice(allowed, counts.to(torch.float32), actions)
+        return TakenActions(allowed, counts, actions)
 
     def _values(self, turns: list[Turn], size: int) -> Tensor:
         columns = {

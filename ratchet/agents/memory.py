@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ratchet.agents.rating import Choice
+from ratchet.agents.rating import TakenActions
 from ratchet.agents.turns import Turn
 
 
@@ -21,12 +21,12 @@ class _Remembered:
     """One agent's rows, and where each frame's is: i64 [N], -1 where it does not act."""
 
     turn: Turn
-    choice: Choice
+    taken: TakenActions
     place: Tensor
 
 
 class FrameMemory:
-    """Remembers turns and choices in frames.
+    """Remembers turns and the actions taken in frames.
 
     Parameters
     ----------
@@ -37,11 +37,11 @@ class FrameMemory:
     """
 
     def __init__(
-        self, chosen: Sequence[tuple[Turn, Choice]], num_frames: int, device: torch.device
+        self, chosen: Sequence[tuple[Turn, TakenActions]], num_frames: int, device: torch.device
     ) -> None:
         self._agents: dict[str, _Remembered] = {}
         every = torch.arange(num_frames, device=device)
-        for turn, choice in chosen:
+        for turn, actions in chosen:
             place = every
             if turn.rows is not None:
                 place = torch.full_like(every, -1)
@@ -49,10 +49,12 @@ class FrameMemory:
             body = turn.agent.body
             if body is not None:
                 turn.inputs.precomputed = body.precompute(turn.inputs)
-            self._agents[turn.agent.name] = _Remembered(turn, choice, place)
+            self._agents[turn.agent.name] = _Remembered(turn, actions, place)
 
-    def take(self, index: Tensor, names: Sequence[str] | None = None) -> list[tuple[Turn, Choice]]:
-        """Return the turns and choices in some of the frames.
+    def take(
+        self, index: Tensor, names: Sequence[str] | None = None
+    ) -> list[tuple[Turn, TakenActions]]:
+        """Return the turns and actions in some of the frames.
 
         Parameters
         ----------
@@ -73,5 +75,5 @@ class FrameMemory:
             rows = None if len(found) == len(index) else found
             places = places if rows is None else places.index_select(0, rows)
             turn = replace(known.turn, rows=rows, inputs=known.turn.inputs.take(places))
-            taken.append((turn, known.choice.take(places)))
+            taken.append((turn, known.taken.take(places)))
         return taken

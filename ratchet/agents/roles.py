@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ratchet.agents.distributions import FactorLayout
+from ratchet.agents.actions.distributions import FactorLayout
 
 if TYPE_CHECKING:
     from ratchet.protocols.base import ProtocolHandler

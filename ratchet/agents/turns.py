@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ratchet.agents.normalization import ObservationNormalizer
+from ratchet.agents.networks.normalization import ObservationNormalizer
 from ratchet.agents.parts import Agent, AgentInput, Perception, Prepared, Representation
 from ratchet.agents.roles import Role
 from ratchet.errors import StateError

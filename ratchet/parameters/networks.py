@@ -1,6 +1,6 @@
 """Parameters of agents that are networks with a body and the common heads.
 
-Scenarios subclass this; the heads are in :mod:`ratchet.agents.heads`. Light: no torch.
+Scenarios subclass this; the heads are in :mod:`ratchet.agents.networks.heads`. Light: no torch.
 """
 
 from __future__ import annotations

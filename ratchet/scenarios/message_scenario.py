@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.agents.networks import network_class
+from ratchet.agents.networks.registry import network_class
 from ratchet.plugins import class_name
 from ratchet.scenarios.tensor_scenario import TensorScenario
 

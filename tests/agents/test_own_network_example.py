@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.agents.networks import NETWORKS, register_network
+from ratchet.agents.networks.registry import NETWORKS, register_network
 from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.plugins import load_module
 from ratchet.scenarios import build_scenario_instance

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ratchet.agents.tape import Tape, Var, put_gradients, run_recorded
+from ratchet.agents.tapes.recorders import Record
+from ratchet.agents.tapes.tape import Tape, Var, put_gradients, run_recorded
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.masks import masked_mean, masked_whiten
 from trainers.algorithms.ppo_losses import clipped_policy_loss
@@ -88,7 +89,7 @@ class Now(NamedTuple):
 
 
 def clipped_ppo_losses(
-    record_now: Callable[[Tape], tuple[Var, Var, Var]],
+    record_now: Record,
     plain_now: Callable[[], tuple[Tensor, Tensor, Tensor]],
     sampled: Sampled,
     options: ClippedPpo,
@@ -110,9 +111,7 @@ def clipped_ppo_losses(
     return FusedLosses(*run_recorded(_recorder(record_now, sampled, options), plain))
 
 
-def put_ppo_gradients(
-    record_now: Callable[[Tape], tuple[Var, Var, Var]], sampled: Sampled, options: ClippedPpo
-) -> FusedLosses:
+def put_ppo_gradients(record_now: Record, sampled: Sampled, options: ClippedPpo) -> FusedLosses:
     """Put the gradients of the summed losses into the parameters, which have none yet.
 
     As ``backward()`` of :func:`clipped_ppo_losses`'s, but autograd takes no part.
@@ -148,9 +147,7 @@ def plain_losses(
     )
 
 
-def _recorder(
-    record_now: Callable[[Tape], tuple[Var, Var, Var]], sampled: Sampled, options: ClippedPpo
-) -> Callable[[Tape], list[Var]]:
+def _recorder(record_now: Record, sampled: Sampled, options: ClippedPpo) -> Record:
     return lambda tape: _record(tape, Now(*record_now(tape)), sampled, options)
 
 

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Initializer
+from ratchet.agents.networks.layers import Initializer
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.options import MessageRegressionParameters
 from ratchet.scenarios.environment import Environment

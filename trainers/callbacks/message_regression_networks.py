@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ratchet.agents.layers import Initializer, Mlp, activation
+from ratchet.agents.networks.layers import Initializer, Mlp, activation
 
 if TYPE_CHECKING:
     from ratchet.parameters.options import MessageRegressionParameters

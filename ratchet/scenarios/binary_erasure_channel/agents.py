@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ratchet.agents.building import POOLED, SYMBOLS, AgentBuilder, AgentPlan
-from ratchet.agents.layers import Initializer, Mlp
+from ratchet.agents.networks.layers import Initializer, Mlp
+from ratchet.agents.networks.pooled import NormAndNoise
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
-from ratchet.agents.pooled import NormAndNoise
 from ratchet.scenarios.binary_erasure_channel.dataset import ERASED
 from ratchet.scenarios.binary_erasure_channel.environment import NUM_SYMBOLS
 from ratchet.scenarios.binary_erasure_channel.parameters import (

@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ratchet.agents.building import AgentBuilder, AgentPlan
-from ratchet.agents.layers import Initializer
+from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import Agent
+from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
 from ratchet.scenarios.graph_isomorphism.manual import build_manual_agent
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters

@@ -16,13 +16,8 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from ratchet.agents.fused import may_fuse
-from ratchet.agents.layers import Initializer
-from ratchet.agents.operations import batch_norm, concatenate, layer_norm, linear
+from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
-from ratchet.agents.recording import RecordedRepresentation, represent
-from ratchet.agents.tape import Tape, Var, run_recorded
-from ratchet.scenarios.graph_isomorphism import body_operations as operations
 from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,
@@ -159,44 +154,6 @@ class GraphIsomorphismBody(AgentBody):
 
     def forward(self, inputs: AgentInput) -> Representation:
         """Represent b conversations over b graph pairs."""
-        return represent(self, inputs)
-
-    @property
-    def records(self) -> bool:
-        """Whether it can be recorded on a tape: with tanh, without dropout and noise."""
-        is_noisy = self.noise_sigma and self.training
-        return self.gnn.records and self.transformer.records and not is_noisy
-
-    def record(self, tape: Tape, inputs: AgentInput) -> RecordedRepresentation:
-        """Do the same on a tape."""
-        nodes = self._record_nodes(tape, inputs)
-        weight = inputs.data["node_weight"]
-        pooled = operations.sum_nodes(tape, nodes, weight)
-        norm = self.pooled_norm
-        if norm is not None:
-            pooled = batch_norm(tape, pooled, norm.weight, norm.bias, norm.eps)
-        pairs = operations.make_pairs(tape, pooled, invariant=self.pair_invariant)
-        pairs = linear(tape, pairs, self.pooled_in.weight)
-        symbols = linear(tape, nodes, self.node_in.weight, self.node_flag)
-        mask, heard = inputs.data["attention_mask"], None
-        if self.linear_in is not None and inputs.linear_history is not None:
-            history = Var(inputs.linear_history.flatten(1), needs_grad=False)
-            heard = linear(tape, history, self.linear_in.weight, self.linear_in.bias)
-            mask = _with_heard(mask)
-        tokens = operations.lay_tokens(tape, heard, pairs, self.pooled_flags, symbols)
-        tokens = self.transformer.record(tape, tokens, mask)
-        out_norm = self.out_norm
-        tokens = layer_norm(tape, tokens, out_norm.weight, out_norm.bias, out_norm.eps)
-        num_pooled = NUM_GRAPHS + (heard is not None)
-        pooled, symbols = operations.split_tokens(tape, tokens, num_pooled)
-        return RecordedRepresentation(
-            pooled=None if self.pooled_out is None else _readout(tape, pooled, self.pooled_out),
-            symbols=None if self.node_out is None else _readout(tape, symbols, self.node_out),
-            symbol_weight=weight.flatten(1),
-        )
-
-    def plain(self, inputs: AgentInput) -> Representation:
-        """Do the same with ordinary operations."""
         nodes = self._run_gnn(inputs)  # [2b, n, D]
         weight = inputs.data["node_weight"]
         pooled = self._pool(nodes, weight, inputs.generator)  # [b, 2, D]
@@ -226,18 +183,11 @@ class GraphIsomorphismBody(AgentBody):
         """Run the GNN on zero features: f32 [b, 2, n, d], or None without a dual GNN."""
         if self.copies == 1:
             return None
-        b, _, n = data["node_weight"].shape
         adjacency = data["adjacency"]
-        if self.gnn.records and may_fuse(adjacency):
-            sums = NeighbourSums.of(None, adjacency, bare_copy=True, share=False)
-            encoder = self.encoder.weight[:, :0], self.first_features
-            (run,) = run_recorded(
-                lambda tape: [self.gnn.record(tape, sums, encoder, adjacency)],
-                lambda: [self._plain_invariant(data)],
-            )
-        else:
-            run = self._plain_invariant(data)
-        return run.view(b, NUM_GRAPHS, n, -1)
+        bare = NeighbourSums.of(None, adjacency, bare_copy=True, share=False)
+        features = bare.sums * self.first_features
+        run: Tensor = self.gnn(features, bare.index, adjacency)
+        return run.view(*data["node_weight"].shape, -1)
 
     def precompute(self, inputs: AgentInput) -> NeighbourSums:
         """Find out what each node sums in the first layer of the GNN."""
@@ -250,35 +200,15 @@ class GraphIsomorphismBody(AgentBody):
         has_bare_copy = self.copies == 2 and inputs.invariant is None
         return NeighbourSums.of(said, adjacency, bare_copy=has_bare_copy, share=share)
 
-    def _record_nodes(self, tape: Tape, inputs: AgentInput) -> Var:
-        """Return node features [2b, n, copies · d]; the dual's come last."""
-        sums = inputs.precomputed
-        if not isinstance(sums, NeighbourSums):
-            sums = self._neighbour_sums(inputs, share=False)
-        encoder = self.encoder.weight, self.first_features
-        nodes = self.gnn.record(tape, sums, encoder, inputs.data["adjacency"])
-        if inputs.invariant is not None:
-            nodes = concatenate(tape, [nodes, inputs.invariant.flatten(0, 1)], dim=-1)
-        if self.digits is not None:
-            nodes = operations.round_digits(tape, nodes, self.digits)
-        return nodes
-
-    def _plain_invariant(self, data: Prepared) -> Tensor:
-        b, _, n = data["node_weight"].shape
-        nodes = self.first_features.expand(b * NUM_GRAPHS, n, 1, -1)
-        run: Tensor = self.gnn(nodes, data["adjacency"].flatten(0, 1))
-        return run.view(b * NUM_GRAPHS, n, -1)
-
     def _run_gnn(self, inputs: AgentInput) -> Tensor:
         """Return node features [2b, n, copies · d]; the dual's come last."""
-        history, adjacency = inputs.history, inputs.data["adjacency"]
-        b, _, n, _ = adjacency.shape
-        said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
-        copies = 1 if inputs.invariant is not None else self.copies
-        features = said.new_zeros(b * NUM_GRAPHS, n, copies, said.shape[-1])
-        features[:, :, 0] = said.flatten(0, 1)
-        nodes = F.linear(features, self.encoder.weight, self.first_features)
-        nodes = self.gnn(nodes, adjacency.flatten(0, 1)).flatten(2)
+        found = inputs.precomputed
+        if not isinstance(found, NeighbourSums):
+            found = self._neighbour_sums(inputs, share=False)
+        encoder = torch.cat([self.encoder.weight, self.first_features.unsqueeze(1)], dim=1)
+        nodes: Tensor = self.gnn(
+            F.linear(found.sums, encoder), found.index, inputs.data["adjacency"]
+        )
         if inputs.invariant is not None:
             nodes = torch.cat([nodes, inputs.invariant.flatten(0, 1)], dim=-1)
         if self.digits is not None:
@@ -303,10 +233,6 @@ class GraphIsomorphismBody(AgentBody):
             return pooled
         first, second = pooled.unbind(1)
         return torch.stack([(first + second) * 0.5, (first - second).abs() * 0.5], dim=1)
-
-
-def _readout(tape: Tape, x: Var, layer: nn.Linear) -> Var:
-    return linear(tape, x, layer.weight, layer.bias)
 
 
 def _with_heard(mask: Tensor) -> Tensor:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Initializer, activation
-from ratchet.agents.tape import Tape, Var
+from ratchet.agents.networks.layers import Initializer, Layer, ready_layers
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class GinStack(nn.Module):
     num_layers, d_model, d_mlp
         L, d, h.
     activation_name
-        Between the MLPs' layers; with tanh the stack can be recorded on a tape.
+        Between the MLPs' layers.
     init
         Where weights come from.
     """
@@ -107,103 +106,39 @@ class GinStack(nn.Module):
         super().__init__()
         self.in_weight, self.in_bias = init.stacked_linear(num_layers, d_model, d_mlp)
         self.out_weight, self.out_bias = init.stacked_linear(num_layers, d_mlp, d_model)
-        self._activation = activation(activation_name)
-        self.records = activation_name == "tanh"
+        self._activation_name = activation_name
 
-    def forward(self, nodes: Tensor, adjacency: Tensor) -> Tensor:
+    def forward(self, sums: Tensor, index: Tensor, adjacency: Tensor) -> Tensor:
         """Pass messages L times.
 
         Parameters
         ----------
-        nodes
-            f32 [g, n, c, d]: c copies that differ in their features only.
-        adjacency
-            f32 [g, n, n], symmetric, with self-loops. Absent nodes have none, so that nothing of
-            theirs is ever read; their own features are meaningless.
-        """
-        for layer in range(len(self.in_weight)):
-            summed = torch.bmm(adjacency, nodes.flatten(2)).view(nodes.shape)
-            hidden = F.linear(summed, self.in_weight[layer], self.in_bias[layer])
-            nodes = F.linear(self._activation(hidden), self.out_weight[layer], self.out_bias[layer])
-        return nodes
-
-    def record(
-        self, tape: Tape, sums: NeighbourSums, encoder: tuple[Tensor, Tensor], adjacency: Tensor
-    ) -> Var:
-        """Encode the nodes' features and pass messages L times, on a tape; tanh only.
-
-        Parameters
-        ----------
         sums
-            What each node sums in the first layer.
-        encoder
-            Weight [d, F] and bias [d] of the linear layer that makes node features.
+            f32 [U, d]: the different sums over nodes and their neighbours in the first layer.
+        index
+            i64 [b, 2, n, c]: which of them is each node's, in each copy of the features.
         adjacency
-            f32 [b, 2, n, n], as above.
+            f32 [b, 2, n, n], symmetric, with self-loops. Absent nodes have none, so that nothing of
+            theirs is ever read; their own features are meaningless.
 
         Returns
         -------
-        Var
+        Tensor
             f32 [2b, n, c · d].
         """
-        weights = (self.in_weight, self.in_bias, self.out_weight, self.out_bias)
-        return _record_gin(tape, sums, encoder, adjacency, weights)
-
-
-def _record_gin(
-    tape: Tape,
-    sums: NeighbourSums,
-    encoder: tuple[Tensor, Tensor],
-    adjacency: Tensor,
-    weights: tuple[Tensor, Tensor, Tensor, Tensor],
-) -> Var:
-    """Run a stack with tanh(x) = 2σ(2x) − 1, whose factors and shift go into the weights."""
-    leaves = [tape.leaf(tensor) for tensor in (*encoder, *weights)]
-    in_weight, in_bias, out_weight, out_bias = weights
-    (b, graphs, n, c), d = sums.index.shape, in_weight.shape[2]
-    grid, picked = (b * graphs, n, c * d), sums.index.view(-1)
-    adjacency = adjacency.flatten(0, 1)
-    encode = torch.cat([encoder[0], encoder[1].unsqueeze(1)], dim=1).t()  # [F + 1, d]
-    folded = (in_weight * 2, in_bias * 2, out_weight * 2, out_bias - out_weight.sum(2))
-    layers = [*zip(*(w.unbind(0) for w in folded), strict=True)]
-    x, kept = sums.sums, []
-    for layer, (w_in, b_in, w_out, b_out) in enumerate(layers):
-        summed = torch.bmm(adjacency, x).view(-1, d) if layer else x.mm(encode)
-        hidden = torch.addmm(b_in, summed, w_in.t()).sigmoid_()
-        x = torch.addmm(b_out, hidden, w_out.t())
-        if layer == 0:
-            x = x.index_select(0, picked)
-        x = x.view(grid)
-        kept.append((summed, hidden))
-
-    def back(grad: Tensor) -> None:
-        grad = grad.reshape(-1, d)
-        found: list[tuple[Tensor, ...]] = []
-        for layer in reversed(range(len(layers))):
-            w_in, _, w_out, _ = layers[layer]
-            summed, hidden = kept[layer]
+        layers: list[Layer] = [(self.in_weight, self.in_bias), (self.out_weight, self.out_bias)]
+        activate, ready = ready_layers(layers, self._activation_name)
+        stacked = (tensor for layer in ready for tensor in layer if tensor is not None)
+        mlps = zip(*(tensor.unbind(0) for tensor in stacked), strict=True)
+        adjacency, x = adjacency.flatten(0, 1), sums
+        grid = (*adjacency.shape[:2], index.shape[3] * sums.shape[1])
+        for layer, (in_weight, in_bias, out_weight, out_bias) in enumerate(mlps):
+            if layer:
+                x = torch.bmm(adjacency, x.view(grid)).view(-1, sums.shape[1])
+            x = F.linear(activate(F.linear(x, in_weight, in_bias)), out_weight, out_bias)
             if layer == 0:
-                grad = _sum_by_index(grad, picked, len(sums.sums))
-            d_out, d_out_bias = grad.t().mm(hidden), grad.sum(0)
-            before = torch.ops.aten.sigmoid_backward(grad.mm(w_out), hidden)
-            d_in, d_in_bias = before.t().mm(summed), before.sum(0)
-            found.append((d_in, d_in_bias, d_out, d_out_bias))
-            grad = before.mm(w_in)
-            if layer:  # adjacency is symmetric
-                grad = torch.bmm(adjacency, grad.view(grid)).view(-1, d)
-        d_encode = grad.t().mm(sums.sums)  # [d, F + 1]
-        d_in, d_in_bias, d_out, d_out_bias = (
-            torch.stack(grads) for grads in zip(*reversed(found), strict=True)
-        )
-        # x = W (2σ − 1) + b: the shift makes W's gradient 2·dW − db.
-        d_out.mul_(2).sub_(d_out_bias.unsqueeze(2))
-        gradients = (d_encode[:, :-1], d_encode[:, -1], d_in.mul_(2), d_in_bias.mul_(2))
-        for leaf, one in zip(leaves, (*gradients, d_out, d_out_bias), strict=True):
-            leaf.add_grad(one)
-
-    result = Var(x)
-    tape.record(back, result)
-    return result
+                x = x.index_select(0, index.view(-1))
+        return x.view(grid)
 
 
 def _unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,8 +154,3 @@ def _unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
         return unique, index
     unique, index = torch.unique(rows, dim=0, return_inverse=True)
     return unique, index
-
-
-def _sum_by_index(rows: Tensor, index: Tensor, size: int) -> Tensor:
-    """Sum rows [r, d] of the same index [r]: f32 [size, d]."""
-    return rows.new_zeros(size, rows.shape[1]).index_add_(0, index, rows)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ratchet.agents.networks.random import ConstantValueHead
 from ratchet.agents.parts import (
     Agent,
     AgentBody,
@@ -33,7 +34,6 @@ from ratchet.agents.parts import (
     PolicyLogits,
     Representation,
 )
-from ratchet.agents.random import ConstantValueHead
 from ratchet.errors import ParameterError, StateError
 
 if TYPE_CHECKING:

@@ -7,16 +7,13 @@ letters: b rows, T tokens, d features, H heads, e = d / H, h hidden features, L 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Activation, Initializer, activation
-from ratchet.agents.tape import Tape, Var
-from ratchet.scenarios.graph_isomorphism.transformer_fused import record_transformer
+from ratchet.agents.networks.layers import Initializer, activation
 
 EPSILON = 1e-5
 
@@ -45,7 +42,7 @@ class TransformerStack(nn.Module):
     shape
         Sizes.
     activation_name
-        Of the MLPs; with tanh and no dropout it can be recorded on a tape.
+        Of the MLPs.
     dropout
         Probability, in training mode; drawn from torch's global generator.
     init
@@ -66,8 +63,8 @@ class TransformerStack(nn.Module):
         self.mlp_scale, self.mlp_shift = init.stacked_norm(layers, d)
         self.mlp_in_weight, self.mlp_in_bias = init.stacked_linear(layers, d, h)
         self.mlp_out_weight, self.mlp_out_bias = init.stacked_linear(layers, h, d)
+        self.activation_name = activation_name
         self._activation = activation(activation_name)
-        self._is_tanh = activation_name == "tanh"
 
     def weights(self) -> tuple[Tensor, ...]:
         """Return all weights in the order in which a layer uses them."""
@@ -84,27 +81,31 @@ class TransformerStack(nn.Module):
             f32 [b, T, T] (key, query): 1 where the query attends to the key, else 0. Every query
             attends to something.
         """
-        drops = bool(self.dropout) and self.training
-        return plain_transformer(
-            tokens,
-            mask,
-            *self.weights(),
-            num_heads=self.num_heads,
-            activate=self._activation,
-            drop=self._drop if drops else None,
-        )
+        (b, t, d), e = tokens.shape, tokens.shape[2] // self.num_heads
+        blocked = (mask == 0).transpose(1, 2).unsqueeze(1)
+        for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in zip(
+            *self.weights(), strict=True
+        ):
+            normed = F.layer_norm(tokens, (d,), scale1, shift1, EPSILON)
+            packed = F.linear(normed, qkv_w, qkv_b).view(b, t, self.num_heads, 3, e)
+            query, key, value = packed.permute(3, 0, 2, 1, 4)
+            scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(e)
+            attention = torch.softmax(scores.masked_fill(blocked, -math.inf), dim=-1)
+            mixed = torch.matmul(attention, value).transpose(1, 2).reshape(b, t, d)
+            out = F.linear(mixed, out_w, out_b)
+            tokens = tokens + self._drop(out)
+            normed = F.layer_norm(tokens, (d,), scale2, shift2, EPSILON)
+            out = F.linear(self._activation(F.linear(normed, w1, b1)), w2, b2)
+            tokens = tokens + self._drop(out)
+        return tokens
 
     @property
-    def records(self) -> bool:
-        """Whether it can be recorded on a tape as it is: with tanh, and without dropout."""
-        return self._is_tanh and not (self.dropout and self.training)
-
-    def record(self, tape: Tape, tokens: Var, mask: Tensor) -> Var:
-        """Do the same on a tape."""
-        return record_transformer(tape, tokens, mask, self.weights(), self.num_heads)
+    def drops(self) -> bool:
+        """Whether it drops anything now."""
+        return bool(self.dropout) and self.training
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.dropout, training=True)
+        return F.dropout(x, self.dropout) if self.drops else x
 
 
 def attention_mask(node_mask: Tensor) -> Tensor:
@@ -130,31 +131,3 @@ def attention_mask(node_mask: Tensor) -> Tensor:
     structure = pooled.unsqueeze(1) | pooled | (side.unsqueeze(1) != side)
     keys = torch.cat([node_mask.new_ones(b, 2), node_mask.flatten(1)], dim=1)
     return (structure & keys.unsqueeze(2)).to(torch.float32)
-
-
-def plain_transformer(
-    tokens: Tensor,
-    mask: Tensor,
-    *weights: Tensor,
-    num_heads: int,
-    activate: Activation,
-    drop: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Transform tokens with ordinary operations; see :class:`TransformerStack`."""
-    b, t, d = tokens.shape
-    blocked = (mask == 0).transpose(1, 2).unsqueeze(1)
-    for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in zip(
-        *weights, strict=True
-    ):
-        normed = F.layer_norm(tokens, (d,), scale1, shift1, EPSILON)
-        packed = F.linear(normed, qkv_w, qkv_b).view(b, t, num_heads, 3, d // num_heads)
-        query, key, value = packed.permute(3, 0, 2, 1, 4)
-        scores = torch.matmul(query, key.transpose(-1, -2)) / math.sqrt(d // num_heads)
-        attention = torch.softmax(scores.masked_fill(blocked, -math.inf), dim=-1)
-        mixed = torch.matmul(attention, value).transpose(1, 2).reshape(b, t, d)
-        out = F.linear(mixed, out_w, out_b)
-        tokens = tokens + (out if drop is None else drop(out))
-        normed = F.layer_norm(tokens, (d,), scale2, shift2, EPSILON)
-        out = F.linear(activate(F.linear(normed, w1, b1)), w2, b2)
-        tokens = tokens + (out if drop is None else drop(out))
-    return tokens

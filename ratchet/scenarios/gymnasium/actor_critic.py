@@ -13,13 +13,10 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer, ScoreRecorder
-from ratchet.agents.fused import may_fuse
+from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
-from ratchet.agents.operations import concatenate
-from ratchet.agents.tape import Tape, Var, run_recorded
 from ratchet.errors import UnknownNameError, nearest
-from ratchet.scenarios.gymnasium.choices import Choice, choice_of, record_scores
+from ratchet.scenarios.gymnasium.action_distributions import ActionDistribution, distribution_of
 from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
@@ -135,10 +132,11 @@ class ControlActorCritic(ActorCritic):
             td.get("agents").set("action", self._pack(chosen))
             return td
         actions, log_probs, values = [], [], []
-        for name, (outputs, value) in self._outputs(inputs).items():
-            choice, action = self._choose(name, outputs, generators, deterministic)
+        for name, x in inputs.items():
+            outputs, value = self.agents[name].policy_and_value(x)
+            distribution, action = self._choose(name, outputs, generators, deterministic)
             actions.append(action)
-            log_probs.append(choice.log_prob_and_entropy(actions[-1])[0])
+            log_probs.append(distribution.log_prob_and_entropy(actions[-1])[0])
             values.append(value)
         agents = td.get("agents")
         agents.set("action", self._pack(actions))
@@ -152,11 +150,12 @@ class ControlActorCritic(ActorCritic):
         outputs: Tensor,
         generators: Mapping[str, torch.Generator] | None,
         deterministic: bool,
-    ) -> tuple[Choice, Tensor]:
+    ) -> tuple[ActionDistribution, Tensor]:
         """Return an agent's distribution, and actions [B, K] from it."""
-        choice = choice_of(self.agents[name], outputs)
+        distribution = distribution_of(self.agents[name], outputs)
         generator = None if generators is None else generators[name]
-        return choice, choice.mode() if deterministic else choice.sample(generator)
+        action = distribution.mode() if deterministic else distribution.sample(generator)
+        return distribution, action
 
     def new_deferring_cache(self) -> object:
         """Put off scores: of a whole rollout they are one pass, and one pass for each step."""
@@ -186,25 +185,20 @@ class ControlActorCritic(ActorCritic):
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
-        recorder = self.score_recorder(td, agents=agents)
-        if recorder is None:
-            return self._plain_scores(*self._asked(td, agents))
-        log_prob, entropy, value = run_recorded(recorder.record, recorder.plain)
+        inputs, chosen = self.asked(td, agents)
+        rows: list[tuple[Tensor, Tensor, Tensor]] = []
+        for name, x in inputs.items():
+            agent, actions = self.agents[name], chosen[name]
+            if actions is None:
+                zero = x.new_zeros(len(x), 1)
+                rows.append((zero, zero, zero))
+                continue
+            outputs, value = agent.policy_and_value(x)
+            rows.append((*distribution_of(agent, outputs).log_prob_and_entropy(actions), value))
+        log_prob, entropy, value = (_side_by_side(column) for column in zip(*rows, strict=True))
         return log_prob, entropy, value
 
-    def score_recorder(
-        self, td: TensorDictBase, *, agents: Sequence[str] | None = None
-    ) -> ScoreRecorder | None:
-        """Return what computes :meth:`score` on a tape; see :class:`ActorCritic`."""
-        inputs, chosen = self._asked(td, agents)
-        if not self._records(inputs):
-            return None
-        return ScoreRecorder(
-            lambda tape: self._record_scores(tape, inputs, chosen),
-            lambda: self._plain_scores(inputs, chosen),
-        )
-
-    def _asked(
+    def asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
         """Return all agents' observations, and the actions of those who are asked for."""
@@ -214,39 +208,6 @@ class ControlActorCritic(ActorCritic):
             for name in self.agent_names
         }
         return self._inputs(td), chosen
-
-    def _plain_scores(
-        self, inputs: Mapping[str, Tensor], chosen: Mapping[str, Tensor | None]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        rows: list[tuple[Tensor, Tensor, Tensor]] = []
-        for name, x in inputs.items():
-            agent, actions = self.agents[name], chosen[name]
-            if actions is None:
-                zero = x.new_zeros(len(x), 1)
-                rows.append((zero, zero, zero))
-                continue
-            outputs, value = agent.policy_and_value(x)
-            rows.append((*choice_of(agent, outputs).log_prob_and_entropy(actions), value))
-        log_prob, entropy, value = (_side_by_side(column) for column in zip(*rows, strict=True))
-        return log_prob, entropy, value
-
-    def _record_scores(
-        self, tape: Tape, inputs: Mapping[str, Tensor], chosen: Mapping[str, Tensor | None]
-    ) -> tuple[Var, Var, Var]:
-        rows: list[tuple[Var, Var, Var]] = []
-        for name, x in inputs.items():
-            agent, actions = self.agents[name], chosen[name]
-            if actions is None:
-                zero = Var(x.new_zeros(len(x), 1), needs_grad=False)
-                rows.append((zero, zero, zero))
-                continue
-            outputs, value = agent.record_policy_and_value(tape, x)
-            rows.append((*record_scores(tape, agent, outputs, actions), value))
-        log_prob, entropy, value = (
-            column[0] if len(column) == 1 else concatenate(tape, column, -1)
-            for column in zip(*rows, strict=True)
-        )
-        return log_prob, entropy, value
 
     def values(
         self,
@@ -260,28 +221,13 @@ class ControlActorCritic(ActorCritic):
         values = _side_by_side(columns)
         return values if acting is None else torch.where(acting, values, 0.0)
 
-    def _outputs(self, inputs: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return what each agent's policy and critic give, without gradients."""
-        if not self._records(inputs):
-            return {name: self.agents[name].policy_and_value(x) for name, x in inputs.items()}
-        tape = Tape(keeps=False)
-        found = {}
-        for name, x in inputs.items():
-            said, worth = self.agents[name].record_policy_and_value(tape, x)
-            found[name] = (said.value, worth.value)
-        return found
-
-    def _records(self, inputs: Mapping[str, Tensor]) -> bool:
-        """Say whether agents may be put on a tape for these observations."""
-        return all(may_fuse(x) and not x.requires_grad for x in inputs.values()) and all(
-            agent.records for agent in self.agents.values()
-        )
-
-    def get_dist(self, td: TensorDictBase) -> dict[str, Choice]:
+    def get_dist(self, td: TensorDictBase) -> dict[str, ActionDistribution]:
         """Return each agent's distribution over its actions in frames [B], with gradients."""
         inputs = self._inputs(td).items()
         outputs = {name: self.agents[name].policy_and_value(x)[0] for name, x in inputs}
-        return {name: choice_of(self.agents[name], output) for name, output in outputs.items()}
+        return {
+            name: distribution_of(self.agents[name], output) for name, output in outputs.items()
+        }
 
     def parameter_groups(
         self, rl: RlParameters, *, solo: bool = False, solo_body_factor: bool = True

@@ -5,27 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from ratchet.agents.fused import may_fuse
-from ratchet.agents.layers import Initializer
+from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.parts import AgentPart
-from ratchet.agents.tape import Tape, Var
-from ratchet.scenarios.gymnasium.perceptron import (
-    RECORDED_ACTIVATIONS,
-    Layer,
-    plain_perceptron,
-    record_perceptron,
-)
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
+
+Layer: TypeAlias = tuple[Tensor, Tensor]
+"""Weight [d_out, d_in] and bias [d_out]."""
 
 
 class Body(AgentPart):
@@ -121,31 +117,13 @@ class ControlAgent:
         """Whether there is nothing to compute."""
         return self.body is None
 
-    @property
-    def records(self) -> bool:
-        """Whether the agent can be put on a tape."""
-        return self.parameters.activation_function in RECORDED_ACTIVATIONS
-
     def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B, 1]."""
         if self.is_random:
             return self._nothing(x)
         name = self.parameters.activation_function
         said, worth = (
-            out for layers, heads in self.towers for out in plain_perceptron(x, layers, heads, name)
-        )
-        return said, worth
-
-    def record_policy_and_value(self, tape: Tape, x: Tensor) -> tuple[Var, Var]:
-        """Do what :meth:`policy_and_value` does, on a tape."""
-        if self.is_random:
-            said, worth = (Var(nothing, needs_grad=False) for nothing in self._nothing(x))
-            return said, worth
-        name = self.parameters.activation_function
-        said, worth = (
-            out
-            for layers, heads in self.towers
-            for out in record_perceptron(tape, x, layers, heads, name)
+            out for layers, heads in self.towers for out in perceptron(x, layers, heads, name)
         )
         return said, worth
 
@@ -154,21 +132,28 @@ class ControlAgent:
         if self.is_random:
             return self._nothing(x)[0]
         layers, heads = self.towers[0]
-        name = self.parameters.activation_function
-        if self.records and may_fuse(x) and not torch.is_grad_enabled():
-            return record_perceptron(Tape(keeps=False), x, layers, heads[:1], name)[0].value
-        return plain_perceptron(x, layers, heads[:1], name)[0]
+        return perceptron(x, layers, heads[:1], self.parameters.activation_function)[0]
 
     def value(self, x: Tensor) -> Tensor:
         """Apply the critic alone: f32 [B, d] → [B, 1]."""
         if self.is_random:
             return self._nothing(x)[1]
         layers, heads = self.towers[-1]
-        return plain_perceptron(x, layers, heads[-1:], self.parameters.activation_function)[0]
+        return perceptron(x, layers, heads[-1:], self.parameters.activation_function)[0]
 
     def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
         outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
         return outputs, torch.zeros(len(x), 1, device=x.device)
+
+
+def perceptron(
+    x: Tensor, layers: Sequence[Layer], heads: Sequence[Layer], activation_name: str
+) -> list[Tensor]:
+    """Apply layers with an activation function after each, then every head, to x f32 [B, d]."""
+    act = activation(activation_name)
+    for weight, bias in layers:
+        x = act(F.linear(x, weight, bias))
+    return [F.linear(x, weight, bias).to(heads[0][0].dtype) for weight, bias in heads]
 
 
 def num_outputs(space: AgentSpace) -> int:

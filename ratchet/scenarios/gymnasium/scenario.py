@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
+from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame
 from ratchet.scenarios.gymnasium.dataset import build_seed_datasets

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from ratchet.agents.building import AgentBuilder, AgentPlan
-from ratchet.agents.layers import Initializer
+from ratchet.agents.networks.layers import Initializer
 from ratchet.scenarios.image_classification.body import BodyShape, ImageBody, ImagePerception
 from ratchet.scenarios.image_classification.embeddings import embedding_field
 from ratchet.scenarios.image_classification.parameters import (

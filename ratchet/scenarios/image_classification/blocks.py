@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.layers import Initializer, activation
+from ratchet.agents.networks.layers import Initializer, activation
 
 if TYPE_CHECKING:
     from ratchet.scenarios.image_classification.parameters import (

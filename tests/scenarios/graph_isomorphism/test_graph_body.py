@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from ratchet.agents.layers import Initializer
+from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentInput
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters

@@ -10,19 +10,25 @@ from tensordict import TensorDict
 from torch.distributions import Categorical, Independent, Normal
 
 from ratchet import HyperParameters
-from ratchet.agents.categorical import plain_categorical_scores, record_categorical_scores
-from ratchet.agents.fused import only_plain_operations
-from ratchet.agents.tape import run_recorded
-from ratchet.scenarios.gymnasium import actor_critic, choices
+from ratchet.agents.networks.layers import Initializer
+from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes.recorders import record_of
+from ratchet.agents.tapes.tape import run_recorded
+from ratchet.scenarios.gymnasium import actor_critic
+from ratchet.scenarios.gymnasium.action_distributions import (
+    ContinuousActionDistribution,
+    DiscreteActionDistribution,
+    categorical_scores,
+)
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.networks import build_agent
-from ratchet.scenarios.gymnasium.perceptron import plain_perceptron, record_perceptron
+from ratchet.scenarios.gymnasium.networks import Body, build_agent, perceptron
 from ratchet.scenarios.gymnasium.spaces import (
     AgentSpace,
     AgentSpaces,
     ContinuousActions,
     DiscreteActions,
 )
+from ratchet.scenarios.gymnasium.tapes import record_categorical_scores, record_perceptron
 
 
 def make_layers(shapes, generator):
@@ -52,7 +58,7 @@ def test_recorded_perceptrons_have_the_values_and_gradients_of_plain_ones(
     generator = torch.Generator().manual_seed(0)
     layers, tops = make_layers(hidden, generator), make_layers(heads, generator)
     x = torch.randn(num_rows, 3, generator=generator)
-    plain = plain_perceptron(x, layers, tops, activation)
+    plain = perceptron(x, layers, tops, activation)
     recorded = run_recorded(
         lambda tape: record_perceptron(tape, x, layers, tops, activation), lambda: plain
     )
@@ -75,7 +81,7 @@ def test_scores_of_choices_are_torchs(sizes):
         sum(peer.log_prob(actions[:, i]) for i, peer in enumerate(peers)),
         sum(peer.entropy() for peer in peers),
     ]
-    plain = plain_categorical_scores(logits, actions, sizes)
+    plain = categorical_scores(logits, actions, sizes)
     recorded = run_recorded(
         lambda tape: record_categorical_scores(tape, tape.leaf(logits), actions, sizes),
         lambda: plain,
@@ -96,7 +102,7 @@ def test_scores_of_choices_are_torchs(sizes):
 
 def test_normal_numbers_are_torchs():
     mean, log_std = torch.randn(6, 2), torch.tensor([0.3, -0.7])
-    mine = choices.Normal(mean, log_std)
+    mine = ContinuousActionDistribution(mean, log_std)
     peer = Independent(Normal(mean, log_std.exp()), 1)
     actions = mine.sample(torch.Generator().manual_seed(0))
     log_prob, entropy = mine.log_prob_and_entropy(actions)
@@ -108,7 +114,7 @@ def test_normal_numbers_are_torchs():
 @pytest.mark.parametrize("sizes", [(3,), (2, 4)])
 def test_choices_are_drawn_as_likely_as_they_are(sizes):
     logits = torch.randn(1, sum(sizes)).expand(20_000, -1)
-    choice = choices.Categorical(logits, sizes)
+    choice = DiscreteActionDistribution(logits, sizes)
     drawn = choice.sample(torch.Generator().manual_seed(0))
     for index, part in enumerate(logits[0].split(list(sizes))):
         shares = torch.bincount(drawn[:, index], minlength=len(part)) / len(drawn)
@@ -142,12 +148,16 @@ def frames(size=6):
     return TensorDict({"agents": agents}, batch_size=[size])
 
 
-def total(out):
+def total(scores):
     """Weigh everything that was evaluated differently."""
     return sum(
-        (out["agents", name] * torch.tensor([1.0, 2.0]) * weight).sum()
-        for weight, name in enumerate(("log_prob", "entropy", "value"), start=1)
+        (score * torch.tensor([1.0, 2.0]) * weight).sum()
+        for weight, score in enumerate(scores, start=1)
     )
+
+
+def recorded_scores(agents, td, names=None):
+    return run_recorded(record_of(agents, td, names), lambda: agents.score(td, agents=names))
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -156,20 +166,42 @@ def test_what_agents_did_is_scored_as_when_they_did_it(shared):
     td = agents.act(frames(), generators={n: torch.Generator() for n in ("one", "two")})
     assert td["agents", "action"].dtype == torch.float32  # one agent's numbers are real
     assert td["agents", "action"].shape == (6, 2, 2)
-    out = agents.evaluate(td)
-    with only_plain_operations():
-        plain = agents.evaluate(td)
-    for name in ("log_prob", "entropy", "value"):
-        torch.testing.assert_close(out["agents", name], plain["agents", name])
-    grads = torch.autograd.grad(total(out), list(agents.parameters()), retain_graph=True)
+    out, plain = recorded_scores(agents, td), agents.score(td)
+    for one, other in zip(out, plain, strict=True):
+        torch.testing.assert_close(one, other)
+    grads = torch.autograd.grad(total(out), list(agents.parameters()))
     expected = torch.autograd.grad(total(plain), list(agents.parameters()))
     for one, other in zip(grads, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(out["agents", "log_prob"], td["agents", "log_prob"])
-    torch.testing.assert_close(out["agents", "value"], td["agents", "value"])
-    only = agents.evaluate(td, agents=["two"])
-    assert not only["agents", "log_prob"][:, 0].any()
-    assert torch.equal(only["agents", "log_prob"][:, 1], out["agents", "log_prob"][:, 1])
+    torch.testing.assert_close(out[0], td["agents", "log_prob"])
+    torch.testing.assert_close(out[2], td["agents", "value"])
+    for only in (recorded_scores(agents, td, ["two"]), agents.score(td, agents=["two"])):
+        assert not only[0][:, 0].any()
+        torch.testing.assert_close(only[0][:, 1], out[0][:, 1])
+    named = agents.evaluate(td)["agents"]
+    for name, score in zip(("log_prob", "entropy", "value"), plain, strict=True):
+        assert torch.equal(named[name], score)
+
+
+class OwnBody(Body):
+    """A user's, which may compute something else."""
+
+
+def test_agents_are_recorded_where_the_recorder_knows_them():
+    agents, _ = two_agents()
+    td = agents.act(frames(), generators=None)
+    assert record_of(agents, td, None) is not None
+    with only_plain_operations():
+        assert record_of(agents, td, None) is None
+    gelus, _ = two_agents(activation_function="gelu")
+    assert record_of(gelus, td, None) is None
+    own = OwnBody([2, 8], Initializer(torch.Generator()))
+    agents.agents["one"].body = own
+    assert record_of(agents, td, None) is None
+    subclass = type("OwnActorCritic", (ControlActorCritic,), {})
+    agents, _ = two_agents()
+    agents.__class__ = subclass
+    assert record_of(agents, td, None) is None
 
 
 @pytest.mark.parametrize(("shared", "most"), [(True, 2**14), (False, 2**14), (False, 7)])
@@ -196,15 +228,13 @@ def test_second_derivatives_of_scores_exist():
     agents, _ = two_agents()
     td = agents.act(frames(), generators=None)
 
-    def curvature():
+    def curvature(scores):
         weights = list(agents.parameters())
-        first = torch.autograd.grad(total(agents.evaluate(td)), weights, create_graph=True)
+        first = torch.autograd.grad(total(scores), weights, create_graph=True)
         bent = sum(g.square().sum() for g in first)
         return torch.autograd.grad(bent, weights, allow_unused=True, materialize_grads=True)
 
-    found = curvature()
-    with only_plain_operations():
-        expected = curvature()
+    found, expected = curvature(recorded_scores(agents, td)), curvature(agents.score(td))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 

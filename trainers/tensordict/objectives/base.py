@@ -9,7 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.fused import only_plain_operations
+from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes.recorders import record_of
+from ratchet.agents.tapes.tape import run_recorded
 from ratchet.errors import ParameterError, nearest
 from trainers.tensordict.objectives.value_estimators import (
     DEFAULT_KEYS,
@@ -188,9 +190,12 @@ class Objective(nn.Module, ABC):
             Whether they are as the replay buffer gave them, so that what agents remember of them
             holds; :attr:`in_keys` needs :data:`INDEX` then.
         """
-        agents = self.combined_agents
+        agents, names = self.combined_agents, self.learning_agents
         score = agents.score_remembered if as_stored else agents.score
-        return Evaluation(*score(tensordict, agents=self.learning_agents))
+        record = record_of(agents, tensordict, names)
+        if record is None:
+            return Evaluation(*score(tensordict, agents=names))
+        return Evaluation(*run_recorded(record, lambda: score(tensordict, agents=names)))
 
     def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
         """Say whose frames are learned from: bool ``[B, A]``.

@@ -9,8 +9,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import INDEX, ScoreRecorder
-from ratchet.agents.fused import may_fuse
+from ratchet.agents.actor_critic import INDEX
+from ratchet.agents.tapes.conditions import may_record
+from ratchet.agents.tapes.recorders import record_of
 from trainers.algorithms.critic_losses import CriticLossType, critic_loss
 from trainers.algorithms.fused_ppo import (
     METRICS,
@@ -180,8 +181,18 @@ class ClippedPpoObjective(PpoObjective):
         """Compute the losses and metrics of a minibatch ``[B]``."""
         if not self._fuses(tensordict):
             return super().forward(tensordict)
-        recorder = self._scores(tensordict)
-        losses = clipped_ppo_losses(*recorder, self._sampled(tensordict), self._options)
+        agents, names = self.combined_agents, self.learning_agents
+        sampled, options = self._sampled(tensordict), self._options
+        record = record_of(agents, tensordict, names)
+        if record is None:  # then they are scored before, and autograd goes on from the losses
+            now = self.evaluate(tensordict, as_stored=True)
+            losses = clipped_ppo_losses(
+                lambda tape: [tape.leaf(score) for score in now], lambda: now, sampled, options
+            )
+        else:
+            losses = clipped_ppo_losses(
+                record, lambda: agents.score(tensordict, agents=names), sampled, options
+            )
         return TensorDict(_by_name(losses), batch_size=[])
 
     def compute_gradients(
@@ -190,10 +201,12 @@ class ClippedPpoObjective(PpoObjective):
         """Put gradients into the parameters, without autograd where agents can be on one tape."""
         if type(self).forward is ClippedPpoObjective.forward and not self.is_compiled:
             with forward_context:
-                recorder = self._recorder(tensordict) if self._fuses(tensordict) else None
-            if recorder is not None:
+                fuses = self._fuses(tensordict)
+                agents, names = self.combined_agents, self.learning_agents
+                record = record_of(agents, tensordict, names) if fuses else None
+            if record is not None:
                 sampled = self._sampled(tensordict)
-                return _by_name(put_ppo_gradients(recorder.record, sampled, self._options))
+                return _by_name(put_ppo_gradients(record, sampled, self._options))
         return super().compute_gradients(tensordict, forward_context)
 
     def _fuses(self, tensordict: TensorDictBase) -> bool:
@@ -202,7 +215,7 @@ class ClippedPpoObjective(PpoObjective):
             getattr(type(self), part) is not getattr(ClippedPpoObjective, part)
             for part in self._PARTS
         )
-        return not changed and may_fuse(tensordict.get(self.tensor_keys["value_target"]))
+        return not changed and may_record(tensordict.get(self.tensor_keys["value_target"]))
 
     def _sampled(self, tensordict: TensorDictBase) -> Sampled:
         keys, get = self.tensor_keys, tensordict.get
@@ -212,20 +225,6 @@ class ClippedPpoObjective(PpoObjective):
             value=get(keys["value"]),
             value_target=get(keys["value_target"]),
             mask=self.learning_mask(tensordict),
-        )
-
-    def _recorder(self, tensordict: TensorDictBase) -> ScoreRecorder | None:
-        return self.combined_agents.score_recorder(tensordict, agents=self.learning_agents)
-
-    def _scores(self, tensordict: TensorDictBase) -> ScoreRecorder:
-        """Return what scores the frames on the losses' tape; if agents can't, they do before."""
-        recorder = self._recorder(tensordict)
-        if recorder is not None:
-            return recorder
-        log_prob, entropy, value = self.evaluate(tensordict, as_stored=True)
-        return ScoreRecorder(
-            lambda tape: (tape.leaf(log_prob), tape.leaf(entropy), tape.leaf(value)),
-            lambda: (log_prob, entropy, value),
         )
 
     @property

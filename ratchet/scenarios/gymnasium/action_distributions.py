@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from ratchet.agents.categorical import (
-    divide,
-    plain_categorical_scores,
-    record_categorical_scores,
-)
-from ratchet.agents.tape import Tape, Var
 from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
-class Choice(ABC):
+class ActionDistribution(ABC):
     """What an agent may do in B frames, and how likely it is."""
 
     @abstractmethod
@@ -37,7 +32,7 @@ class Choice(ABC):
         """Return log-probabilities (densities) of actions [B, K], and entropies: [B, 1] each."""
 
 
-class Categorical(Choice):
+class DiscreteActionDistribution(ActionDistribution):
     """Independent choices, one after the other in the logits.
 
     Parameters
@@ -68,10 +63,10 @@ class Categorical(Choice):
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sum over choices."""
-        return plain_categorical_scores(self.logits, actions, self.sizes)
+        return categorical_scores(self.logits, actions, self.sizes)
 
 
-class Normal(Choice):
+class ContinuousActionDistribution(ActionDistribution):
     """Independent normal numbers; what lies outside the bounds is moved there by the environment.
 
     Parameters
@@ -104,36 +99,50 @@ class Normal(Choice):
         return log_prob, entropy.expand(log_prob.shape)
 
 
-def choice_of(agent: ControlAgent, outputs: Tensor) -> Choice:
+def distribution_of(agent: ControlAgent, outputs: Tensor) -> ActionDistribution:
     """Return the distribution that a policy's outputs [B, num_outputs] stand for."""
     if isinstance(agent.space.actions, DiscreteActions):
-        return Categorical(outputs, agent.space.actions.sizes)
+        return DiscreteActionDistribution(outputs, agent.space.actions.sizes)
     head = agent.policy_head
     if head is None:
-        return Normal(outputs, torch.zeros(outputs.shape[-1], device=outputs.device))
-    return Normal(outputs, cast(Tensor, head.log_std))
+        return ContinuousActionDistribution(
+            outputs, torch.zeros(outputs.shape[-1], device=outputs.device)
+        )
+    return ContinuousActionDistribution(outputs, cast(Tensor, head.log_std))
 
 
-def record_scores(
-    tape: Tape, agent: ControlAgent, outputs: Var, actions: Tensor
-) -> tuple[Var, Var]:
-    """Do what :meth:`Choice.log_prob_and_entropy` of :func:`choice_of` does, on a tape."""
-    if isinstance(agent.space.actions, DiscreteActions):
-        return record_categorical_scores(tape, outputs, actions, agent.space.actions.sizes)
-    choice = cast(Normal, choice_of(agent, outputs.value))
-    log_prob, entropy = choice.log_prob_and_entropy(actions)
-    learned = None if agent.policy_head is None else tape.leaf(choice.log_std)
-    precision = (-choice.log_std).exp()
-    deviation = (actions - choice.mean).mul_(precision)
+def categorical_scores(
+    logits: Tensor, actions: Tensor, sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Sum the log-probabilities of choices, and their entropies.
 
-    def back(of_log_prob: Tensor | None, of_entropy: Tensor | None) -> None:
-        if of_log_prob is not None:
-            outputs.add_grad(deviation * of_log_prob * precision)
-            if learned is not None:
-                learned.add_grad(((deviation.square() - 1) * of_log_prob).sum(0))
-        if of_entropy is not None and learned is not None:
-            learned.add_grad(of_entropy.sum().expand(learned.value.shape))
+    Parameters
+    ----------
+    logits
+        f32 [B, Σ sizes].
+    actions
+        i64 [B, K].
+    sizes
+        How many outcomes each choice has.
 
-    results = (Var(log_prob), Var(entropy))
-    tape.record(back, *results)
-    return results
+    Returns
+    -------
+    tuple[Tensor, Tensor]
+        Both f32 [B, 1]; entropies in nats.
+    """
+    chosen, entropies = [], []
+    for index, factor in enumerate(divide(logits, sizes)):
+        log_probs = torch.log_softmax(factor, -1)
+        chosen.append(log_probs.gather(-1, actions[:, index : index + 1]))
+        entropies.append(-(log_probs.exp() * log_probs).sum(-1, keepdim=True))
+    return total(chosen), total(entropies)
+
+
+def divide(logits: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    """Return the logits of each choice."""
+    return (logits,) if len(sizes) == 1 else torch.split(logits, list(sizes), dim=-1)
+
+
+def total(columns: Sequence[Tensor]) -> Tensor:
+    """Sum [B, 1] each over choices: [B, 1]."""
+    return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1).sum(-1, keepdim=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ratchet.agents.layers import Initializer, Mlp
-from ratchet.agents.packing import NUM_DECISIONS
+from ratchet.agents.actions.packing import NUM_DECISIONS
+from ratchet.agents.networks.layers import Initializer, Mlp
 from ratchet.agents.parts import (
     AgentInput,
     AgentPolicyHead,
@@ -21,8 +21,6 @@ from ratchet.agents.parts import (
     Representation,
     SoloAgentHead,
 )
-from ratchet.agents.recording import RecordedLogits, RecordedRepresentation, may_record
-from ratchet.agents.tape import Tape, Var
 from ratchet.errors import StateError
 
 if TYPE_CHECKING:
@@ -118,26 +116,6 @@ class PolicyHead(AgentPolicyHead):
         message = selected.transpose(1, 2).unflatten(1, self.shape)
         return PolicyLogits(message=message, decision=decision, linear_message=linear)
 
-    @property
-    def records(self) -> bool:
-        """Whether it can be recorded on a tape."""
-        mlps = (self.message_selector, self.decider, self.linear_message_selector)
-        return all(mlp is None or may_record(mlp) for mlp in mlps)
-
-    def record(
-        self, tape: Tape, representation: RecordedRepresentation, inputs: AgentInput
-    ) -> RecordedLogits:
-        """Do the same on a tape."""
-        assert representation.symbols is not None
-        logits = RecordedLogits(self.message_selector.record(tape, representation.symbols))
-        if self.decider is not None:
-            pooled = representation.pooled_with_round(tape, inputs.round, self.rounds)
-            logits.decision = self.decider.record(tape, pooled)
-        if self.linear_message_selector is not None:
-            pooled = representation.pooled_with_round(tape, inputs.round, None)
-            logits.linear_message = self.linear_message_selector.record(tape, pooled)
-        return logits
-
 
 class ValueHead(AgentValueHead):
     """Estimates the return from the pooled representation.
@@ -176,16 +154,6 @@ class ValueHead(AgentValueHead):
         pooled = _with_round(_pooled(representation), inputs.round, self.rounds)
         values: Tensor = self.mlp(pooled)
         return values.squeeze(-1)
-
-    @property
-    def records(self) -> bool:
-        """Whether it can be recorded on a tape."""
-        return may_record(self.mlp)
-
-    def record(self, tape: Tape, representation: RecordedRepresentation, inputs: AgentInput) -> Var:
-        """Do the same on a tape: [b, 1]."""
-        pooled = representation.pooled_with_round(tape, inputs.round, self.rounds)
-        return self.mlp.record(tape, pooled)
 
 
 class SoloHead(SoloAgentHead):

@@ -15,9 +15,9 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ratchet.agents.scores import log_prob_and_entropy, masked_log_probs
-
 NO_DECISION = 2
+_MASKED_LOGIT = -1e9
+"""Stands for minus infinity where gradients flow: its probability is exactly 0 in f32."""
 
 
 class FactorisedCategorical:
@@ -45,15 +45,16 @@ class FactorisedCategorical:
 
     @cached_property
     def _log_probs(self) -> Tensor:
-        return masked_log_probs(self._logits, self.allowed)
+        logits = self._logits.masked_fill(~self.allowed, _MASKED_LOGIT)
+        return torch.log_softmax(logits, dim=-1)
 
     @cached_property
     def _weights(self) -> Tensor:
         return self.counts.to(self._logits.dtype)
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return :meth:`log_prob` and :meth:`entropy`, both f32 [b], for less than either."""
-        return log_prob_and_entropy(self._logits, self.allowed, self._weights, actions)
+        """Return :meth:`log_prob` and :meth:`entropy`, both f32 [b]."""
+        return self.log_prob(actions), self.entropy()
 
     def log_prob(self, actions: Tensor) -> Tensor:
         """Sum the log-probabilities of the factors that count.

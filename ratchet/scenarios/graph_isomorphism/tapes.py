@@ -1,4 +1,4 @@
-"""The transformer stack as one operation with a hand-written backward pass, for CPUs.
+"""The transformer stack as one operation on a tape, for CPUs.
 
 Layouts are chosen so that nothing is copied: queries, keys and values are [b·H, e, T] and attention
 is kept as [b·H, key, query], where products with thin matrices are fastest. The softmax is
@@ -18,18 +18,26 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ratchet.agents.tape import Tape, Var
+from ratchet.agents.tapes.recorders import Record, register_recorder
+from ratchet.agents.tapes.tape import Tape, Var
+from ratchet.scenarios.graph_isomorphism.transformer import EPSILON, TransformerStack
 
-EPSILON = 1e-5
 CUT = 80.0
 Kept = tuple[Tensor, ...]
 Grads = Sequence[Tensor]
 
 
-def record_transformer(
+@register_recorder(TransformerStack)
+def record_transformer(stack: TransformerStack, tokens: Tensor, mask: Tensor) -> Record | None:
+    """Record a stack with tanh that drops nothing."""
+    if stack.activation_name != "tanh" or stack.drops:
+        return None
+    return lambda tape: [_record(tape, tape.leaf(tokens), mask, stack.weights(), stack.num_heads)]
+
+
+def _record(
     tape: Tape, tokens: Var, mask: Tensor, weights: tuple[Tensor, ...], num_heads: int
 ) -> Var:
-    """Transform tokens f32 [b, T, d]; ``weights`` as ``TransformerStack.weights`` gives them."""
     leaves = [tape.leaf(weight) for weight in weights]
     folds = _Folds.of(weights[2].shape[2], num_heads)
     folded = folds.fold(weights)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ratchet.agents.distributions import FactorLayout, MultiAgentDistribution
+from ratchet.agents.actions.distributions import FactorLayout, MultiAgentDistribution
 from ratchet.agents.parts import PolicyLogits
 from ratchet.errors import StateError
 

@@ -1,4 +1,4 @@
-"""What is recorded on tapes against plain operations: values, gradients, higher derivatives."""
+"""Bodies on the fast path against plain ones: values, gradients, higher derivatives."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import torch
 from tensordict import TensorDict
 from torch.func import functional_call, grad
 
-from ratchet.agents.fused import only_plain_operations
-from ratchet.agents.layers import Initializer, fast_tanh
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentInput
-from ratchet.agents.tape import run_recorded
+from ratchet.agents.tapes.conditions import only_plain_operations
+from ratchet.agents.tapes.recorders import record_of, take_fast_path
+from ratchet.agents.tapes.tape import Var
+from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios.graph_isomorphism import tapes
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
 from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
@@ -55,7 +59,9 @@ def make_inputs():
 def make_body(kind, d_linear_history=None):
     parameters = GraphIsomorphismAgentParameters(**{**SMALL, **KINDS[kind]})
     init = Initializer(torch.Generator().manual_seed(0))
-    return shaken(GraphIsomorphismBody(parameters, ROUNDS, 6, init, d_linear_history))
+    body = shaken(GraphIsomorphismBody(parameters, ROUNDS, 6, init, d_linear_history))
+    take_fast_path(body)
+    return body
 
 
 def derivatives(body, inputs, *, second):
@@ -72,7 +78,7 @@ def derivatives(body, inputs, *, second):
 
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_recorded_body_equals_a_plain_one(kind, second):
+def test_a_body_on_the_fast_path_equals_a_plain_one(kind, second):
     linear = 12 if kind in ("single", "bare") else None
     body, inputs = make_body(kind, linear), make_inputs()
     found = derivatives(body, inputs, second=second)
@@ -84,7 +90,7 @@ def test_a_recorded_body_equals_a_plain_one(kind, second):
 
 
 @pytest.mark.parametrize("kind", ["dual", "single"])
-def test_what_is_digested_and_taken_row_by_row_changes_nothing(kind):
+def test_what_is_remembered_and_taken_row_by_row_changes_nothing(kind):
     body, inputs = make_body(kind), make_inputs()
     twice = torch.arange(2 * B) % B  # enough rows that sums are shared
     rows = torch.tensor([4, 1, 1, 6])
@@ -92,7 +98,7 @@ def test_what_is_digested_and_taken_row_by_row_changes_nothing(kind):
         expected = derivatives(body, inputs.take(which), second=False)
         inputs.precomputed = body.precompute(inputs)
         found = derivatives(body, inputs.take(which), second=False)
-        inputs.digest = None
+        inputs.precomputed = None
         for one, another in zip(found, expected, strict=True):
             torch.testing.assert_close(one, another, rtol=1e-3, atol=1e-3)
 
@@ -123,49 +129,93 @@ def test_functional_transforms_and_forward_mode_fall_back_to_plain():
     torch.testing.assert_close(slope, sum(g.sum() for g in expected), rtol=1e-3, atol=1e-2)
 
 
-def test_scores_far_beyond_the_cut_stay_finite():
-    init = Initializer(torch.Generator().manual_seed(0))
+def make_stack(cls=TransformerStack, **changes):
     shape = TransformerShape(d_model=8, d_mlp=16, num_heads=2, num_layers=2)
-    stack = TransformerStack(shape, activation_name="tanh", dropout=0.0, init=init)
+    init = Initializer(torch.Generator().manual_seed(0))
+    options = {"activation_name": "tanh", "dropout": 0.0, **changes}
+    return cls(shape, **options, init=init)
+
+
+def tokens_and_mask():
+    return torch.randn(3, 12, 8), attention_mask(torch.ones(3, 2, 5, dtype=torch.bool))
+
+
+def test_scores_far_beyond_the_cut_stay_finite():
+    stack = make_stack()
     stack.qkv_weight.data *= 1e3
-    tokens = torch.randn(3, 12, 8)
-    mask = attention_mask(torch.ones(3, 2, 5, dtype=torch.bool))
-    (out,) = run_recorded(
-        lambda tape: [stack.record(tape, tape.leaf(tokens), mask)], lambda: [stack(tokens, mask)]
-    )
+    take_fast_path(stack)
+    out = stack(*tokens_and_mask())
     out.square().sum().backward()
     assert out.isfinite().all()
     assert all(weight.grad.isfinite().all() for weight in stack.parameters())
 
 
-def test_a_stack_of_gnn_layers_equals_its_plain_version():
-    init, inputs = Initializer(torch.Generator().manual_seed(0)), make_inputs()
-    stack, encoder = (
-        shaken(GinStack(3, 8, 16, activation_name="tanh", init=init)),
-        init.linear(4, 8),
+class OwnStack(TransformerStack):
+    """A user's, which computes something else."""
+
+    def forward(self, tokens, mask):
+        return 2 * tokens
+
+
+def test_a_transformer_is_recorded_where_the_recorder_knows_it():
+    tokens, mask = tokens_and_mask()
+    assert record_of(make_stack(), tokens, mask) is not None
+    assert record_of(make_stack(activation_name="relu"), tokens, mask) is None
+    assert record_of(make_stack(dropout=0.5), tokens, mask) is None
+    assert record_of(make_stack(dropout=0.5).eval(), tokens, mask) is not None
+    assert record_of(make_stack().double(), tokens.double(), mask) is None
+    own = make_stack(OwnStack)
+    take_fast_path(own)
+    assert torch.equal(own(tokens, mask), 2 * tokens)
+
+
+def test_hooks_are_called_on_the_fast_path():
+    stack, seen = make_stack(), []
+    take_fast_path(stack)
+    stack.register_forward_hook(lambda *call: seen.append(call))
+    stack(*tokens_and_mask())
+    assert len(seen) == 1
+
+
+def test_built_bodies_take_the_fast_path(monkeypatch):
+    called = []
+    monkeypatch.setattr(tapes, "_record", lambda *call: called.append(call) or Var(call[1].value))
+    parameters = HyperParameters(
+        scenario="graph_isomorphism",
+        trainer="vanilla_ppo",
+        dataset="er1000",
+        pretrain_agents=True,
+        agents={"_default": {"num_transformer_layers": 1}},
     )
+    instance = build_scenario_instance(parameters, ExperimentSettings())
+    data = instance.train_environment.gather_data(torch.arange(2))
+    instance.combined_agents.solo_logits("verifier", data)
+    assert len(called) == 1
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_a_stack_of_gnn_layers_sums_over_neighbours(activation):
+    """With every sum found once, against one matrix product a layer and torch's activations."""
+    init, inputs = Initializer(torch.Generator().manual_seed(0)), make_inputs()
+    stack = shaken(GinStack(3, 8, 16, activation_name=activation, init=init))
+    encoder = init.linear(4, 8)
     adjacency = inputs.data["adjacency"]
     features = torch.randn(B, 2, N, 4)
-    seeds = NeighbourSums.of(features, adjacency, bare_copy=True, share=True)
-    weights = [*stack.parameters(), *encoder.parameters()]
-    (found,) = run_recorded(
-        lambda tape: [stack.record(tape, seeds, (encoder.weight, encoder.bias), adjacency)],
-        lambda: [],
-    )
+    found = NeighbourSums.of(features, adjacency, bare_copy=True, share=True)
+    both = torch.cat([encoder.weight, encoder.bias.unsqueeze(1)], dim=1)
+    made = stack(torch.nn.functional.linear(found.sums, both), found.index, adjacency)
     copies = torch.stack([features, torch.zeros_like(features)], dim=3).flatten(0, 1)
-    expected = stack(encoder(copies), adjacency.flatten(0, 1)).flatten(2)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    ways = torch.linspace(-1, 1, found.numel()).view(found.shape)
-    one, other = (torch.autograd.grad((out * ways).sum(), weights) for out in (found, expected))
+    x, act = encoder(copies), getattr(torch, activation)
+    for w_in, b_in, w_out, b_out in zip(*stack.parameters(), strict=True):
+        x = torch.einsum("gmn,gncd->gmcd", adjacency.flatten(0, 1), x)
+        x = act(x @ w_in.mT + b_in) @ w_out.mT + b_out
+    expected = x.flatten(2)
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
+    ways = torch.linspace(-1, 1, made.numel()).view(made.shape)
+    weights = [*stack.parameters(), *encoder.parameters()]
+    one, other = (torch.autograd.grad((out * ways).sum(), weights) for out in (made, expected))
     for mine, plain in zip(one, other, strict=True):
-        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-4)
-
-
-def test_fast_tanh_is_tanh_with_its_derivatives():
-    x = torch.linspace(-4, 4, 101, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(fast_tanh(x), torch.tanh(x))
-    assert torch.autograd.gradcheck(fast_tanh, (x,), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(fast_tanh, (x,))
+        torch.testing.assert_close(mine, plain, rtol=1e-3, atol=1e-3)
 
 
 def test_nodes_attend_to_pooled_tokens_and_the_other_graph_only():

@@ -1,9 +1,8 @@
-"""Hand-written derivatives: when they may be used, and how higher derivatives come about.
+"""When networks may compute on tapes.
 
-Small networks on a CPU spend most of their time in many tiny operations. A fused operation runs a
-whole stack of layers with few of them and has its own backward pass. It exists beside a plain
-version made of ordinary operations, which is used wherever more than one plain gradient is asked
-for: higher derivatives, forward-mode differentiation, functional transforms, other devices.
+A tape gives one plain gradient on a CPU. Where more is asked for, or elsewhere, networks compute
+with the ordinary operations of their ``forward``: forward-mode differentiation, functional
+transforms, mixed precision, other devices. (Higher derivatives: :mod:`ratchet.agents.tapes.tape`.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _plain_only = False
 
 @contextmanager
 def only_plain_operations() -> Iterator[None]:
-    """Fuse nothing for a while, to compare with."""
+    """Put nothing on tapes for a while, to compare with, or to search for an error."""
     global _plain_only
     before, _plain_only = _plain_only, True
     try:
@@ -29,8 +28,8 @@ def only_plain_operations() -> Iterator[None]:
         _plain_only = before
 
 
-def may_fuse(tensor: Tensor) -> bool:
-    """Say whether fused operations may be used on a tensor here and now.
+def may_record(tensor: Tensor) -> bool:
+    """Say whether what is made of a tensor may be computed on a tape, here and now.
 
     Not off the CPU, nor in mixed precision, nor inside ``torch.func`` transforms or forward-mode
     differentiation.
@@ -39,5 +38,6 @@ def may_fuse(tensor: Tensor) -> bool:
         return False
     if torch.is_autocast_enabled("cpu"):
         return False
+    # torch has no public way to ask for either
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     return not transformed and forward_ad._current_level < 0

@@ -2,8 +2,8 @@
 
 Autograd records every operation on every tensor, which for small networks costs as much as the
 arithmetic. Here an operation as large as a stack of layers adds one step to a :class:`Tape`, and
-autograd sees the whole tape as one operation. Beside each there is a plain version, made of
-ordinary operations; :mod:`ratchet.agents.fused` says when which is used.
+autograd sees the whole tape as one operation. Beside each there is the network's plain ``forward``;
+:mod:`ratchet.agents.tapes.recorders` says which is used.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What agents may do: distributions over it, and how it is packed into tensors."""

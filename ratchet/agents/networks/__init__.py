@@ -1,0 +1,1 @@
+"""Building blocks of agents: layers, common heads, and what normalises their input."""
