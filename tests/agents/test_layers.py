@@ -6,16 +6,7 @@ import pytest
 import torch
 
 from ratchet.agents.networks import layers
-from ratchet.agents.networks.layers import Initializer, Mlp, fast_tanh
-
-
-@pytest.mark.parametrize("large", [0, 10**6])
-def test_fast_tanh_is_tanh_with_its_derivatives(large, monkeypatch):
-    monkeypatch.setattr(layers, "_LARGE", large)
-    x = torch.linspace(-4, 4, 101, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(fast_tanh(x), torch.tanh(x))
-    assert torch.autograd.gradcheck(fast_tanh, (x,), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(fast_tanh, (x,))
+from ratchet.agents.networks.layers import Initializer, Mlp
 
 
 def derivatives(function, inputs):
@@ -27,9 +18,11 @@ def derivatives(function, inputs):
     return [out, *first, *[g for g in second if g is not None]]
 
 
+@pytest.mark.parametrize("large", [0, 2**30])
 @pytest.mark.parametrize("last_bias", [True, False])
 @pytest.mark.parametrize("sizes", [[4, 6, 3], [4, 5, 6, 3], [4, 3]])
-def test_an_mlp_has_tanh_between_its_layers(sizes, last_bias):
+def test_an_mlp_has_tanh_between_its_layers(sizes, last_bias, large, monkeypatch):
+    monkeypatch.setattr(layers, "_LARGE", large)
     init = Initializer(torch.Generator().manual_seed(0), orthogonal=False)
     mlp = Mlp(sizes, "tanh", init, last_bias=last_bias)
     x = torch.randn(7, 2, 4, generator=torch.Generator().manual_seed(1), requires_grad=True)

@@ -219,7 +219,7 @@ class GraphIsomorphismBody(AgentBody):
     def _pool(self, nodes: Tensor, weight: Tensor, generator: torch.Generator | None) -> Tensor:
         """Sum over the nodes that exist, and make the pair's two tokens [b, 2, D]."""
         b, _, n = weight.shape
-        pooled = torch.bmm(weight.view(b * NUM_GRAPHS, 1, n), nodes).squeeze(1)
+        pooled = (nodes * weight.view(b * NUM_GRAPHS, n, 1)).sum(1)
         if self.pooled_norm is not None:
             pooled = self.pooled_norm(pooled)
         pooled = pooled.view(b, NUM_GRAPHS, -1)

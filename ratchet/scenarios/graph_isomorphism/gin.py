@@ -127,7 +127,8 @@ class GinStack(nn.Module):
             f32 [2b, n, c · d].
         """
         layers: list[Layer] = [(self.in_weight, self.in_bias), (self.out_weight, self.out_bias)]
-        activate, ready = ready_layers(layers, self._activation_name)
+        size = index.numel() * self.in_weight.shape[1]
+        activate, ready = ready_layers(layers, self._activation_name, size)
         stacked = (tensor for layer in ready for tensor in layer if tensor is not None)
         mlps = zip(*(tensor.unbind(0) for tensor in stacked), strict=True)
         adjacency, x = adjacency.flatten(0, 1), sums

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.networks.layers import Initializer, activation
+from ratchet.agents.networks.layers import Initializer, ready_layers
 
 EPSILON = 1e-5
 
@@ -64,7 +64,6 @@ class TransformerStack(nn.Module):
         self.mlp_in_weight, self.mlp_in_bias = init.stacked_linear(layers, d, h)
         self.mlp_out_weight, self.mlp_out_bias = init.stacked_linear(layers, h, d)
         self.activation_name = activation_name
-        self._activation = activation(activation_name)
 
     def weights(self) -> tuple[Tensor, ...]:
         """Return all weights in the order in which a layer uses them."""
@@ -83,9 +82,12 @@ class TransformerStack(nn.Module):
         """
         (b, t, d), e = tokens.shape, tokens.shape[2] // self.num_heads
         blocked = (mask == 0).transpose(1, 2).unsqueeze(1)
-        for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in zip(
-            *self.weights(), strict=True
-        ):
+        weights = self.weights()
+        activate, ((w_in, b_in), (w_out, b_out)) = ready_layers(
+            (weights[8:10], weights[10:12]), self.activation_name, b * t * weights[8].shape[1]
+        )
+        layers = zip(*weights[:8], w_in, b_in, w_out, b_out, strict=True)
+        for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in layers:
             normed = F.layer_norm(tokens, (d,), scale1, shift1, EPSILON)
             packed = F.linear(normed, qkv_w, qkv_b).view(b, t, self.num_heads, 3, e)
             query, key, value = packed.permute(3, 0, 2, 1, 4)
@@ -95,7 +97,8 @@ class TransformerStack(nn.Module):
             out = F.linear(mixed, out_w, out_b)
             tokens = tokens + self._drop(out)
             normed = F.layer_norm(tokens, (d,), scale2, shift2, EPSILON)
-            out = F.linear(self._activation(F.linear(normed, w1, b1)), w2, b2)
+            hidden = activate(F.linear(normed.view(-1, d), w1, b1))
+            out = F.linear(hidden, w2, b2).view(b, t, d)
             tokens = tokens + self._drop(out)
         return tokens
 

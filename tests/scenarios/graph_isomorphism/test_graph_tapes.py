@@ -8,6 +8,7 @@ from tensordict import TensorDict
 from torch.func import functional_call, grad
 
 from ratchet import ExperimentSettings, HyperParameters
+from ratchet.agents.networks import layers
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentInput
 from ratchet.agents.tapes.conditions import only_plain_operations
@@ -193,9 +194,10 @@ def test_built_bodies_take_the_fast_path(monkeypatch):
     assert len(called) == 1
 
 
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_a_stack_of_gnn_layers_sums_over_neighbours(activation):
+@pytest.mark.parametrize(("activation", "large"), [("tanh", 0), ("tanh", 2**30), ("relu", 0)])
+def test_a_stack_of_gnn_layers_sums_over_neighbours(activation, large, monkeypatch):
     """With every sum found once, against one matrix product a layer and torch's activations."""
+    monkeypatch.setattr(layers, "_LARGE", large)
     init, inputs = Initializer(torch.Generator().manual_seed(0)), make_inputs()
     stack = shaken(GinStack(3, 8, 16, activation_name=activation, init=init))
     encoder = init.linear(4, 8)
