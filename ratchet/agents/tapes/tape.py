@@ -8,8 +8,7 @@ autograd sees the whole tape as one operation. Beside each there is the network'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -106,7 +105,7 @@ def run_recorded(
         again.
     """
     keeps = torch.is_grad_enabled()
-    with _unobserved():
+    with torch.no_grad():
         tape = Tape(keeps=keeps)
         outputs = record(tape)
     if not keeps:
@@ -136,7 +135,7 @@ def put_gradients(record: Callable[[Tape], Sequence[Var]], wanted: Sequence[bool
     list[Tensor]
         All outputs, detached.
     """
-    with _unobserved():
+    with torch.no_grad():
         tape = Tape(keeps=True)
         outputs = record(tape)
         for output, is_wanted in zip(outputs, wanted, strict=True):
@@ -176,18 +175,8 @@ class _Recorded(torch.autograd.Function):
             return None, None, None, *_differentiable_gradients(ctx.plain, leaves, grads)
         for output, grad in zip(ctx.outputs, grads, strict=True):
             output.grad = grad
-        with _unobserved():
+        with torch.no_grad():
             return None, None, None, *ctx.tape.go_back()
-
-
-@contextmanager
-def _unobserved() -> Iterator[None]:
-    """Keep autograd's bookkeeping (graphs, views, versions) off operations on a tape.
-
-    As ``torch.inference_mode`` does, but what is made are ordinary tensors.
-    """
-    with torch.no_grad(), torch._C._AutoDispatchBelowADInplaceOrView():
-        yield
 
 
 def _differentiable_gradients(
