@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from examples.own_recorder import ResidualBlock, record_residual_block
 from ratchet.agents.tapes import recorders
 from ratchet.agents.tapes.conditions import only_plain_operations
 from ratchet.agents.tapes.recorders import record_of, take_fast_path
 
-GUIDE = Path(__file__).parents[2] / "docs/guides/networks.md"
+ROOT = Path(__file__).parents[2]
+EXAMPLE, GUIDE = ROOT / "examples/own_recorder.py", ROOT / "docs/guides/networks.md"
+
+
+@pytest.fixture(scope="module")
+def example():
+    spec = importlib.util.spec_from_file_location("own_recorder", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
-def network():
+def network(example):
     torch.manual_seed(0)
-    made = torch.nn.Sequential(torch.nn.Linear(3, 4), ResidualBlock(4, 5))
+    made = torch.nn.Sequential(torch.nn.Linear(3, 4), example.ResidualBlock(4, 5))
     take_fast_path(made)
     return made
 
@@ -34,14 +43,14 @@ def derivatives(network, x):
     return [out, *once, *torch.autograd.grad(sum(g.square().sum() for g in first), inputs)]
 
 
-def test_the_fast_path_computes_what_the_plain_one_does(network, monkeypatch):
+def test_the_fast_path_computes_what_the_plain_one_does(example, network, monkeypatch):
     called = []
 
     def counted(block, x):
         called.append(block)
-        return record_residual_block(block, x)
+        return example.record_residual_block(block, x)
 
-    monkeypatch.setitem(recorders._RECORDERS, ResidualBlock, counted)
+    monkeypatch.setitem(recorders._RECORDERS, example.ResidualBlock, counted)
     x = torch.randn(6, 3, requires_grad=True)
     found = derivatives(network, x)
     assert called == [network[1]]
@@ -60,8 +69,8 @@ def test_a_copy_computes_with_its_own_weights(network):
     assert not torch.equal(network(x), network[0](x))
 
 
-def test_a_subclass_takes_the_plain_path():
-    own = type("OwnBlock", (ResidualBlock,), {"forward": lambda self, x: -x})(4, 5)
+def test_a_subclass_takes_the_plain_path(example):
+    own = type("OwnBlock", (example.ResidualBlock,), {"forward": lambda self, x: -x})(4, 5)
     x = torch.randn(2, 4)
     take_fast_path(own)
     assert record_of(own, x) is None
@@ -69,6 +78,5 @@ def test_a_subclass_takes_the_plain_path():
 
 
 def test_the_guide_shows_the_example():
-    source = (Path(__file__).parents[2] / "examples/own_recorder.py").read_text()
     (shown,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert shown in source
+    assert shown in EXAMPLE.read_text()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.networks.layers import Initializer, ready_layers
+from ratchet.agents.networks.layers import Initializer, Layer, ready_layers
 
 EPSILON = 1e-5
 
@@ -82,11 +82,11 @@ class TransformerStack(nn.Module):
         """
         (b, t, d), e = tokens.shape, tokens.shape[2] // self.num_heads
         blocked = (mask == 0).transpose(1, 2).unsqueeze(1)
-        weights = self.weights()
-        activate, ((w_in, b_in), (w_out, b_out)) = ready_layers(
-            (weights[8:10], weights[10:12]), self.activation_name, b * t * weights[8].shape[1]
-        )
-        layers = zip(*weights[:8], w_in, b_in, w_out, b_out, strict=True)
+        w_in, w_out = self.mlp_in_weight, self.mlp_out_weight
+        mlp: list[Layer] = [(w_in, self.mlp_in_bias), (w_out, self.mlp_out_bias)]
+        activate, ready = ready_layers(mlp, self.activation_name, b * t * w_in.shape[1])
+        of_mlp = (tensor for layer in ready for tensor in layer if tensor is not None)
+        layers = zip(*self.weights()[:8], *of_mlp, strict=True)
         for scale1, shift1, qkv_w, qkv_b, out_w, out_b, scale2, shift2, w1, b1, w2, b2 in layers:
             normed = F.layer_norm(tokens, (d,), scale1, shift1, EPSILON)
             packed = F.linear(normed, qkv_w, qkv_b).view(b, t, self.num_heads, 3, e)
