@@ -1,4 +1,4 @@
-"""One body forward and backward: fused operations against plain dense ones, in one run.
+"""One body forward and backward: on the fast path against the plain one, in one run.
 
 How long the plain ones take says how fast the machine is at the moment. All rows act, and a loss
 on every output is differentiated. Run with ``python benchmarks/plain_body.py``.
@@ -50,10 +50,10 @@ class BodyPass:
         self.agents = instance.combined_agents
         self.data = instance.train_environment.gather_data(torch.arange(rows))
 
-    def median_ms(self, passes: int, *, fused: bool) -> float:
+    def median_ms(self, passes: int, *, fast: bool) -> float:
         """Return the median CPU time of a pass."""
         times = []
-        with contextlib.nullcontext() if fused else only_plain_operations():
+        with contextlib.nullcontext() if fast else only_plain_operations():
             for _ in range(passes):
                 start = time.process_time()
                 self.agents.solo_logits("verifier", self.data).square().sum().backward()
@@ -64,15 +64,15 @@ class BodyPass:
 def main() -> None:
     """Print the table."""
     torch.set_num_threads(1)
-    table = Table("body", "plain, ms", "fused, ms", "ratio", title="Forward and backward")
+    table = Table("body", "plain, ms", "fast, ms", "ratio", title="Forward and backward")
     for name in SETTINGS:
         body = BodyPass(name)
-        plain, fused = [], []
+        plain, fast = [], []
         for _ in range(12):
-            plain.append(body.median_ms(5, fused=False))
-            fused.append(body.median_ms(5, fused=True))
-        ratio = statistics.median(p / f for p, f in zip(plain, fused, strict=True))
-        shown = (statistics.median(plain[1:]), statistics.median(fused[1:]))
+            plain.append(body.median_ms(5, fast=False))
+            fast.append(body.median_ms(5, fast=True))
+        ratio = statistics.median(p / f for p, f in zip(plain, fast, strict=True))
+        shown = (statistics.median(plain[1:]), statistics.median(fast[1:]))
         table.add_row(name, f"{shown[0]:.1f}", f"{shown[1]:.1f}", f"{ratio:.2f}")
     Console().print(table)
 
