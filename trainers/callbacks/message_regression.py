@@ -47,7 +47,7 @@ SCORE = "message_regression_score"
 _MIN_DATAPOINTS = 2
 
 
-@register_callback(GROUP)
+@register_callback("message_regression")
 class MessageRegression(Callback):
     """A regressor for each agent that is asked for, and how it is fitted."""
 
