@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.instance import AnyScenarioInstance
-    from trainers.callbacks.base import CallbackState
-    from trainers.callbacks.calling import Callbacks
 
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
@@ -117,26 +115,6 @@ class Trainer(ABC):
     def calls_callbacks(cls) -> bool:
         """Say whether callbacks are told of its training."""
         return False
-
-    @cached_property
-    def callbacks(self) -> Callbacks:
-        """Who is told of the training, as the experiment asks."""
-        from trainers.callbacks.calling import Callbacks
-
-        return Callbacks(self)
-
-    @property
-    def has_stopped(self) -> bool:
-        """Whether a callback has ended the training."""
-        return self.callbacks.has_stopped
-
-    def take_weights(self) -> CallbackState:
-        """Copy the weights that play, for callbacks that keep some."""
-        raise NotImplementedError(f"{type(self).__name__} cannot say which weights play.")
-
-    def put_weights(self, weights: CallbackState) -> None:
-        """Put in place what :meth:`take_weights` returned."""
-        raise NotImplementedError(f"{type(self).__name__} takes no weights.")
 
     @abstractmethod
     def train(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchrl.objectives.value.functional import generalized_advantage_estimate
 
-from trainers.algorithms.advantages import gae, reward_to_go
+from trainers.algorithms.advantages import gae, n_step_returns, reward_to_go
 
 GAMMA, LMBDA = 0.9, 0.8
 
@@ -119,11 +120,30 @@ def test_an_action_whose_consequence_is_cut_off_is_not_learned_from():
     assert result.advantage.flatten()[1:].tolist() == [0.0, 0.0]
 
 
+def test_n_step_returns_by_hand():
+    reward = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 4, 1)
+    following = torch.tensor([10.0, 20.0, 30.0, 40.0]).view(1, 4, 1)
+    done = torch.tensor([False, False, True, False]).view(1, 4, 1)
+    got = n_step_returns(reward, following, done, num_steps=2, gamma=0.5)
+    assert got.flatten().tolist() == [1 + 1 + 0.25 * 20, 2 + 1.5, 3.0, 4 + 20]
+    one = n_step_returns(reward, following, done, num_steps=1, gamma=0.5)
+    assert one.flatten().tolist() == [6.0, 12.0, 3.0, 24.0]
+    truncated = n_step_returns(
+        reward, following, done, num_steps=2, gamma=0.5, terminated=torch.zeros_like(done)
+    )
+    assert truncated.flatten().tolist() == [7.0, 2 + 1.5 + 0.25 * 30, 3 + 15, 24.0]
+    with pytest.raises(ValueError, match="num_steps: got 0"):
+        n_step_returns(reward, following, done, num_steps=0, gamma=0.5)
+
+
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
-def test_reward_to_go_is_the_limit_of_gae(seed):
+def test_reward_to_go_is_the_limit_of_gae_and_of_n_steps(seed):
     reward, _, _, done, _ = _random(seed)
     zeros, everywhere = torch.zeros_like(reward), torch.ones_like(done)
     expected = reward_to_go(reward, done, gamma=GAMMA)
     with_gae = gae(reward, zeros, everywhere, done, gamma=GAMMA, lmbda=1.0, final_known=everywhere)
     torch.testing.assert_close(with_gae.advantage, expected)
+    torch.testing.assert_close(
+        n_step_returns(reward, zeros, done, num_steps=20, gamma=GAMMA), expected
+    )

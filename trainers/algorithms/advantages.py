@@ -104,6 +104,57 @@ def _sum_backwards(delta: Tensor, decay: Tensor) -> Tensor:
     return torch.stack(columns[::-1], 1)
 
 
+def n_step_returns(
+    reward: Tensor,
+    next_value: Tensor,
+    done: Tensor,
+    *,
+    num_steps: int,
+    gamma: float,
+    terminated: Tensor | None = None,
+) -> Tensor:
+    """Sum the next rewards and bootstrap from the critic after at most ``num_steps``.
+
+    G_t = Σ_{k<m} γ^k r_{t+k} + γ^m V(s_{t+m}) with m = min(n, steps to the episode's or the
+    batch's end). No bootstrap where terminated, from the final observation where truncated.
+
+    Parameters
+    ----------
+    reward
+        ``[E, T, A]``.
+    next_value
+        ``[E, T, A]``: the value of the observation after each step, the final observation of
+        an episode included.
+    done, terminated
+        Boolean ``[E, T, A]``; ``terminated`` is ``done`` by default.
+    num_steps
+        n, at least 1.
+    gamma
+        Discount.
+
+    Returns
+    -------
+    Tensor
+        ``[E, T, A]``.
+
+    Raises
+    ------
+    ValueError
+        If ``num_steps`` is less than 1.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps: got {num_steps}, expected at least 1.")
+    terminated = done if terminated is None else terminated
+    bootstrap = torch.where(terminated, 0.0, next_value)
+    returns = reward + gamma * bootstrap
+    for _ in range(num_steps - 1):
+        following = torch.cat([returns[:, 1:], next_value[:, -1:]], dim=1)
+        stop = done.clone()
+        stop[:, -1] = True
+        returns = reward + gamma * torch.where(stop, bootstrap, following)
+    return returns
+
+
 def reward_to_go(reward: Tensor, done: Tensor, *, gamma: float) -> Tensor:
     """Sum rewards ``[E, T, A]`` to the episode's or batch's end: G_t = r_t + γ(1−done_t)G_{t+1}."""
     ongoing = (~done).to(reward.dtype)

@@ -53,7 +53,7 @@ def joint_advantages(
         Boolean ``[E, T, A]``: the agent acts; ``value_target`` can be trusted; the agent's
         episode ends with this step.
     step
-        int64 ``[E, T]``: the number of the episode's steps before it.
+        int64 ``[E, T]``: how many steps of the episode went before.
     """
     carried, said = _carry_values(reward, value, acting, done, gamma)
     elsewhere = known & ~said

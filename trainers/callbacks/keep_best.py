@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.registry import CallbackSpec
+    from trainers.callbacks.trainer import CallingTrainer
 
 
 class KeepBestParameters(SubParameters):
@@ -40,6 +41,7 @@ class KeepBest(Callback):
     Parameters = KeepBestParameters
     steers = True
     parameters: KeepBestParameters
+    trainer: CallingTrainer
 
     best: float | None = None
     _weights: CallbackState | None = None

@@ -16,6 +16,7 @@ from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
 from trainers.callbacks.base import CallbackState
+from trainers.callbacks.trainer import CallingTrainer
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
@@ -39,7 +40,7 @@ TENSOR_STAGES: StagePurposes = {
 _LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
 
 
-class StagedTensorDictTrainer(TensorDictTrainer, StagedTrainer):
+class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     """Base of trainers of local networks whose training is a row of alike iterations."""
 
     State: ClassVar[type[Any]] = TrainerState

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
-from trainers.base import Trainer
 from trainers.callbacks.base import CallbackState
+from trainers.callbacks.trainer import CallingTrainer
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.instance import TextScenarioInstance
 
 
-class TextTrainerComponents(Trainer):
+class TextTrainerComponents(CallingTrainer):
     """A trainer of chat models that knows its components and its state, and not yet its loop."""
 
     trainer_type = "pure_text"
