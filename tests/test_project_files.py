@@ -109,7 +109,7 @@ def test_the_picture_of_the_floors_has_all_floors():
 
 
 def test_the_site_shows_examples_as_files():
-    pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "tutorials").glob("*.md"))
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert "--8 <" not in pages, "a formatter took an inclusion for Python"
     shown = set(re.findall(r'^--8<-- "examples/(\w+\.py)', pages, re.MULTILINE))
     linked = set(re.findall(r"\]\([./]*examples/(\w+\.py)\)", pages))
