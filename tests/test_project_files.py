@@ -106,3 +106,11 @@ def test_the_picture_of_the_floors_has_all_floors():
             for layer in contract["layers"][: len(contract["layers"]) - ground]:
                 for name in layer.split(" : "):
                     assert name in picture, f"draw {name}: python docs/pictures/draw.py"
+
+
+def test_the_site_shows_examples_as_files():
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    assert "--8 <" not in pages, "a formatter took an inclusion for Python"
+    shown = set(re.findall(r'^--8<-- "examples/(\w+\.py)', pages, re.MULTILINE))
+    linked = set(re.findall(r"\]\([./]*examples/(\w+\.py)\)", pages))
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == shown | linked
