@@ -17,7 +17,7 @@ from torch import Tensor
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.agents import AgentBody, AgentInput, Representation
 from ratchet.agents.building import AgentPlan
-from ratchet.agents.layers import Initializer
+from ratchet.agents.networks.layers import Initializer
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer

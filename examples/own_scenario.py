@@ -21,7 +21,7 @@ from torch import Tensor
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.agents import AgentBody, AgentInput, Perception, Representation
 from ratchet.agents.building import AgentBuilder, AgentPlan
-from ratchet.agents.layers import Initializer, Mlp
+from ratchet.agents.networks.layers import Initializer, Mlp
 from ratchet.parameters import SubParameters, register_parameters
 from ratchet.parameters.networks import NetworkAgentParameters
 from ratchet.scenarios import (
