@@ -78,7 +78,7 @@ def floors() -> None:
     ]
     inside = [
         ("reports · analysis", "pages, comparisons, judges"),
-        ("experiment_files", "YAML, overrides, earlier runs, converters"),
+        ("experiment_files", "experiments as YAML, overrides, earlier runs"),
         ("scenarios", "one package a game; none knows another"),
         ("agents", "networks and heads; agents/tapes knows them, never the reverse"),
         ("language_models", "client, journal, prices, jobs, a service: no game, no trainer"),
