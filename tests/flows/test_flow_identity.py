@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from flows.runs.identity import absolute_settings, read_arms, stable_run_id
+from flows.runs.resolving import absolute_settings, read_arms, stable_run_id
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -49,7 +49,7 @@ def test_settings_mean_the_same_in_another_folder(tmp_path, monkeypatch):
 
 def test_importing_flows_and_planning_needs_no_prefect_or_torch():
     code = (
-        "import sys, flows, flows.runs.identity, flows.runs.running;"
+        "import sys, flows, flows.runs.resolving, flows.runs.running;"
         "import flows.planning.plan, flows.runs.forking;"
         "heavy = {'prefect', 'torch', 'mlflow', 'tensordict'} & set(sys.modules);"
         "assert not heavy, heavy"
