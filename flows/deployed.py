@@ -11,9 +11,8 @@ from typing import Any
 
 from prefect import flow
 
-from flows.experiment_flow import experiment
-from flows.runs.identity import MAIN_ARM, absolute_settings, stable_run_id
-from ratchet.experiment_files.loading import load_experiment
+from flows.experiment_flow import play_experiment
+from flows.runs.resolving import resolve_file
 
 
 @flow(name="experiment-from-file", flow_run_name="{file}", persist_result=False)
@@ -27,14 +26,4 @@ async def experiment_from_file(file: str, overrides: list[str] | None = None) ->
     overrides
         ``a.b=value``, on top of the file.
     """
-    loaded = await asyncio.to_thread(load_experiment, file, overrides or [])
-    arms = {MAIN_ARM: loaded.hyper_params, **loaded.arms}
-    settings = absolute_settings(loaded.settings)
-    run_id = settings.run_id or stable_run_id(loaded.name, arms)
-    result: dict[str, Any] = await experiment.fn(
-        hyper_params=loaded.hyper_params.to_dict(),
-        settings=settings.model_copy(update={"run_id": run_id}).to_dict(),
-        arms={name: arm.to_dict() for name, arm in loaded.arms.items()},
-        name=loaded.name,
-    )
-    return result
+    return await play_experiment(await asyncio.to_thread(resolve_file, file, overrides or []))

@@ -1,39 +1,27 @@
-"""The ``experiment`` flow: build the scenario → initial state → training → tests → save.
+"""The ``experiment`` flow: resolve → open the run → for each arm its stages → save.
 
-Reads from top to bottom; arms of chat models are played by :mod:`flows.text_arm`. Which stages are
-done is the store's to say; a flow run that is retried, resumed or started again goes on where the
-last one stopped.
+Which stages an arm has, in which order, is said by ``stages`` of the keys of its family
+(:mod:`tasks.tensordict.keys`, :mod:`tasks.text.keys`). Which of them are done is the store's to
+say; a flow run that is retried, resumed or started again goes on where the last one stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
-from flows.runs.setup import ExperimentRun, open_run
-from flows.text_arm import play_text_arm
-from tasks.build_scenario import build_scenario
+from flows.runs.setup import AnySession, ExperimentRun, open_run
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
-from tasks.stages.chain import Cut, find_chain
-from tasks.stages.datasets import tested_datasets
-from tasks.stages.decorator import Stage, StageOutcome
-from tasks.stages.session import ArmSession
-from tasks.tensordict.initial_state import initial_state, pretrained_state
-from tasks.tensordict.pretrain import pretrain
-from tasks.tensordict.rollouts import rollouts
-from tasks.tensordict.test import test
-from tasks.tensordict.train import train
-from tasks.tensordict.whole import whole
-from tasks.text.session import TextArmSession
-
-Do: TypeAlias = Callable[[Stage[Any], StageCall], Awaitable[StageOutcome]]
+from tasks.stages.families import stage_functions
+from tasks.stages.sequence import Step, StoredCourse
 
 
 @flow(name="experiment", persist_result=False, validate_parameters=False)
@@ -62,18 +50,23 @@ async def experiment(
     force
         Make every stage anew even if it is stored.
     """
+    resolved = HANDED_OVER.get()
+    if resolved is None or resolved.run_id != (settings or {}).get("run_id"):
+        resolved = await asyncio.to_thread(
+            resolve_parameters, hyper_params, settings, arms, name=name, keep=keep
+        )
+    return await play_experiment(resolved, force=force)
+
+
+async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False) -> dict[str, Any]:
+    """Run a resolved experiment inside the flow that is running; as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
-    run = await asyncio.to_thread(
-        open_run, name, hyper_params, settings or {}, arms, keep=keep, flow_run_id=flow_run_id
-    )
+    run = await asyncio.to_thread(open_run, experiment, flow_run_id)
     async with _recorded(run):
         for session in run.sessions:
-            if isinstance(session, TextArmSession):
-                await play_text_arm(run, session, force=force)
-            else:
-                await _play_tensor_arm(run, session, force=force)
+            await _play_arm(run, session, force=force)
         run.folder.set_status("completed")  # the report says so too
-        await save_report(run.folder, run.settings)
+        await save_report(run.folder, experiment.settings)
     return ExperimentResult(
         run_id=run.folder.run_id,
         folder=str(run.folder.path),
@@ -85,51 +78,33 @@ async def experiment(
     ).to_dict()
 
 
-async def _play_tensor_arm(run: ExperimentRun, session: ArmSession, *, force: bool) -> None:
-    """Do all stages of one arm of networks, or of one whose trainer only runs as a whole."""
-
-    async def do(stage: Stage[Any], call: StageCall) -> StageOutcome:
-        outcome = await stage(call, session, force=force)
-        run.recorder.stage_finished(outcome)
-        return outcome
-
+async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> None:
+    """Work the stages of an arm: train, note the final state, test."""
     keys = session.keys
-    data = await do(build_scenario, keys.build_scenario())
-    run.recorder.dataset_hashes(data.manifest.key)
-    if not keys.is_staged:
-        await do(whole, keys.whole())
-        return
+    course = StoredCourse(session.store, session.settings, fresh=force)
 
-    if not keys.only_tests:
-        await _train_tensor_arm(run, session, do, force=force)
-    for iteration in keys.tested_iterations:
-        run.recorder.final_state(keys.arm, keys.state_key(iteration))
-        for dataset in tested_datasets(data.manifest):
-            await do(test, keys.test(dataset, iteration))
+    async def play(steps: Iterator[Step]) -> None:
+        stages = stage_functions(keys)
+        while (step := await asyncio.to_thread(next, steps, None)) is not None:
+            if isinstance(step, StageCall):
+                anew = force and step.pinned_key is None
+                outcome = await stages[step.stage](step, session, force=anew)
+                run.recorder.stage_finished(outcome)
+            else:
+                await _together([play(chain) for chain in step])
+
+    await play(keys.training(course))
+    if keys.final_state_key is not None:
+        run.recorder.final_state(keys.arm, keys.final_state_key)
+    await play(keys.tests(course))
 
 
-async def _train_tensor_arm(
-    run: ExperimentRun, session: ArmSession, do: Do, *, force: bool
-) -> None:
-    """Do all stages of an arm of networks that lead to its final state."""
-    keys = session.keys
-    await do(initial_state, keys.initial_state())
-    for agent in keys.pretrained_agents:
-        await do(pretrain, keys.pretrain(agent))
-    if keys.pretrained_agents:
-        await do(pretrained_state, keys.pretrained_state())
-
-    position, last, cut = 0, keys.num_iterations, Cut.of(run.settings)
-    stored = [] if force else await asyncio.to_thread(find_chain, session.store, keys, last)
-    reached = [link.iteration for link in stored]
-    while True:
-        if keys.samples_rollouts and cut.samples_at(position, last):
-            await do(rollouts, keys.rollouts(position))
-        if position >= last:
-            return
-        stop = reached.pop(0) if reached else cut.next_stop(position, last)
-        await do(train, keys.train(position, stop))
-        position = stop
+async def _together(work: list[Coroutine[Any, Any, object]]) -> None:
+    """Wait for all, also where one fails: what the others have begun is paid for."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 @asynccontextmanager
@@ -147,4 +122,4 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
     finally:
         run.close()
         if run.tracking_uri is not None:
-            await save_mirror(run.folder, run.settings, run.tracking_uri)
+            await save_mirror(run.folder, run.experiment.settings, run.tracking_uri)

@@ -6,20 +6,20 @@ A sweep that is started again goes on: what its members have finished is found i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.experiment_flow import experiment
-from flows.runs.identity import MAIN_ARM, absolute_settings
-from flows.sweeps.members import SweepMember, sweep_id, sweep_members
-from flows.sweeps.processes import MakeRequest, MemberDone, play_side_by_side
+from flows.runs.resolving import HANDED_OVER
+from flows.sweeps.members import HANDED_OVER_SWEEP, ResolvedSweep, SweepMember, resolve_sweep
+from flows.sweeps.processes import MemberDone, play_side_by_side
 from ratchet.errors import StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.environment import command_line
+from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 from trainers.progress import IterationContext
 
@@ -59,16 +59,22 @@ async def sweep(
     StageFailedError
         If members failed, with the commands that go on.
     """
-    chosen = absolute_settings(ExperimentSettings.from_dict(settings or {}))
-    base = HyperParameters.from_dict(hyper_params, chosen.base_dir)
-    members = await asyncio.to_thread(sweep_members, base, grid, arms, name=name, settings=chosen)
-    ident = sweep_name or sweep_id(name, members)
-    folder = _write_record(ident, members, grid, chosen, name)
+    resolved = HANDED_OVER_SWEEP.get()
+    if resolved is None:
+        chosen = ExperimentSettings.from_dict(settings or {})
+        base = HyperParameters.from_dict(hyper_params, chosen.base_dir)
+        resolved = await asyncio.to_thread(
+            resolve_sweep, base, grid, chosen, arms, name=name, sweep_name=sweep_name
+        )
+    return await play_sweep(resolved, parallel)
+
+
+async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
+    """Run the members of a resolved sweep inside the flow that is running; as :func:`sweep`."""
+    members = resolved.members
+    folder = _write_record(resolved)
     results: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
-
-    def request(member: SweepMember) -> dict[str, Any]:
-        return _request(member, chosen, folder.name, name)
 
     def done(member: SweepMember, answer: dict[str, Any]) -> None:
         if "result" in answer:
@@ -77,34 +83,30 @@ async def sweep(
             failures[member.run_id] = f"{member.label}: {answer['error']}"
 
     if parallel > 1:
-        await _play_in_processes(members, request, done, parallel, folder)
+        await _play_in_processes(resolved, done, parallel, folder)
     else:
         for member in members:
-            done(member, await _play_here(member, request(member)))
+            done(member, await _play_here(member))
     if failures:
         raise StageFailedError(_describe_failures(failures, len(members)))
     return [results[member.run_id] for member in members]
 
 
-async def _play_here(member: SweepMember, request: dict[str, Any]) -> dict[str, Any]:
+async def _play_here(member: SweepMember) -> dict[str, Any]:
     """Run a member as a subflow."""
     named = experiment.with_options(flow_run_name=member.run_id)
-    main, others = _split(request["arms"])
-    state = await named(main, request["settings"], others, request["name"], return_state=True)
+    HANDED_OVER.set(member.experiment)
+    state = await named(**member.experiment.flow_parameters(), return_state=True)
     if state.is_completed():
         return {"result": await state.aresult()}
     return {"error": str(state.message)}
 
 
 async def _play_in_processes(
-    members: Sequence[SweepMember],
-    request: MakeRequest,
-    done: MemberDone,
-    parallel: int,
-    folder: Path,
+    resolved: ResolvedSweep, done: MemberDone, parallel: int, folder: Path
 ) -> None:
     """Run members side by side, with a step of progress for each that ends."""
-    with IterationContext(len(members)) as progress:
+    with IterationContext(len(resolved.members)) as progress:
         progress.set_description("Sweep")
 
         def done_and_told(member: SweepMember, answer: dict[str, Any]) -> None:
@@ -115,45 +117,20 @@ async def _play_in_processes(
             progress.step()
 
         await play_side_by_side(
-            members, request, done_and_told, num_processes=parallel, log_folder=folder
+            resolved.members, done_and_told, num_processes=parallel, log_folder=folder
         )
 
 
-def _request(
-    member: SweepMember, settings: ExperimentSettings, sweep: str, name: str
-) -> dict[str, Any]:
-    """Return all that running a member needs, as plain data."""
-    own = {
-        "run_id": member.run_id,
-        "parent_run_id": sweep,
-        "tags": {**settings.tags, "sweep": sweep},
-    }
-    return {
-        "arms": {arm: params.to_dict() for arm, params in member.arms.items()},
-        "settings": settings.model_copy(update=own).to_dict(),
-        "name": name,
-    }
-
-
-def _split(arms: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    return arms[MAIN_ARM], {arm: data for arm, data in arms.items() if arm != MAIN_ARM}
-
-
-def _write_record(
-    ident: str,
-    members: Sequence[SweepMember],
-    grid: dict[str, list[Any]],
-    settings: ExperimentSettings,
-    name: str,
-) -> Path:
+def _write_record(resolved: ResolvedSweep) -> Path:
+    members = [SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in resolved.members]
     record = SweepRecord(
-        sweep_id=ident,
-        name=name,
-        grid=grid,
-        members=[SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in members],
+        sweep_id=resolved.sweep_id,
+        name=resolved.name,
+        grid=resolved.grid,
+        members=members,
         command=command_line(),
     )
-    return write_sweep(settings.runs, record)
+    return write_sweep(resolved.settings.runs, record)
 
 
 def _describe_failures(failures: dict[str, str], num_members: int) -> str:

@@ -11,7 +11,6 @@ from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
 from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
-    from flows.runs.result import ExperimentResult
     from flows.runs.verifying import RemadeStage
 
 _EXIT_DIFFERENT = 1
@@ -24,18 +23,14 @@ def retest(
     no_progress: NoProgress = False,
 ) -> None:
     """Test all saved states of a run again, in a run of their own that trains nothing."""
+    from flows.runs.retesting import resolve_retest
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
     changes, settings = split_settings(folder, overrides)
-
-    def work() -> ExperimentResult:
-        from flows.runs.retesting import retest_experiment
-
-        return retest_experiment(folder.run_id, changes, settings)
-
+    experiment = resolve_retest(folder.run_id, changes, settings)
     print_plain(f"Retest of {folder.run_id}")
-    run_and_show(work, None, settings, None, quiet=no_progress)
+    run_and_show(experiment, quiet=no_progress)
 
 
 def verify(

@@ -26,34 +26,24 @@ def plan(
 
     Of chat models also what they would ask for at most; more than the budget is an error.
     """
-    from flows.runs.identity import MAIN_ARM, stable_run_id
-    from ratchet.experiment_files.loading import load_experiment
-
-    experiment = load_experiment(file, overrides or [])
-    settings = experiment.settings
-    arms = {MAIN_ARM: experiment.hyper_params, **experiment.arms}
-    run_id = settings.run_id or stable_run_id(experiment.name, arms)
-
     from flows.planning.estimates import check_plan, remaining
-    from flows.planning.plan import plan_experiment
+    from flows.planning.plan import plan as plan_stages
+    from flows.runs.resolving import resolve_file
 
-    stages = plan_experiment(
-        experiment.hyper_params,
-        settings.model_copy(update={"run_id": run_id}),
-        arms=experiment.arms,
-    )
+    experiment = resolve_file(file, overrides or [])
+    stages = plan_stages(experiment)
     asks = any(stage.estimate for stage in stages)
     columns = ["arm", "stage", "iterations", "", *(_ASKED if asks else ()), "why"]
     rows = [[*_row(stage), *(_asked(stage) if asks else ()), stage.reason] for stage in stages]
     if keys:
         columns.append("key")
         rows = [[*row, stage.key] for row, stage in zip(rows, stages, strict=True)]
-    print_table(f"Plan of {run_id}", columns, rows)
+    print_table(f"Plan of {experiment.run_id}", columns, rows)
     print_plain(_summary(stages))
     total = remaining(stages)
     if total is not None:
         print_plain(_total(total))
-    check_plan(stages, budget if budget is not None else settings.budget)
+    check_plan(stages, budget if budget is not None else experiment.settings.budget)
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from flows.process.messages import console, print_plain
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from trainers.progress import ProgressReporter
+
+Total: TypeAlias = int | Callable[[], int | None] | None
+"""Iterations of the whole run; None when nobody knows. Or what counts them, which is asked when the
+first loop begins: a run that finds everything has none."""
 
 _SHOWN = ("accuracy", "mean_episode_reward", "reward", "loss")
 _SPREADS = ("std_", "worst_")
@@ -65,7 +69,7 @@ class PlainLines:
     Parameters
     ----------
     total
-        Iterations of the whole run; None when nobody knows.
+        Iterations of the whole run.
     write
         What takes a line.
     seconds
@@ -74,13 +78,14 @@ class PlainLines:
 
     def __init__(
         self,
-        total: int | None = None,
+        total: Total = None,
         *,
         write: Callable[[str], None] = print_plain,
         seconds: float = _PLAIN_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total = total
+        self._count = total
+        self._total = None if callable(total) else total
         self._write = write
         self._seconds = seconds
         self._clock = clock
@@ -94,6 +99,8 @@ class PlainLines:
 
     def start(self, total: int) -> None:
         """Begin a loop."""
+        if self._total is None and callable(self._count):
+            self._total = self._count()
         self._expected = max(self._expected, self._done) + total
 
     def describe(self, description: str) -> None:
@@ -144,18 +151,21 @@ class Bar:
     progress
         Where it is drawn.
     total
-        Iterations of the whole run; None when nobody knows.
+        Iterations of the whole run.
     """
 
-    def __init__(self, progress: Progress, total: int | None = None) -> None:
+    def __init__(self, progress: Progress, total: Total = None) -> None:
         self._progress = progress
-        self._total = total
+        self._count = total
+        self._total = None if callable(total) else total
         self._expected = 0
         self._done = 0
-        self._task: TaskID = progress.add_task("Starting", total=total, metrics="")
+        self._task: TaskID = progress.add_task("Starting", total=self._total, metrics="")
 
     def start(self, total: int) -> None:
         """Begin a loop."""
+        if self._total is None and callable(self._count):
+            self._total = self._count()
         self._expected = max(self._expected, self._done) + total
         self._progress.update(self._task, total=max(self._total or 0, self._expected))
 
@@ -190,7 +200,7 @@ def format_seconds(seconds: float) -> str:
 
 @contextmanager
 def shown_progress(
-    how: Literal["auto", "bar", "plain", "none"], total: int | None = None
+    how: Literal["auto", "bar", "plain", "none"], total: Total = None
 ) -> Iterator[ProgressReporter | None]:
     """Show the progress of all loops inside.
 
@@ -199,7 +209,7 @@ def shown_progress(
     how
         ``settings.progress``; "auto" is a bar on a terminal, else plain lines.
     total
-        Iterations of the whole run, where they are known.
+        Iterations of the whole run.
     """
     from trainers.progress import progress_reporter
 

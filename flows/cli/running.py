@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,9 +12,7 @@ from flows.process.messages import print_plain, print_warning
 from ratchet.errors import ParameterError, RatchetError
 
 if TYPE_CHECKING:
-    from flows.planning.plan import PlannedStage
-    from flows.runs.result import ExperimentResult
-    from ratchet.parameters.hyper_parameters import HyperParameters
+    from flows.runs.resolving import ResolvedExperiment
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
 
@@ -39,23 +36,10 @@ def run(
     no_progress: NoProgress = False,
 ) -> None:
     """Run an experiment file, or go on with its run: what is finished is never done twice."""
-    from flows.runs.identity import MAIN_ARM, stable_run_id
-    from ratchet.experiment_files.loading import load_experiment
+    from flows.runs.resolving import resolve_file
 
     changes = [*(overrides or []), *([] if budget is None else [f"settings.budget={budget}"])]
-    experiment = load_experiment(file, changes)
-    arms = {MAIN_ARM: experiment.hyper_params, **experiment.arms}
-    settings = experiment.settings
-    run_id = settings.run_id or stable_run_id(experiment.name, arms)
-    run_id = _unused(run_id, Path(settings.runs)) if new else run_id
-    settings = settings.model_copy(update={"run_id": run_id})
-
-    def work() -> ExperimentResult:
-        from flows.runs.running import run_arms
-
-        return run_arms(arms, settings, name=experiment.name, force=force)
-
-    run_and_show(work, run_id, settings, arms, quiet=no_progress)
+    run_and_show(resolve_file(file, changes, new=new), force=force, quiet=no_progress)
 
 
 def resume(
@@ -65,26 +49,12 @@ def resume(
     no_progress: NoProgress = False,
 ) -> None:
     """Go on with a run as it was started, keeping what is finished even if code has changed."""
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.settings import ExperimentSettings
+    from flows.runs.resolving import resolve_run
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
-    settings = ExperimentSettings.from_dict(folder.manifest.settings)
-    settings = settings.model_copy(update={"run_id": folder.run_id})
-    if budget is not None:
-        settings = ExperimentSettings.from_dict({**settings.to_dict(), "budget": budget})
-    arms = {
-        arm: HyperParameters.from_dict(data, settings.base_dir)
-        for arm, data in folder.manifest.arms.items()
-    }
-
-    def work() -> ExperimentResult:
-        from flows.runs.running import resume_experiment
-
-        return resume_experiment(folder.run_id, settings, runs=str(folder.path.parent))
-
-    run_and_show(work, folder.run_id, settings, arms, quiet=no_progress, keep=True)
+    _, settings = split_settings(folder, None, budget)
+    run_and_show(resolve_run(folder.run_id, settings, settings.runs), quiet=no_progress)
 
 
 def fork(
@@ -98,18 +68,16 @@ def fork(
     no_progress: NoProgress = False,
 ) -> None:
     """Start a new run that shares another's stages before a point and goes on with changes."""
+    from flows.process.environment import prepare_environment
+    from flows.runs.forking import resolve_fork
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
     changes, settings = split_settings(folder, overrides, budget)
-
-    def work() -> ExperimentResult:
-        from flows.runs.forking import fork_experiment
-
-        return fork_experiment(folder.run_id, from_stage, changes, settings)
-
+    prepare_environment(settings.home, settings.num_threads)
+    experiment = resolve_fork(folder.run_id, from_stage, changes, settings)
     print_plain(f"Fork of {folder.run_id}")
-    run_and_show(work, None, settings, None, quiet=no_progress)
+    run_and_show(experiment, quiet=no_progress)
 
 
 def split_settings(
@@ -137,64 +105,27 @@ def split_settings(
     return changes, settings.model_copy(update={"runs": runs})
 
 
-def run_and_show(
-    work: Callable[[], ExperimentResult],
-    run_id: str | None,
-    settings: ExperimentSettings,
-    arms: dict[str, HyperParameters] | None,
-    *,
-    quiet: bool,
-    keep: bool = False,
-) -> None:
-    """Do the work with progress shown, then print the results; on failure say what to do next."""
+def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = False) -> None:
+    """Run with progress shown, then print the results; on failure say what to do next."""
     from flows.cli.progress import shown_progress
     from flows.cli.results import print_results
-    from flows.process import temporary_server
-    from flows.process.environment import prepare_environment
+    from flows.runs.running import run_resolved
 
-    if run_id is not None:
-        print_plain(f"Run {run_id}")
-    prepare_environment(settings.home, settings.num_threads)
-    temporary_server.launch(settings.home)  # it starts while this process imports what it needs
+    settings, run_id = experiment.settings, experiment.run_id
+    print_plain(f"Run {run_id}")
+
+    def count() -> int | None:
+        from flows.planning.estimates import remaining_iterations
+
+        return None if force else remaining_iterations(experiment)
+
     try:
-        total = _remaining_iterations(arms, settings, keep=keep) if arms is not None else None
-        with shown_progress("none" if quiet else settings.progress, total):
-            result = work()
+        with shown_progress("none" if quiet else settings.progress, count):
+            result = run_resolved(experiment, force=force)
     except RatchetError as error:
-        begun = run_id is not None and (Path(settings.runs) / run_id).is_dir()
-        if begun and "ratchet resume" not in str(error):
+        if experiment.run_path.is_dir() and "ratchet resume" not in str(error):
             print_warning(f"Finished stages are kept. To go on: ratchet resume {run_id}")
         raise
     from ratchet.tracking.run_folder import RunFolder
 
-    print_results(RunFolder(result.folder), Path(settings.home).resolve(), result)
-
-
-def _remaining_iterations(
-    arms: dict[str, HyperParameters], settings: ExperimentSettings, *, keep: bool
-) -> int:
-    """Count the iterations and epochs of the stages that are not stored yet."""
-    from flows.planning.plan import plan_experiment
-    from flows.runs.identity import MAIN_ARM
-
-    others: dict[str, Any] = {arm: params for arm, params in arms.items() if arm != MAIN_ARM}
-    plan = plan_experiment(arms[MAIN_ARM], settings, arms=others, keep=keep)
-    return sum(_iterations(stage, arms[stage.arm]) for stage in plan if not stage.hit)
-
-
-def _iterations(stage: PlannedStage, hyper_params: HyperParameters) -> int:
-    if stage.num_rollouts:
-        return stage.num_rollouts
-    if stage.stage == "train":
-        return stage.iteration - stage.start
-    if stage.stage.startswith("pretrain-"):
-        return int(hyper_params.solo_agent.num_epochs)
-    return 0
-
-
-def _unused(run_id: str, runs: Path) -> str:
-    """Return the first of ``run_id-2``, ``run_id-3`` … that is no run yet."""
-    number = 2
-    while (runs / f"{run_id}-{number}").exists():
-        number += 1
-    return f"{run_id}-{number}" if (runs / run_id).exists() else run_id
+    print_results(RunFolder(result.folder), Path(settings.home), result)

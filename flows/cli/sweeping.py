@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,8 @@ from flows.process.messages import print_plain, print_table
 from ratchet.errors import ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from flows.sweeps.members import SweepMember
 
 Assignments = Annotated[
@@ -39,7 +40,7 @@ def sweep(
     Members are the runs that `ratchet run` makes of the same values; they share finished stages.
     One that fails does not keep the others from running.
     """
-    from flows.runs.identity import absolute_settings
+    from flows.runs.resolving import absolute_settings
     from flows.sweeps.grid import read_grid
     from ratchet.experiment_files.loading import load_experiment
 
@@ -55,51 +56,45 @@ def sweep(
         from flows.runs.running import prepare_process
 
         prepare_process(settings)
-    from flows.sweeps.members import sweep_id, sweep_members
+    from flows.sweeps.members import resolve_sweep
 
-    members = sweep_members(
+    resolved = resolve_sweep(
         experiment.hyper_params,
         grid,
+        settings,
         experiment.arm_changes,
         name=experiment.name,
-        settings=settings,
+        sweep_name=name,
     )
-    ident = name or sweep_id(experiment.name, members)
-    print_plain(f"Sweep {ident}: {len(members)} members")
+    members = resolved.members
+    print_plain(f"Sweep {resolved.sweep_id}: {len(members)} members")
     if dry_run:
         print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
         return
     from flows.cli.progress import shown_progress
-    from flows.sweeps.running import run_sweep
+    from flows.sweeps.running import run_resolved_sweep
 
     try:
         total = len(members) if parallel > 1 else None
         with shown_progress("none" if no_progress else settings.progress, total):
-            run_sweep(
-                experiment.hyper_params,
-                grid,
-                settings,
-                arms=experiment.arm_changes,
-                name=experiment.name,
-                parallel=parallel,
-                sweep_name=name,
-            )
+            run_resolved_sweep(resolved, parallel)
     finally:
-        _print_members(members, Path(settings.runs))
-    print_plain(f"Compare  ratchet compare {ident}")
+        _print_members(members)
+    print_plain(f"Compare  ratchet compare {resolved.sweep_id}")
 
 
-def _print_members(members: list[SweepMember], runs: Path) -> None:
+def _print_members(members: Sequence[SweepMember]) -> None:
     """Print how each member stands, from its run folder."""
     from flows.cli.results import result_rows
     from ratchet.tracking.run_folder import RunFolder
 
     rows = []
     for member in members:
-        if not (runs / member.run_id / "manifest.json").exists():
+        path = member.experiment.run_path
+        if not (path / "manifest.json").exists():
             rows.append((member.run_id, member.label, "not begun", ""))
             continue
-        folder = RunFolder(runs / member.run_id)
+        folder = RunFolder(path)
         tests = [row for row in result_rows(folder) if row[1] == "test"]
         accuracies = ", ".join(f"{arm} {value}" for arm, _, value, _, _ in tests)
         rows.append((member.run_id, member.label, folder.manifest.status, accuracies))

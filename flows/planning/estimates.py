@@ -1,4 +1,4 @@
-"""What the stages of an arm of chat models will ask of services at most, before any is made."""
+"""What is still to do, and what services will be asked for at most, before any stage is made."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import BudgetExceededError
 from tasks.stages.datasets import TRAIN_DATASET
+from tasks.stages.sequence import StoredCourse, in_order
+from tasks.text.keys import TextArmKeys
 
 if TYPE_CHECKING:
     from flows.planning.plan import PlannedStage
+    from flows.runs.resolving import ResolvedExperiment
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
-    from tasks.text.keys import TextArmKeys
-
-AFTER_TRAINING = -1
-"""The iteration of the last test in an estimate."""
+    from tasks.stages.calls import StageCall
+    from tasks.stages.families import AnyKeys
 
 
 def estimate_stages(
-    store: StageStore, keys: TextArmKeys, settings: ExperimentSettings
+    store: StageStore, keys: AnyKeys, settings: ExperimentSettings
 ) -> Mapping[tuple[str, int], StageEstimate]:
-    """ExperimentEstimate what each stage of an arm asks for at most.
+    """Estimate what each stage of an arm asks for at most.
 
     Parameters
     ----------
@@ -37,29 +38,60 @@ def estimate_stages(
     Returns
     -------
     Mapping
-        Stage and iteration → estimate; empty while the sizes of the datasets are unknown.
+        Stage and iteration → estimate; empty while the sizes of the datasets are unknown, and for
+        networks.
     """
-    from trainers.text.staged import StagedTextTrainer
-
-    sizes, trainer = _sizes(store, keys), keys.trainer_class
-    if sizes is None or not issubclass(trainer, StagedTextTrainer):
+    sizes = _sizes(store, keys)
+    if sizes is None or not isinstance(keys, TextArmKeys):
         return {}
     from ratchet.language_models.estimates import estimate_experiment
 
-    estimate = estimate_experiment(keys.hyper_params, trainer, *sizes, settings)
-    return {(stage.stage, stage.iteration): stage for stage in estimate.stages}
+    found = estimate_experiment(keys.hyper_params, keys.text_class, *sizes, settings)
+    last = keys.num_iterations
+    return {
+        (stage.stage, last if stage.stage == "test" else stage.iteration): stage
+        for stage in found.stages
+    }
 
 
-def count_rollouts(store: StageStore, keys: TextArmKeys) -> Mapping[str, int]:
-    """Count the rollouts that the stages of each kind play; empty while sizes are unknown."""
+def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
+    """Count the rollouts of chat models that stages of each kind play; empty while unknown."""
     sizes = _sizes(store, keys)
-    if sizes is None:
+    if sizes is None or not isinstance(keys, TextArmKeys):
         return {}
     num_train, num_test = sizes
     per_iteration = keys.hyper_params.rl.rollouts_per_iteration or num_train
     whole = keys.hyper_params.text_rl.test_on_whole_dataset
     tested = num_test if whole else min(per_iteration, num_test)
     return {"sample_rollouts": per_iteration, "test_during_training": tested, "test": tested}
+
+
+def plays(keys: AnyKeys, call: StageCall) -> bool:
+    """Say whether a stage plays anew what it tests; not if the last iteration has done so."""
+    return not (
+        isinstance(keys, TextArmKeys)
+        and call.stage == "test"
+        and keys.tested_before(call.detail) is not None
+    )
+
+
+def remaining_iterations(experiment: ResolvedExperiment) -> int:
+    """Count the iterations, epochs and rollouts of the stages that are not stored yet."""
+    store = experiment.store
+    course = StoredCourse(store, experiment.settings)
+    total = 0
+    for keys in experiment.keys:
+        rollouts = count_rollouts(store, keys)
+        for call in in_order(keys.stages(course)):
+            if store.peek(call.key) is not None:
+                continue
+            if call.stage == "train":
+                total += call.iteration - call.start_iteration
+            elif call.stage == "pretrain":
+                total += int(keys.hyper_params.solo_agent.num_epochs)
+            elif plays(keys, call):
+                total += rollouts.get(call.stage, 0)
+    return total
 
 
 def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
@@ -96,7 +128,7 @@ def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:
         )
 
 
-def _sizes(store: StageStore, keys: TextArmKeys) -> tuple[int, int] | None:
+def _sizes(store: StageStore, keys: AnyKeys) -> tuple[int, int] | None:
     """Return the sizes of training and test set, as they are, or as the parameters ask for them."""
     data = store.peek(keys.build_scenario().key)
     if data is not None:

@@ -46,6 +46,7 @@ def prepare_environment(
     make_folders
         Whether to make Prefect's folder; Prefect itself makes no parents.
     """
+    has_chosen = any(os.environ.get(name) for name in _CHOSEN_PREFECT)
     leave_compiler_out()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -53,7 +54,7 @@ def prepare_environment(
         logging.getLogger(name).setLevel(logging.WARNING)
     for name in _THREADS:
         os.environ.setdefault(name, str(num_threads))
-    if any(os.environ.get(name) for name in _CHOSEN_PREFECT):
+    if has_chosen:
         return
     folder = Path(home).resolve()
     os.environ["PREFECT_HOME"] = str(folder / "prefect")

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from flows.runs.identity import Arms, absolute_settings, read_arms, stable_run_id
-from flows.runs.pinning import Fork
+from flows.runs.forks import Fork, ForkPoint, parse_point, parse_stage
+from flows.runs.resolving import Arms, ResolvedExperiment, resolve_arms, with_earlier_agents
 from flows.runs.result import ExperimentResult
-from flows.runs.running import run_arms
-from flows.runs.text_pinning import ForkPoint
+from flows.runs.running import run_resolved
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.tracking.manifest import MAIN_ARM, RunManifest
+from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import find_run
 from tasks.stages.calls import ITERATION_STAGES
 from tasks.stages.families import make_keys
 from tasks.text.keys import TextArmKeys
 
 _FIRST = ("train", ITERATION_STAGES[0])
-_POINT = re.compile(r"(\d+)(?::([a-z_]+))?")
 
 
 def fork_experiment(
@@ -57,64 +54,38 @@ def fork_experiment(
     ParameterError
         If the parent has no state after K iterations, or the changes don't fit.
     """
-    base = settings or ExperimentSettings()
-    parent = find_run(base.runs, run)
+    return run_resolved(resolve_fork(run, from_stage, changes, settings))
+
+
+def resolve_fork(
+    run: str,
+    from_stage: str | int,
+    changes: Mapping[str, Any] | None = None,
+    settings: ExperimentSettings | None = None,
+) -> ResolvedExperiment:
+    """Resolve a fork; parameters and errors as :func:`fork_experiment`."""
+    parent = find_run((settings or ExperimentSettings()).runs, run)
     manifest = parent.manifest
     chosen = settings or ExperimentSettings.from_dict(manifest.settings)
     iteration, stage = parse_point(from_stage)
+    nested = expand_paths(changes or {}, "changes")
     arms = {
-        arm: HyperParameters.from_dict(
-            merge_changes(data, expand_paths(changes or {}, "changes")), chosen.base_dir
-        )
+        arm: HyperParameters.from_dict(merge_changes(data, nested), chosen.base_dir)
         for arm, data in manifest.arms.items()
     }
-    others = {arm: params for arm, params in arms.items() if arm != MAIN_ARM}
-    arms = read_arms(arms[MAIN_ARM], others)
     _check_state(manifest, arms, iteration, stage, chosen.base_dir)
-    name = f"{manifest.name}-fork"
-    place = f"{iteration}:{stage}" if stage not in ("", *_FIRST) else str(iteration)
-    run_id = stable_run_id(name, arms, parent.run_id, place)
-    chosen = absolute_settings(
-        chosen.model_copy(update={"run_id": run_id, "runs": str(parent.path.resolve().parent)})
-    )
     own = "" if stage in _FIRST else stage
+    place = f"{iteration}:{own}" if own else str(iteration)
+    here = {"run_id": None, "runs": str(parent.path.resolve().parent)}
+    chosen = chosen.model_copy(update=here)
+    found = resolve_arms(
+        with_earlier_agents(arms, chosen),
+        chosen,
+        name=f"{manifest.name}-fork",
+        origin=(parent.run_id, place),
+    )
     fork = Fork(parent=parent.run_id, iteration=iteration, stage=own, stages=manifest.stages)
-    if Fork.read(Path(chosen.runs) / run_id) is None:
-        fork.write(Path(chosen.runs) / run_id)
-    return run_arms(arms, chosen, name=name)
-
-
-def parse_stage(from_stage: str | int) -> int:
-    """Read "3" or "3:train" as 3.
-
-    Raises
-    ------
-    ParameterError
-        For anything else.
-    """
-    iteration, stage = parse_point(from_stage)
-    if stage not in ("", "train"):
-        raise ParameterError(
-            f"fork: got the stage {from_stage!r}, expected K or K:train, the first iteration that"
-            " the fork does itself."
-        )
-    return iteration
-
-
-def parse_point(from_stage: str | int) -> tuple[int, str]:
-    """Read "3:create_fine_tune_jobs" as its two parts, the second empty if it is not there.
-
-    Raises
-    ------
-    ParameterError
-        For anything else.
-    """
-    match = _POINT.fullmatch(str(from_stage))
-    if match is None:
-        raise ParameterError(
-            f"fork: got the stage {from_stage!r}, expected K, K:train, or K:STAGE of chat models."
-        )
-    return int(match.group(1)), match.group(2) or ""
+    return replace(found, fork=found.fork or fork)
 
 
 def _check_state(

@@ -1,73 +1,46 @@
-"""Which finished stages a run keeps although the code has changed since: on resume and in forks.
+"""Which finished stages a run keeps: on resume, in forks, in tests of an earlier run's states.
 
-The run folder says which stages a run had; only those still in the store can be kept.
+The run folder says which stages a run had; only those still in the store can be kept. What is kept
+is pinned in the arm's keys, along the sequence of its stages: each stage is looked at with what was
+kept before it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from flows.runs.identity import Arms
-from flows.runs.text_pinning import ForkPoint, keep_base_run, keep_before, keep_finished
-from ratchet.errors import DataError, ParameterError, RunNotFoundError
+from flows.runs.forks import Fork
+from ratchet.errors import ParameterError
 from ratchet.experiment_files.loaded_agents import loaded_states
-from ratchet.parameters.settings import ExperimentSettings
-from ratchet.store.store import StageStore
-from ratchet.tracking.files import write_atomically
-from ratchet.tracking.manifest import StageRecord
-from ratchet.tracking.run_folder import RunFolder, find_run
+from ratchet.tracking.run_folder import find_run
 from tasks.stages.families import AnyKeys, make_keys
-from tasks.stages.pins import Pins
+from tasks.stages.sequence import RecordedCourse, in_order
 from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import TextArmKeys
 from trainers.combinations import check_combination
 
-FORK_FILE = "fork.json"
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.manifest import Manifest
+    from ratchet.store.store import StageStore
+    from ratchet.tracking.manifest import StageRecord
+    from tasks.stages.calls import StageCall
 
-
-class Fork(BaseModel):
-    """What a forked run shares with its parent: kept in the run folder as ``fork.json``."""
-
-    model_config = ConfigDict(frozen=True)
-
-    parent: str
-    iteration: int
-    stage: str = ""
-    stages: list[StageRecord]
-
-    def write(self, folder: Path) -> None:
-        """Write the file into a run's folder, made if need be."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FORK_FILE, self.model_dump_json(indent=1))
-
-    @classmethod
-    def read(cls, folder: Path) -> Fork | None:
-        """Read a run's file; None if the run is no fork.
-
-        Raises
-        ------
-        DataError
-            If the file is damaged.
-        """
-        path = folder / FORK_FILE
-        if not path.exists():
-            return None
-        try:
-            return cls.model_validate(json.loads(path.read_bytes()))
-        except (ValueError, ValidationError) as error:
-            raise DataError(f"{path}: {error}. Remove the run's folder and fork again.") from error
+_Records = dict[tuple[str, int], str]
+"""Name and iteration of a stage → its key."""
+_KEPT_IF_SAME = ("build_scenario", "initial_state", "pretrain", "pretrained_state", "run_trainer")
+"""What a fork shares with its parent where nothing but the code differs."""
 
 
 def arm_keys(
-    arms: Arms,
+    arms: Mapping[str, HyperParameters],
     settings: ExperimentSettings,
     store: StageStore,
     fork: Fork | None,
-    records: Sequence[StageRecord] | None,
+    records: Sequence[StageRecord],
 ) -> list[AnyKeys]:
     """Make the keys of every arm, with what is kept of earlier stages.
 
@@ -76,13 +49,13 @@ def arm_keys(
     arms
         Parameters by name.
     settings
-        Of these, ``base_dir`` is read.
+        Of these, ``base_dir`` and where earlier runs lie are read.
     store
         Where the stages lie.
     fork
         What the run shares with its parent, if it is a fork.
     records
-        The run's own stages, if they are to be kept; else None.
+        Those of the run's own stages that are to be kept.
 
     Raises
     ------
@@ -91,112 +64,63 @@ def arm_keys(
     """
     for hyper_params in arms.values():
         check_combination(hyper_params, settings.base_dir)
-    return [
-        _text_keys(keys, settings, store, fork, records)
-        if isinstance(keys := make_keys(arm, hyper_params, base_dir=settings.base_dir), TextArmKeys)
-        else _tensor_keys(keys, settings, store, fork, records)
-        for arm, hyper_params in arms.items()
-    ]
+    found = []
+    for arm, hyper_params in arms.items():
+        states = loaded_states(hyper_params, settings)
+        digests = {agent: state.digest for agent, state in states.items()}
+        keys = make_keys(arm, hyper_params, base_dir=settings.base_dir, checkpoints=digests)
+        if keys.only_tests:
+            _keep_states(store, keys, Path(settings.runs))
+        if fork is not None or records:
+            _keep(store, keys, fork, records)
+        found.append(keys)
+    return found
 
 
-def _tensor_keys(
-    keys: ArmKeys,
-    settings: ExperimentSettings,
-    store: StageStore,
-    fork: Fork | None,
-    records: Sequence[StageRecord] | None,
-) -> ArmKeys:
-    keys.checkpoints = {
-        agent: state.digest for agent, state in loaded_states(keys.hyper_params, settings).items()
-    }
-    if keys.only_tests:
-        return keys.with_pins(base_run_pins(store, keys, Path(settings.runs)))
-    pins = Pins()
-    if fork is not None:
-        pins = make_pins(store, keys, fork.stages, last=fork.iteration)
-    if records is not None:
-        own = make_pins(store, keys, records)
-        pins = own if own.last >= pins.last else pins
-    return keys.with_pins(pins)
+def _keep(
+    store: StageStore, keys: AnyKeys, fork: Fork | None, records: Iterable[StageRecord]
+) -> None:
+    """Pin what an arm keeps of what its parent and itself have recorded."""
+    theirs = _stored(store, keys, fork.stages, fork.iteration) if fork is not None else {}
+    own = _stored(store, keys, records)
+    for place, key in {**own, **theirs}.items():
+        if place[0] == "train":
+            keys.pins[place] = key
+    for call in in_order(keys.stages(RecordedCourse({**own, **theirs}))):
+        place = (call.name, call.iteration)
+        if call.pinned_key is not None:
+            continue
+        if place in theirs and _is_shared(store.peek(theirs[place]), call, keys, fork):
+            keys.pin(call, theirs[place])
+        elif place in own and _continues(store.peek(own[place]), call):
+            keys.pin(call, own[place])
 
 
-def _text_keys(
-    keys: TextArmKeys,
-    settings: ExperimentSettings,
-    store: StageStore,
-    fork: Fork | None,
-    records: Sequence[StageRecord] | None,
-) -> TextArmKeys:
-    if keys.only_tests:
-        keep_base_run(store, keys, Path(settings.runs))
-    if fork is not None:
-        point = ForkPoint.at(fork.iteration, *([fork.stage] if fork.stage else []))
-        keep_before(store, keys, fork.stages, point)
-    if records is not None:
-        keep_finished(store, keys, records)
-    return keys
+def _is_shared(
+    manifest: Manifest | None, call: StageCall, keys: AnyKeys, fork: Fork | None
+) -> bool:
+    """Say whether a fork takes a stage of its parent's: before its point, or but for the code."""
+    if isinstance(keys, TextArmKeys) and fork is not None and fork.point.is_after(call):
+        return True
+    return (
+        manifest is not None
+        and call.stage in _KEPT_IF_SAME
+        and manifest.inputs == call.inputs
+        and manifest.parameters == call.parameters
+    )
 
 
-def recorded_stages(settings: ExperimentSettings) -> list[StageRecord]:
-    """Read the stages that a run has recorded; none if there is no such run."""
-    try:
-        return RunFolder(run_path(settings)).manifest.stages
-    except RunNotFoundError:
-        return []
+def _continues(manifest: Manifest | None, call: StageCall) -> bool:
+    """Say whether a stored stage was made of what the call takes in, by a task of its kind."""
+    return (
+        manifest is not None
+        and manifest.inputs == call.inputs
+        and manifest.parameters.get("stage_version") == call.parameters["stage_version"]
+    )
 
 
-def run_path(settings: ExperimentSettings) -> Path:
-    """Return the folder of the run that the settings name."""
-    if settings.run_id is None:
-        raise ParameterError("settings.run_id: got None, expected the id of a run.")
-    return Path(settings.runs) / settings.run_id
-
-
-def make_pins(
-    store: StageStore, keys: ArmKeys, records: Sequence[StageRecord], *, last: int | None = None
-) -> Pins:
-    """Choose what an arm keeps of the stages that a run has recorded.
-
-    A stage that is no training is kept if only its code differs from what would be made now;
-    of training, the longest chain of states without a gap.
-
-    Parameters
-    ----------
-    store
-        Where the stages lie.
-    keys
-        The arm's keys, without pins.
-    records
-        The stages of a run; those of other arms don't matter.
-    last
-        Keep no state after more iterations than that.
-    """
-    own = [record for record in records if record.arm == keys.arm and store.peek(record.key)]
-    states = _longest_chain([r for r in own if r.stage == "train"], last)
-    pins = Pins(states=states)
-    if not keys.is_staged:
-        return _pin_if_same(store, keys, own, ["build_scenario", "whole"])
-    names = ["build_scenario", "initial_state"]
-    if keys.pretrained_agents:
-        names += [*(f"pretrain-{agent}" for agent in keys.pretrained_agents), "pretrained_state"]
-    pins = Pins(_pin_if_same(store, keys, own, names).stages, states)
-    if last is not None:
-        return pins
-    tests = sorted({r.stage for r in own if r.stage.partition("-")[0] == "test"})
-    return Pins(_pin_if_same(store, keys, own, tests, pins).stages, states)
-
-
-def base_run_pins(store: StageStore, keys: ArmKeys, runs: Path) -> Pins:
-    """Take the states of the run ``base_run.run_id``, to test them again.
-
-    Parameters
-    ----------
-    store
-        Where the stages lie.
-    keys
-        The arm's keys, without pins.
-    runs
-        The folder of all runs.
+def _keep_states(store: StageStore, keys: AnyKeys, runs: Path) -> None:
+    """Pin the states of the run ``base_run.run_id``, to test them again.
 
     Raises
     ------
@@ -209,59 +133,49 @@ def base_run_pins(store: StageStore, keys: ArmKeys, runs: Path) -> Pins:
     if run_id is None:
         raise ParameterError("base_run.run_id: got None, expected the run whose states are tested.")
     base = find_run(runs, run_id)
-    if not keys.is_staged:
+    if isinstance(keys, ArmKeys) and not keys.is_staged:
         raise ParameterError(
             f"base_run.base_run_type: got 'rerun_tests', but trainer"
             f" {keys.hyper_params.trainer_name!r} of run {base.run_id} only runs as a whole and"
             " has no states between."
         )
-    records = [r for r in base.manifest.stages if r.arm == keys.arm and store.peek(r.key)]
-    first = "pretrained_state" if keys.pretrained_agents else "initial_state"
-    begun = {r.stage: r.key for r in records if r.stage == first}
-    states = {record.iteration: record.key for record in records if record.stage == "train"}
-    if not begun:
-        raise ParameterError(
-            f"base_run.run_id: run {base.run_id} has no {first.replace('_', ' ')} of arm"
-            f" {keys.arm!r} in the store; `ratchet resume {base.run_id}` makes it."
-        )
-    return Pins({(first, 0): begun[first]}, states)
+    known = {
+        (record.stage, record.iteration): record.key
+        for record in base.manifest.stages
+        if record.arm == keys.arm and store.peek(record.key) is not None
+    }
+    for name, iteration in keys.needed_states:
+        if (name, iteration) not in known:
+            raise ParameterError(
+                f"base_run.run_id: run {base.run_id} has no state from {name} {iteration} of arm"
+                f" {keys.arm!r} in the store; finish it with `ratchet resume {base.run_id}`, or ask"
+                " for fewer rl.num_iterations."
+            )
+    needed = keys.needed_states
+    keys.pins |= {p: key for p, key in known.items() if p in needed or p[0] == "train"}
 
 
-def _longest_chain(records: Sequence[StageRecord], last: int | None) -> dict[int, str]:
-    """Find the chain of states from 0 that ends furthest; Iterations done → key."""
+def _stored(
+    store: StageStore, keys: AnyKeys, records: Iterable[StageRecord], last: int | None = None
+) -> _Records:
+    """Return those of an arm's stages that are still stored; of training, a chain without a gap."""
+    own = [r for r in records if r.arm == keys.arm and store.peek(r.key) is not None]
+    chain = _longest_chain([record for record in own if record.stage == "train"], last)
+    others = [record for record in own if record.stage != "train"]
+    return {(record.stage, record.iteration): record.key for record in (*others, *chain)}
+
+
+def _longest_chain(records: Sequence[StageRecord], last: int | None) -> list[StageRecord]:
+    """Find the chain of training stages from 0 that ends furthest, at ``last`` at most."""
     links = {record.iteration: record for record in records}
     for end in sorted(links, reverse=True):
         if last is not None and end > last:
             continue
-        chain: dict[int, str] = {}
+        chain: list[StageRecord] = []
         position = end
         while position in links:
-            chain[position] = links[position].key
+            chain.append(links[position])
             position = links[position].start_iteration
         if position == 0:
             return chain
-    return {}
-
-
-def _pin_if_same(
-    store: StageStore,
-    keys: ArmKeys,
-    records: Sequence[StageRecord],
-    names: Sequence[str],
-    pins: Pins | None = None,
-) -> Pins:
-    """Keep the stages of these names whose parameters and inputs are those of now."""
-    pins = pins or Pins()
-    kept = dict(pins.stages)
-    for name in names:
-        call = keys.with_pins(Pins(kept, pins.states)).by_name(name)
-        for record in records:
-            manifest = store.peek(record.key)
-            if (
-                (record.stage, record.iteration) == (name, call.iteration)
-                and manifest is not None
-                and manifest.parameters == call.parameters
-                and manifest.inputs == call.inputs
-            ):
-                kept[name, call.iteration] = record.key
-    return Pins(kept, pins.states)
+    return []

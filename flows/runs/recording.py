@@ -16,19 +16,22 @@ from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable, holds_results
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
+from tasks.stages.sequence import recorded_calls
 from tasks.stages.session import STATE_FOLDER
 from tasks.stages.tables import read_table
 from tasks.tensordict.rollouts import ROLLOUTS_FILE
-from tasks.tensordict.whole import HISTORY_FILE
+from tasks.tensordict.run_trainer import HISTORY_FILE
 from tasks.text.files import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ratchet.store.store import Damage, StageStore
     from ratchet.tracking.run_folder import RunFolder
     from tasks.stages.calls import StageCall
     from tasks.stages.decorator import StageOutcome
+    from tasks.stages.families import AnyKeys
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +53,23 @@ class RunRecorder:
         Where the stages lie.
     tracking_uri
         The MLflow to mirror to on the way; None for none.
+    arms
+        The arms' stages; what the run has recorded beside them, it forgets.
     """
 
-    def __init__(self, folder: RunFolder, store: StageStore, tracking_uri: str | None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: StageStore,
+        tracking_uri: str | None,
+        arms: Sequence[AnyKeys],
+    ) -> None:
         self.folder = folder
         self.store = store
         self.made = self.found = 0
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
+        self._forget_other_stages(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
         self._usage = RunUsage(folder, store)
         self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
@@ -65,6 +77,8 @@ class RunRecorder:
     def stage_finished(self, outcome: StageOutcome) -> None:
         """Record a finished stage: where it lies, its metrics, its table."""
         call, manifest = outcome.call, outcome.manifest
+        if call.stage == "build_scenario":
+            self._note_datasets(manifest.key)
         self.found += outcome.hit
         self.made += not outcome.hit
         record = StageRecord(
@@ -98,7 +112,7 @@ class RunRecorder:
         if checkpoints.get(arm) != files:
             self.folder.update(checkpoints={**checkpoints, arm: files})
 
-    def dataset_hashes(self, key: str) -> None:
+    def _note_datasets(self, key: str) -> None:
         """Note what an arm's datasets hold."""
         hashes = json.loads((self.store.open(key) / DATASETS_FILE).read_text())
         known = self.folder.manifest.dataset_hashes
@@ -123,9 +137,39 @@ class RunRecorder:
         if self._mirror is not None:
             self._mirror.close()
 
+    def _forget_other_stages(self, arms: Sequence[AnyKeys]) -> None:
+        """Say which modules have changed since the run's stages were made.
+
+        Stages that are neither current nor kept are forgotten by the run; the store keeps them.
+        """
+        recorded = self.folder.manifest.stages
+        changed: set[str] = set()
+        current = []
+        for keys in arms:
+            own = [record for record in recorded if record.arm == keys.arm]
+            calls = recorded_calls(keys, ((r.stage, r.iteration) for r in own)) if own else {}
+            for record in own:
+                call = calls.get((record.stage, record.iteration))
+                if call is not None and call.key == record.key:
+                    current.append(record)
+                manifest = self.store.peek(record.key)
+                if manifest is not None:
+                    changed.update(keys.code_changes(manifest))
+        if changed:
+            modules, run_id = ", ".join(sorted(changed)), self.folder.run_id
+            self.folder.log_event(
+                "code_changed",
+                f"code has changed since stages of this run were made: {modules}."
+                f" {len(current)} of its {len(recorded)} finished stages are kept"
+                f" (`ratchet resume {run_id}` keeps all).",
+            )
+            logger.warning("run %s: code has changed: %s", run_id, modules)
+        if len(current) < len(recorded):
+            self.folder.update(stages=[record.model_dump() for record in current])
+
     def _record_metrics(self, outcome: StageOutcome) -> None:
         call = outcome.call
-        if call.stage == "whole":
+        if call.stage == "run_trainer":
             points = self._history(outcome)
         else:
             points = [

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flows.runs.identity import absolute_settings, read_arms, stable_run_id
+from flows.runs.resolving import ResolvedExperiment, resolve_arms, with_earlier_agents
 from flows.runs.result import ExperimentResult
-from flows.runs.running import run_arms
+from flows.runs.running import run_resolved
 from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.run_folder import find_run
 
 
@@ -42,8 +41,16 @@ def retest_experiment(
     ParameterError
         If it has no states to test, or the changes don't fit.
     """
-    base = settings or ExperimentSettings()
-    tested = find_run(base.runs, run)
+    return run_resolved(resolve_retest(run, changes, settings))
+
+
+def resolve_retest(
+    run: str,
+    changes: Mapping[str, Any] | None = None,
+    settings: ExperimentSettings | None = None,
+) -> ResolvedExperiment:
+    """Resolve a test of a run's states; parameters and errors as :func:`retest_experiment`."""
+    tested = find_run((settings or ExperimentSettings()).runs, run)
     manifest = tested.manifest
     chosen = settings or ExperimentSettings.from_dict(manifest.settings)
     origin = {"base_run": {"base_run_type": "rerun_tests", "run_id": tested.run_id}}
@@ -54,11 +61,15 @@ def retest_experiment(
         )
         for arm, data in manifest.arms.items()
     }
-    arms = read_arms(arms.pop(MAIN_ARM), arms)
-    name = f"{manifest.name}-retest"
     update = {
-        "run_id": stable_run_id(name, arms, tested.run_id),
+        "run_id": None,
         "runs": str(tested.path.resolve().parent),
         "tags": {**chosen.tags, "retest_of": tested.run_id},
     }
-    return run_arms(arms, absolute_settings(chosen.model_copy(update=update)), name=name)
+    chosen = chosen.model_copy(update=update)
+    return resolve_arms(
+        with_earlier_agents(arms, chosen),
+        chosen,
+        name=f"{manifest.name}-retest",
+        origin=(tested.run_id,),
+    )

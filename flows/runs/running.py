@@ -6,21 +6,21 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.process import temporary_server
-from flows.runs.identity import (
+from flows.process.environment import prepare_environment
+from flows.runs.resolving import (
+    HANDED_OVER,
     ArmChanges,
-    Arms,
-    absolute_settings,
-    read_arms,
-    stable_run_id,
-    with_earlier_agents,
+    ResolvedExperiment,
+    resolve,
+    resolve_run,
 )
 from flows.runs.result import ExperimentResult
 from ratchet.errors import RatchetError, StageFailedError, StoreError
-from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 
@@ -59,10 +59,7 @@ def run_experiment(
     StageFailedError
         If a stage failed otherwise; the message has the command that goes on.
     """
-    wanted = settings or ExperimentSettings()
-    chosen = _as_parameters(hyper_params, wanted)
-    complete = read_arms(chosen, arms, wanted.base_dir)
-    return run_arms(complete, settings, name=name, force=force)
+    return run_resolved(resolve(hyper_params, settings, arms, name=name), force=force)
 
 
 def resume_experiment(
@@ -84,50 +81,23 @@ def resume_experiment(
     RunNotFoundError
         If there is no such run.
     """
-    from ratchet.tracking.run_folder import find_run
-
     base = settings or ExperimentSettings()
-    folder = find_run(runs or base.runs, run)
-    manifest = folder.manifest
-    chosen = settings or ExperimentSettings.from_dict(manifest.settings)
-    chosen = chosen.model_copy(
-        update={"run_id": folder.run_id, "runs": str(folder.path.resolve().parent)}
-    )
-    arms = {
-        arm: HyperParameters.from_dict(data, chosen.base_dir) for arm, data in manifest.arms.items()
-    }
-    return run_arms(arms, chosen, name=manifest.name, keep=True)
+    return run_resolved(resolve_run(run, settings, runs or base.runs))
 
 
-def run_arms(
-    arms: Arms,
-    settings: ExperimentSettings | None,
-    *,
-    name: str,
-    keep: bool = False,
-    force: bool = False,
-) -> ExperimentResult:
-    """Run the flow over complete arms, the main one among them (errors as above)."""
-    chosen = absolute_settings(settings or ExperimentSettings())
-    arms = with_earlier_agents(arms, chosen)
-    run_id = chosen.run_id or stable_run_id(name, arms)
-    chosen = chosen.model_copy(update={"run_id": run_id})
-    prepare_process(chosen)
-    main, *others = arms
-    parameters: dict[str, Any] = {
-        "hyper_params": arms[main].to_dict(),
-        "settings": chosen.to_dict(),
-        "arms": {arm: arms[arm].to_dict() for arm in others},
-        "name": name,
-        "keep": keep,
-        "force": force,
-    }
+def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> ExperimentResult:
+    """Run the flow over an experiment (errors as above)."""
+    prepare_process(experiment.settings)
+    if experiment.fork is not None:  # before the flow run, which may be retried without this
+        experiment.fork.write(experiment.run_path)
     try:
-        temporary_server.ensure(chosen.home)
-        return ExperimentResult.from_dict(_run_flow(run_id, parameters))
+        import_module("flows.experiment_flow")  # takes seconds, in which the server starts
+        temporary_server.ensure(experiment.settings.home)
+        return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, force)))
     except RatchetError:
         raise
     except Exception as error:
+        run_id = experiment.run_id
         raise StageFailedError(
             f"run {run_id} failed: {type(error).__name__}: {error}\nFinished stages are kept. Go on"
             f" with `ratchet resume {run_id}`, or with the same command."
@@ -142,8 +112,6 @@ def prepare_process(settings: ExperimentSettings) -> None:
     StoreError
         If ``settings.home`` can't be made.
     """
-    from flows.process.environment import prepare_environment
-
     _make_home(Path(settings.home))
     prepare_environment(settings.home, settings.num_threads)
     temporary_server.launch(settings.home)
@@ -160,15 +128,13 @@ def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         return thread.submit(context.run, asyncio.run, run()).result()
 
 
-def _run_flow(run_id: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    from flows.experiment_flow import experiment
+async def _run_flow(experiment: ResolvedExperiment, force: bool) -> dict[str, Any]:
+    from flows.experiment_flow import experiment as flow
 
-    async def run() -> dict[str, Any]:
-        named = experiment.with_options(flow_run_name=run_id)
-        result: dict[str, Any] = await named(**parameters)
-        return result
-
-    return run_to_end(run)
+    HANDED_OVER.set(experiment)  # ends with this task
+    named = flow.with_options(flow_run_name=experiment.run_id)
+    result: dict[str, Any] = await named(**experiment.flow_parameters(), force=force)
+    return result
 
 
 def _make_home(home: Path) -> None:
@@ -180,11 +146,3 @@ def _make_home(home: Path) -> None:
             f"{home}: cannot be made or written ({error}). Choose another place with the setting"
             " `home`."
         ) from error
-
-
-def _as_parameters(
-    hyper_params: HyperParameters | Mapping[str, Any], settings: ExperimentSettings
-) -> HyperParameters:
-    if isinstance(hyper_params, HyperParameters):
-        return hyper_params
-    return HyperParameters.from_dict(with_base_run(hyper_params, settings.runs), settings.base_dir)

@@ -11,46 +11,27 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.runs.identity import absolute_settings, with_earlier_agents
-from flows.runs.pinning import Fork, arm_keys
+from flows.runs.resolving import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
-from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.reserved import plays_text
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.store.store import StageStore
-from ratchet.tracking.run_folder import find_run
-from tasks.build_scenario import build_scenario
-from tasks.stages.session import ArmSession, BaseSession
-from tasks.tensordict.initial_state import initial_state, pretrained_state
+from tasks.stages.families import stage_functions
+from tasks.stages.sequence import recorded_calls
+from tasks.stages.session import BaseSession
 from tasks.tensordict.keys import ArmKeys
-from tasks.tensordict.pretrain import pretrain
-from tasks.tensordict.rollouts import rollouts
-from tasks.tensordict.test import test
-from tasks.tensordict.train import train
-from tasks.tensordict.whole import whole
+from tasks.tensordict.session import ArmSession
 
 if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
+    from ratchet.store.store import StageStore
     from ratchet.tracking.manifest import StageRecord
-    from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.decorator import Metrics, Stage
+    from tasks.stages.decorator import Metrics
     from tasks.stages.families import AnyKeys
 
-_WORK: dict[str, Stage[ArmSession]] = {
-    "initial_state": initial_state,
-    "pretrain": pretrain,
-    "pretrained_state": pretrained_state,
-    "rollouts": rollouts,
-    "test": test,
-    "train": train,
-    "whole": whole,
-}
-_DATA = "build_scenario"
-_PREFERRED = ("train", "whole", "test", "initial_state")
+_PREFERRED = ("train", "run_trainer", "test", "initial_state", "build_scenario")
 """The kind of stage that is made again if none is named: the latest of the first there is."""
 
 
@@ -132,16 +113,14 @@ def verify_run(
     ParameterError
         If it has no such stage, or one that would ask a service again.
     """
-    folder = find_run((settings or ExperimentSettings()).runs, run)
-    own = ExperimentSettings.from_dict(folder.manifest.settings)
-    chosen = absolute_settings(settings or own)
-    store = StageStore(chosen.store_url)
-    stages = tuple(_check_files(store, folder.manifest.stages))
-    broken = any(stage.problems for stage in stages)
+    runs = (settings or ExperimentSettings()).runs
+    experiment = resolve_run(run, settings, runs)
+    records = experiment.records
+    stages = tuple(_check_files(experiment.store, records))
+    broken = any(checked.problems for checked in stages)
     if not remake or broken:
-        return Verification(folder.run_id, stages)
-    record = _choose(folder, stage)
-    return Verification(folder.run_id, stages, _remake(folder, record, chosen, store))
+        return Verification(experiment.run_id, stages)
+    return Verification(experiment.run_id, stages, _remake(experiment, _choose(experiment, stage)))
 
 
 def _check_files(store: StageStore, records: Iterable[StageRecord]) -> Iterable[CheckedStage]:
@@ -156,25 +135,13 @@ def _check_files(store: StageStore, records: Iterable[StageRecord]) -> Iterable[
         yield CheckedStage(record, known[record.key])
 
 
-def _choose(folder: RunFolder, stage: str | None) -> StageRecord:
-    """Choose the stage to make again."""
-    manifest = folder.manifest
-    base_dir = ExperimentSettings.from_dict(manifest.settings).base_dir
-    text_arms = {
-        arm
-        for arm, data in manifest.arms.items()
-        if plays_text(
-            HyperParameters.from_dict(data, base_dir)
-        )  # nobody can ask for an answer twice
-    }
-    records = [r for r in manifest.stages if r.arm not in text_arms or r.stage == _DATA]
-    records = [record for record in records if _kind(record) in (*_WORK, _DATA)]
+def _choose(experiment: ResolvedExperiment, stage: str | None) -> StageRecord:
+    """Choose the stage to make again; of chat models only the data: nobody answers twice alike."""
+    networks = {keys.arm for keys in experiment.keys if isinstance(keys, ArmKeys)}
+    records = [r for r in experiment.records if r.arm in networks or r.stage == "build_scenario"]
     if stage is None:
-        for kind in _PREFERRED:
-            found = [record for record in records if _kind(record) == kind]
-            if found:
-                return max(found, key=lambda record: record.iteration)
-        stage = _DATA
+        kinds = [kind for kind in _PREFERRED if any(r.stage == kind for r in records)]
+        stage = kinds[0] if kinds else _PREFERRED[-1]
     name, _, iteration = stage.partition(":")
     found = [
         r for r in records if r.stage == name and (not iteration or str(r.iteration) == iteration)
@@ -182,55 +149,37 @@ def _choose(folder: RunFolder, stage: str | None) -> StageRecord:
     if not found:
         known = ", ".join(f"{record.stage}:{record.iteration}" for record in records)
         raise ParameterError(
-            f"verify: run {folder.run_id} has no stage {stage!r} that can be made again without"
+            f"verify: run {experiment.run_id} has no stage {stage!r} that can be made again without"
             f" asking a service; expected one of {known or 'none'}."
         )
     return max(found, key=lambda record: record.iteration)
 
 
-def _kind(record: StageRecord) -> str:
-    kind = record.stage.partition("-")[0]
-    return kind if kind in _WORK else record.stage
-
-
-def _remake(
-    folder: RunFolder, record: StageRecord, settings: ExperimentSettings, store: StageStore
-) -> RemadeStage:
+def _remake(experiment: ResolvedExperiment, record: StageRecord) -> RemadeStage:
     """Make a stage in a folder that is thrown away, and compare."""
-    manifest = folder.manifest
-    data = manifest.arms[record.arm]
-    arms = {record.arm: HyperParameters.from_dict(data, settings.base_dir)}
-    arms = with_earlier_agents(arms, settings)
-    fork = Fork.read(folder.path)
-    (keys,) = arm_keys(arms, settings, store, fork, manifest.stages)
-    stored = store.peek(record.key)
+    (keys,) = (keys for keys in experiment.keys if keys.arm == record.arm)
+    stored = experiment.store.peek(record.key)
     assert stored is not None  # its files have just been read
     with tempfile.TemporaryDirectory(prefix="ratchet-verify-") as scratch:
-        metrics = _make(keys, record, Path(scratch), settings, store)
+        metrics = _make(keys, record, Path(scratch), experiment)
         differences = [*_different_files(Path(scratch), stored), *_different(metrics, stored)]
     return RemadeStage(record, tuple(differences), tuple(keys.code_changes(stored)))
 
 
 def _make(
-    keys: AnyKeys,
-    record: StageRecord,
-    folder: Path,
-    settings: ExperimentSettings,
-    store: StageStore,
+    keys: AnyKeys, record: StageRecord, folder: Path, experiment: ResolvedExperiment
 ) -> Metrics:
-    if record.stage == _DATA:
-        one_thread = ThreadPoolExecutor(1)
-        base = BaseSession(keys, settings, store, one_thread)
-        with closing(base):
-            return build_scenario.work(keys.build_scenario(), folder, base)
-    assert isinstance(keys, ArmKeys)  # of chat models only the data are made again
-    session = ArmSession(keys, settings, store)
-    if record.stage == "train":
-        call = keys.train(record.start_iteration, record.iteration)
-    else:
-        call = keys.by_name(record.stage, record.iteration)
+    settings, store = experiment.settings, experiment.store
+    places = [(r.stage, r.iteration) for r in experiment.records if r.arm == keys.arm]
+    call = recorded_calls(keys, places)[record.stage, record.iteration]
+    call = replace(call, start_iteration=record.start_iteration)
+    session = (
+        ArmSession(keys, settings, store)
+        if isinstance(keys, ArmKeys)
+        else BaseSession(keys, settings, store, ThreadPoolExecutor(1))
+    )
     with closing(session):
-        return _WORK[_kind(record)].work(call, folder, session)
+        return stage_functions(keys)[call.stage].work(call, folder, session)
 
 
 def _different_files(folder: Path, stored: Manifest) -> list[str]:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.runs.identity import (
-    ArmChanges,
-    Arms,
-    read_arms,
-    stable_run_id,
-    with_earlier_agents,
-)
+from flows.runs.resolving import ArmChanges, ResolvedExperiment, absolute_settings, resolve
 from flows.sweeps.grid import describe_point, grid_points
 from ratchet.errors import RatchetError
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -24,16 +19,87 @@ from trainers.combinations import check_combination
 
 @dataclass(frozen=True)
 class SweepMember:
-    """One experiment of a sweep: its run, what it changes, and its complete arms."""
+    """One experiment of a sweep, and what it changes."""
 
-    run_id: str
     changes: dict[str, Any]
-    arms: Arms
+    experiment: ResolvedExperiment
+
+    @property
+    def run_id(self) -> str:
+        """The id of its run."""
+        return self.experiment.run_id
 
     @property
     def label(self) -> str:
         """What it changes, as on the command line."""
         return describe_point(self.changes) or self.run_id
+
+
+@dataclass(frozen=True)
+class ResolvedSweep:
+    """A sweep as it runs.
+
+    Attributes
+    ----------
+    sweep_id
+        Its id, or the name that the user gave it.
+    name
+        The experiment's.
+    grid
+        Dotted path → values.
+    members
+        Its experiments.
+    settings, base, arms
+        What all members have in common; the arms as changes.
+    """
+
+    sweep_id: str
+    name: str
+    grid: dict[str, list[Any]]
+    members: tuple[SweepMember, ...]
+    settings: ExperimentSettings
+    base: HyperParameters
+    arms: ArmChanges
+
+    def flow_parameters(self) -> dict[str, Any]:
+        """Return the parameters of the Prefect flow: plain data from which it is made again."""
+        arms = {
+            name: arm.to_dict() if isinstance(arm, HyperParameters) else dict(arm)
+            for name, arm in self.arms.items()
+        }
+        return {
+            "hyper_params": self.base.to_dict(),
+            "grid": self.grid,
+            "settings": self.settings.to_dict(),
+            "arms": arms,
+            "name": self.name,
+            "sweep_name": self.sweep_id,
+        }
+
+
+HANDED_OVER_SWEEP: ContextVar[ResolvedSweep | None] = ContextVar("resolved_sweep", default=None)
+"""The sweep as whoever calls the flow has resolved it."""
+
+
+def resolve_sweep(
+    base: HyperParameters,
+    grid: Mapping[str, Sequence[Any]],
+    settings: ExperimentSettings | None,
+    arms: ArmChanges | None,
+    *,
+    name: str,
+    sweep_name: str | None = None,
+) -> ResolvedSweep:
+    """Resolve a sweep and its members; parameters and errors as :func:`sweep_members`."""
+    chosen = absolute_settings(settings or ExperimentSettings())
+    members = sweep_members(base, grid, arms, name=name, settings=chosen)
+    ident = sweep_name or sweep_id(name, members)
+    ours = {"parent_run_id": ident, "tags": {**chosen.tags, "sweep": ident}}
+    named = tuple(
+        replace(member, experiment=member.experiment.with_settings(**ours)) for member in members
+    )
+    values = {path: list(each) for path, each in grid.items()}
+    return ResolvedSweep(ident, name, values, named, chosen, base, arms or {})
 
 
 def sweep_members(
@@ -64,17 +130,17 @@ def sweep_members(
     ParameterError
         If a combination is refused, saying which.
     """
-    members, folder = [], settings.base_dir
+    members = []
     for changes in grid_points(grid):
         try:
-            chosen = read_arms(base.replace(changes, folder), arms, folder)
-            complete = with_earlier_agents(chosen, settings)
-            for params in complete.values():
-                check_combination(params, folder)
+            own = settings.model_copy(update={"run_id": None})
+            experiment = resolve(base.replace(changes, settings.base_dir), own, arms, name=name)
+            for params in experiment.arms.values():
+                check_combination(params, settings.base_dir)
         except RatchetError as error:
             point = describe_point(changes)
             raise type(error)(f"sweep: {point}:\n{error}" if point else str(error)) from error
-        members.append(SweepMember(stable_run_id(name, complete), changes, complete))
+        members.append(SweepMember(changes, experiment))
     return members
 
 

@@ -17,18 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from flows.sweeps.members import SweepMember
-from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder
 
 MAX_ANSWER_BYTES = 2**24
 
-MakeRequest = Callable[[SweepMember], dict[str, Any]]
 MemberDone = Callable[[SweepMember, dict[str, Any]], None]
 
 
 async def play_side_by_side(
     members: Sequence[SweepMember],
-    request: MakeRequest,
     done: MemberDone,
     *,
     num_processes: int,
@@ -40,8 +37,6 @@ async def play_side_by_side(
     ----------
     members
         Whom to run; begun in this order.
-    request
-        Makes what :func:`flows.sweeps.worker.play_member` is given.
     done
         Called with each member and its answer, in the order in which they end.
     num_processes
@@ -56,7 +51,7 @@ async def play_side_by_side(
         try:
             while waiting:
                 member = waiting.popleft()
-                done(member, await worker.play(member, request(member)))
+                done(member, await worker.play(member))
         finally:
             await worker.stop()
 
@@ -73,8 +68,9 @@ class _Worker:
         self._log = log
         self._process: Process | None = None
 
-    async def play(self, member: SweepMember, request: dict[str, Any]) -> dict[str, Any]:
-        """Run a member, and give the answer; an error if the process dies of it."""
+    async def play(self, member: SweepMember) -> dict[str, Any]:
+        """Run a member and return the answer; an error if the process dies of it."""
+        request = member.experiment.flow_parameters()
         process = self._process or await self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -87,7 +83,7 @@ class _Worker:
         if line:
             answer: dict[str, Any] = json.loads(line)
             return answer
-        return {"error": self._died(member, request, await process.wait())}
+        return {"error": self._died(member, await process.wait())}
 
     async def stop(self) -> None:
         """End the process: it is idle, or the sweep is being given up."""
@@ -109,13 +105,12 @@ class _Worker:
             )
         return self._process
 
-    def _died(self, member: SweepMember, request: dict[str, Any], code: int) -> str:
+    def _died(self, member: SweepMember, code: int) -> str:
         """Say how the process ended, in the member's run folder too."""
         self._process = None
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         text = f"its process was ended {how}; what it printed: {self._log}."
-        settings = ExperimentSettings.from_dict(request["settings"])
-        path = Path(settings.runs) / member.run_id
+        path = member.experiment.run_path
         if (path / "manifest.json").exists():
             folder = RunFolder(path)
             folder.set_status("failed", text)

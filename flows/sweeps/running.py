@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.process import temporary_server
-from flows.runs.identity import absolute_settings
 from flows.runs.result import ExperimentResult
 from flows.runs.running import prepare_process, run_to_end
+from flows.sweeps.members import HANDED_OVER_SWEEP, ResolvedSweep, resolve_sweep
 from ratchet.errors import RatchetError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -40,34 +40,33 @@ def run_sweep(
     StageFailedError
         If members failed; all others have been run.
     """
-    chosen = absolute_settings(settings or ExperimentSettings())
     if not isinstance(hyper_params, HyperParameters):
-        hyper_params = HyperParameters.from_dict(hyper_params, chosen.base_dir)
-    prepare_process(chosen)
-    parameters: dict[str, Any] = {
-        "hyper_params": hyper_params.to_dict(),
-        "grid": {path: list(values) for path, values in grid.items()},
-        "settings": chosen.to_dict(),
-        "arms": {arm: dict(changes) for arm, changes in (arms or {}).items()},
-        "name": name,
-        "parallel": parallel,
-        "sweep_name": sweep_name,
-    }
+        base_dir = (settings or ExperimentSettings()).base_dir
+        hyper_params = HyperParameters.from_dict(hyper_params, base_dir)
+    resolved = resolve_sweep(hyper_params, grid, settings, arms, name=name, sweep_name=sweep_name)
+    return run_resolved_sweep(resolved, parallel)
+
+
+def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> list[ExperimentResult]:
+    """Run the flow over a sweep (errors as above)."""
+    prepare_process(resolved.settings)
     try:
-        temporary_server.ensure(chosen.home)
-        found = run_to_end(lambda: _sweep(name, parameters))
+        temporary_server.ensure(resolved.settings.home)
+        found = run_to_end(lambda: _run_flow(resolved, parallel))
     except RatchetError:
         raise
     except Exception as error:
         raise StageFailedError(
-            f"sweep {name} failed: {type(error).__name__}: {error}\nFinished stages are kept. The"
-            " same command goes on."
+            f"sweep {resolved.name} failed: {type(error).__name__}: {error}\nFinished stages are"
+            " kept. The same command goes on."
         ) from error
     return [ExperimentResult.from_dict(data) for data in found]
 
 
-async def _sweep(name: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+async def _run_flow(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
     from flows.sweep_flow import sweep
 
-    found: list[dict[str, Any]] = await sweep.with_options(flow_run_name=name)(**parameters)
+    HANDED_OVER_SWEEP.set(resolved)  # ends with this task
+    named = sweep.with_options(flow_run_name=resolved.name)
+    found: list[dict[str, Any]] = await named(**resolved.flow_parameters(), parallel=parallel)
     return found

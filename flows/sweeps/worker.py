@@ -24,24 +24,18 @@ def play_member(request: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     request
-        ``arms`` (all of them, complete), ``settings`` and ``name``.
+        The parameters of the ``experiment`` flow, as plain data.
 
     Returns
     -------
     dict
         ``result``, an :class:`flows.runs.result.ExperimentResult` as plain data, or ``error``.
     """
-    from flows.runs.running import run_arms
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.settings import ExperimentSettings
+    from flows.runs.resolving import resolve_parameters
+    from flows.runs.running import run_resolved
 
-    settings = ExperimentSettings.from_dict(request["settings"])
-    arms = {
-        arm: HyperParameters.from_dict(data, settings.base_dir)
-        for arm, data in request["arms"].items()
-    }
     try:
-        return {"result": run_arms(arms, settings, name=request["name"]).to_dict()}
+        return {"result": run_resolved(resolve_parameters(**request)).to_dict()}
     except RatchetError as error:
         return {"error": f"{type(error).__name__}: {error}"}
 

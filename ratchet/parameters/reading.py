@@ -125,8 +125,12 @@ def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
     return data
 
 
-def without_path(value: object) -> object:
-    """Leave out where a plug-in lies: its source is in the fingerprint, its path is no matter."""
+def without_paths(parameters: Mapping[str, object]) -> dict[str, Any]:
+    """Leave out where plug-ins lie: their source is in the fingerprint, their path is no matter."""
+    return {name: _without_path(value) for name, value in parameters.items()}
+
+
+def _without_path(value: object) -> object:
     if isinstance(value, str) and ".py:" in value:
         return value.rpartition(":")[2]
     if isinstance(value, Mapping) and {"module_path", "class_name"} == value.keys():

@@ -59,6 +59,13 @@ class Scenario(ABC):
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
         """Make the datasets: ``train``, ``test`` and extra test sets by name."""
 
+    def test_sets(self, hyper_params: HyperParameters) -> list[str]:
+        """List the datasets that :meth:`build_datasets` will make beside ``train``.
+
+        Only ``test`` by default; a scenario that makes others says so, so that plans know them.
+        """
+        return ["test"]
+
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Return the functions and classes whose code decides the datasets.
 

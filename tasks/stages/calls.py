@@ -34,7 +34,7 @@ class StageCall:
         The part of the experiment that asks; never in the key, so that arms share stages.
     stage
         The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "train",
-        "test" or "whole"; of chat models "sample_rollouts", "log_stats" … too.
+        "test" or "run_trainer"; of chat models "sample_rollouts", "log_stats" … too.
     parameters
         The hyper-parameters that the stage reads.
     inputs

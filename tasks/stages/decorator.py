@@ -161,8 +161,9 @@ def make_stage(
 def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim) -> StageOutcome:
     begin = time.monotonic()
     lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
+    is_profiled = stage.alone and session.settings.profiler
     with faults.armed(call.stage, call.iteration, call.detail):
-        with lock, profiled(call, session.settings) if stage.alone else nullcontext():
+        with lock, profiled(call, session.settings) if is_profiled else nullcontext():
             metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import TextArmKeys
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ratchet.parameters.hyper_parameters import HyperParameters
-    from tasks.stages.pins import Pins
+    from tasks.stages.decorator import Stage
     from trainers.base import Trainer
 
 AnyKeys: TypeAlias = ArmKeys | TextArmKeys
@@ -20,20 +22,14 @@ def make_keys(
     hyper_params: HyperParameters,
     *,
     base_dir: str | None = None,
-    pins: Pins | None = None,
+    checkpoints: Mapping[str, str] | None = None,
 ) -> AnyKeys:
     """Make the keys of an arm, of its trainer's family.
 
     Parameters
     ----------
-    arm
-        Its name.
-    hyper_params
-        What it is made of.
-    base_dir
-        The folder that paths to plug-ins start from.
-    pins
-        Stages of an earlier run to keep.
+    arm, hyper_params, base_dir, checkpoints
+        As for :class:`tasks.stages.keys.BaseKeys`.
 
     Raises
     ------
@@ -44,7 +40,18 @@ def make_keys(
 
     found = trainer_class(hyper_params, base_dir)
     family = TextArmKeys if plays_in_text_stages(found) else ArmKeys
-    return family(arm, hyper_params, base_dir=base_dir, pins=pins)
+    return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints)
+
+
+def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
+    """Return what does each stage of an arm, by the stage's name. Imports Prefect."""
+    if isinstance(keys, TextArmKeys):
+        from tasks.text.stages import STAGES as TEXT_STAGES
+
+        return TEXT_STAGES
+    from tasks.tensordict.stages import STAGES
+
+    return STAGES
 
 
 def plays_in_text_stages(trainer: type[Trainer]) -> bool:

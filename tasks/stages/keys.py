@@ -11,21 +11,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.parameters.reading import data_parameters, without_path
+from ratchet.parameters.reading import data_parameters, without_paths
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.stages.calls import StageCall
-from tasks.stages.pins import Pins
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.base import Scenario
     from ratchet.store.manifest import Manifest
+    from tasks.stages.sequence import Course, Step
     from trainers.base import Trainer
     from trainers.callbacks.registry import CallbackSpec
 
 
 class BaseKeys(ABC):
-    """The stages of one arm.
+    """The stages of one arm, in their order.
 
     Parameters
     ----------
@@ -36,7 +38,10 @@ class BaseKeys(ABC):
     base_dir
         The folder that paths to plug-ins start from.
     pins
-        Stages of an earlier run to keep.
+        Stages of an earlier run that are kept although their keys may no longer be computed: name
+        and iteration → key. Those of states are given before any stage is asked for.
+    checkpoints
+        Digests of the states of earlier runs that agents begin with, by agent.
     """
 
     stage_versions: ClassVar[dict[str, int]]
@@ -48,13 +53,15 @@ class BaseKeys(ABC):
         hyper_params: HyperParameters,
         *,
         base_dir: str | None = None,
-        pins: Pins | None = None,
+        pins: Mapping[tuple[str, int], str] | None = None,
+        checkpoints: Mapping[str, str] | None = None,
     ) -> None:
         self.arm = arm
         self.hyper_params = hyper_params
         self.base_dir = base_dir
         self.base_path = None if base_dir is None else Path(base_dir)
-        self.pins = pins or Pins()
+        self.pins = dict(pins or {})
+        self.checkpoints = dict(checkpoints or {})
         self._calls: dict[tuple[str, int, str], StageCall] = {}
 
     @cached_property
@@ -83,9 +90,33 @@ class BaseKeys(ABC):
     def num_iterations(self) -> int:
         """How many training iterations the arm has."""
 
+    @property
+    def only_tests(self) -> bool:
+        """Whether the arm trains nothing, but tests the states of an earlier run again."""
+        return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
+
+    @property
     @abstractmethod
-    def has(self, name: str, iteration: int, key: str) -> bool:
-        """Say whether a stage that was recorded under this key is one of the arm's."""
+    def needed_states(self) -> list[tuple[str, int]]:
+        """The stages whose results are tested where nothing is trained: name and iteration."""
+
+    @property
+    @abstractmethod
+    def final_state_key(self) -> str | None:
+        """The key of the stage whose result is the state after all training; None without one."""
+
+    def stages(self, course: Course) -> Iterator[Step]:
+        """Go through all stages in the order in which they are worked."""
+        yield from self.training(course)
+        yield from self.tests(course)
+
+    @abstractmethod
+    def training(self, course: Course) -> Iterator[Step]:
+        """Go through the stages up to the final state."""
+
+    @abstractmethod
+    def tests(self, course: Course) -> Iterator[Step]:
+        """Go through the tests of the final state, or of all where nothing is trained."""
 
     @abstractmethod
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
@@ -93,6 +124,7 @@ class BaseKeys(ABC):
 
     def pin(self, call: StageCall, key: str) -> None:
         """Keep a stored stage for a call, before any is asked for that takes in its result."""
+        self.pins[call.name, call.iteration] = key
         self._calls[call.stage, call.iteration, call.detail] = replace(call, pinned_key=key)
 
     def build_scenario(self) -> StageCall:
@@ -101,7 +133,7 @@ class BaseKeys(ABC):
 
     def initial_state(self) -> StageCall:
         """Return the stage that makes the state before any training."""
-        inputs: dict[str, str | int] = {"data": self.build_scenario().key}
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
         return self._call("initial_state", inputs, self._code_fingerprint)
 
     def code_changes(self, manifest: Manifest) -> list[str]:
@@ -131,7 +163,7 @@ class BaseKeys(ABC):
                 iteration=iteration,
                 detail=detail,
             )
-            pinned = self.pins.find(call.name, iteration)
+            pinned = self.pins.get((call.name, iteration))
             self._calls[place] = replace(call, pinned_key=pinned)
         return self._calls[place]
 
@@ -146,8 +178,12 @@ class BaseKeys(ABC):
             parameters = self.stage_parameters(stage, iteration, detail)
             parameters = self.scenario.without_places(parameters)
             parameters |= self._callback_parameters(stage, iteration)
-        parameters = {name: without_path(value) for name, value in parameters.items()}
-        return {**parameters, "stage_version": self.stage_versions[stage]}
+        return {**without_paths(parameters), "stage_version": self.stage_versions[stage]}
+
+    @property
+    def _loaded(self) -> dict[str, str | int]:
+        """The states of earlier runs that agents begin with, as inputs of a stage."""
+        return {f"checkpoint.{agent}": digest for agent, digest in self.checkpoints.items()}
 
     def _callback_parameters(self, stage: str, iteration: int) -> dict[str, Any]:
         """Return the callbacks that take part in a stage; nothing at all if none does."""

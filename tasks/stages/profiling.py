@@ -28,10 +28,10 @@ NUM_FUNCTIONS = 60
 def profiled(call: StageCall, settings: ExperimentSettings) -> Iterator[None]:
     """Write what the block spends its time on to ``profiles/ARM/STAGE.txt`` of the run.
 
-    Does nothing unless ``settings.profiler`` and the run has a folder. For one stage at a time.
+    Does nothing unless the run has a folder. For one stage at a time.
     """
     path = Path(settings.runs) / str(settings.run_id)
-    if not settings.profiler or not (path / "manifest.json").exists():
+    if not (path / "manifest.json").exists():
         yield
         return
     profile = cProfile.Profile()

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from tasks.stages.session import TABLE_FILE
-
 Table = Mapping[str, Sequence[Any]]
+TABLE_FILE = "table.json"
 
 
 def write_table(folder: Path, table: Table) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import STATE_FOLDER, ArmSession
+from tasks.stages.session import STATE_FOLDER
 from tasks.tensordict.pretrain import PRETRAINED_FOLDER
+from tasks.tensordict.session import ArmSession
 
 
 @stage

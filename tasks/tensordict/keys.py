@@ -1,7 +1,7 @@
-"""Which stages an arm of the tensor family consists of, and the key of each.
+"""Which stages an arm of the tensor family consists of, in which order, and the key of each.
 
-Plans and runs both ask here, so that what ``ratchet plan`` says is what happens. Reads sources
-and parameters only: no data, no agents.
+Plans and runs both go through :meth:`ArmKeys.stages`, so that what ``ratchet plan`` says is what
+happens. Reads sources and parameters only: no data, no agents.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.reading import agents_read
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from tasks.stages.pins import Pins
+    from tasks.stages.sequence import Course, Step
     from trainers.staged import StagedTrainer
 
 STAGE_VERSIONS = {
@@ -31,45 +29,41 @@ STAGE_VERSIONS = {
     "rollouts": 1,
     "train": 1,
     "test": 1,
-    "whole": 1,
+    "run_trainer": 1,
 }
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
 
 
 class ArmKeys(BaseKeys):
-    """The stages of one arm that trains networks, or whose trainer can only be run as a whole.
-
-    Parameters
-    ----------
-    arm, hyper_params, base_dir, pins
-        As for :class:`tasks.stages.keys.BaseKeys`.
-    checkpoints
-        Digests of the states of earlier runs that agents begin with, by agent.
-    """
+    """The stages of one arm that trains networks, or whose trainer can only be run as a whole."""
 
     stage_versions = STAGE_VERSIONS
 
-    def __init__(
-        self,
-        arm: str,
-        hyper_params: HyperParameters,
-        *,
-        base_dir: str | None = None,
-        pins: Pins | None = None,
-        checkpoints: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(arm, hyper_params, base_dir=base_dir, pins=pins)
-        self.checkpoints = dict(checkpoints or {})
+    def training(self, course: Course) -> Iterator[Step]:
+        """Go through data, initial state, pretraining, and training as the course cuts it."""
+        yield self.build_scenario()
+        if not self.is_staged:
+            yield self.run_trainer()
+            return
+        if self.only_tests:
+            return
+        yield self.initial_state()
+        for agent in self.pretrained_agents:
+            yield self.pretrain(agent)
+        if self.pretrained_agents:
+            yield self.pretrained_state()
+        position = 0
+        for stop in course.stops(self):
+            if self.samples_rollouts and course.samples_at(position, self.num_iterations):
+                yield self.rollouts(position)
+            yield self.train(position, stop)
+            position = stop
 
-    def with_pins(self, pins: Pins) -> ArmKeys:
-        """Return the keys of the same arm that keeps these stages of an earlier run."""
-        return ArmKeys(
-            self.arm,
-            self.hyper_params,
-            base_dir=self.base_dir,
-            pins=pins,
-            checkpoints=self.checkpoints,
-        )
+    def tests(self, course: Course) -> Iterator[Step]:
+        """Go through the tests on each dataset."""
+        for iteration in self.tested_iterations if self.is_staged else ():
+            for dataset in course.tested(self):
+                yield self.test(dataset, iteration)
 
     @property
     def is_staged(self) -> bool:
@@ -85,16 +79,26 @@ class ArmKeys(BaseKeys):
         return self._staged_class.count_train_iterations(self.hyper_params)
 
     @property
-    def only_tests(self) -> bool:
-        """Whether the arm trains nothing, but tests the states of an earlier run again."""
-        return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
-
-    @property
     def tested_iterations(self) -> list[int]:
         """After how many iterations the agents are tested: at the end, or in each kept state."""
         if self.only_tests:
-            return [0, *sorted(self.pins.states)]
+            return [0, *sorted(self.kept_states)]
         return [self.num_iterations]
+
+    @property
+    def needed_states(self) -> list[tuple[str, int]]:
+        """The stages whose results are tested where nothing is trained, beside the kept states."""
+        return [("pretrained_state" if self.pretrained_agents else "initial_state", 0)]
+
+    @property
+    def final_state_key(self) -> str | None:
+        """The key of the stage whose result is the state after all training; None without one."""
+        return self.state_key(self.tested_iterations[-1]) if self.is_staged else None
+
+    @property
+    def kept_states(self) -> dict[int, str]:
+        """The states of an earlier run that are kept: iterations done → key; 0 left out."""
+        return {iteration: key for (name, iteration), key in self.pins.items() if name == "train"}
 
     @property
     def samples_rollouts(self) -> bool:
@@ -107,11 +111,6 @@ class ArmKeys(BaseKeys):
         if not self.is_staged:
             return ()
         return tuple(self._staged_class.pretrained_agent_names(self.hyper_params))
-
-    def initial_state(self) -> StageCall:
-        """Return the stage that makes the state before any training."""
-        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
-        return self._call("initial_state", inputs, self._code_fingerprint)
 
     def pretrain(self, agent: str) -> StageCall:
         """Return the stage that trains one agent alone, beginning with its first weights."""
@@ -163,53 +162,10 @@ class ArmKeys(BaseKeys):
         }
         return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=dataset)
 
-    def whole(self) -> StageCall:
+    def run_trainer(self) -> StageCall:
         """Return the one stage of a trainer that has only ``train()``."""
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
-        return self._call("whole", inputs, self._code_fingerprint)
-
-    def by_name(self, name: str, iteration: int | None = None) -> StageCall:
-        """Return a stage by its name in run folders; no training stage.
-
-        Parameters
-        ----------
-        name
-            Such as "initial_state", "pretrain-verifier" or "test".
-        iteration
-            Which state is tested or played from; the final one by default.
-
-        Raises
-        ------
-        UnknownNameError
-            If an arm has no stage of that name.
-        """
-        kind, _, detail = name.partition("-")
-        if kind == "pretrain":
-            return self.pretrain(detail)
-        if kind == "test":
-            return self.test(detail or TEST_DATASET, iteration)
-        if kind == "rollouts":
-            return self.rollouts(iteration or 0)
-        plain = {
-            "build_scenario": self.build_scenario,
-            "initial_state": self.initial_state,
-            "pretrained_state": self.pretrained_state,
-            "whole": self.whole,
-        }
-        if name not in plain:
-            raise UnknownNameError(f"stage: unknown {name!r}.{nearest(name, plain)}")
-        return plain[name]()
-
-    def has(self, name: str, iteration: int, key: str) -> bool:
-        """Say whether a stage that was recorded under this key is one of the arm's."""
-        if name == "train":
-            return self.is_staged and self.state_key(iteration) == key
-        at = iteration if name == "rollouts" or self.only_tests else None
-        try:
-            call = self.by_name(name, at)
-        except UnknownNameError:
-            return False
-        return call.key == key and call.iteration == iteration
+        return self._call("run_trainer", inputs, self._code_fingerprint)
 
     @cached_property
     def _base(self) -> tuple[int, str]:
@@ -219,7 +175,7 @@ class ArmKeys(BaseKeys):
         is none, the last kept state itself.
         """
         initial = (0, self._first_state().key)
-        kept = sorted(self.pins.states.items())
+        kept = sorted(self.kept_states.items())
         if not kept:
             return initial
         last, key = kept[-1]
@@ -230,11 +186,6 @@ class ArmKeys(BaseKeys):
             if stage_key("train", last, parameters, inputs, code.digest) == key:
                 return base
         return last, key
-
-    @property
-    def _loaded(self) -> dict[str, str | int]:
-        """The states of earlier runs that agents begin with, as inputs of a stage."""
-        return {f"checkpoint.{agent}": digest for agent, digest in self.checkpoints.items()}
 
     def _first_state(self) -> StageCall:
         return self.pretrained_state() if self.pretrained_agents else self.initial_state()
@@ -248,7 +199,7 @@ class ArmKeys(BaseKeys):
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
-        if stage == "whole":
+        if stage == "run_trainer":
             data = self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
             return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None

@@ -7,8 +7,8 @@ from pathlib import Path
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import ArmSession
 from tasks.stages.tables import write_table
+from tasks.tensordict.session import ArmSession
 
 PRETRAINED_FOLDER = "pretrained"
 

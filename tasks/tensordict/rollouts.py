@@ -12,7 +12,7 @@ from pathlib import Path
 from ratchet.rollouts.tensor_files import save_rollouts
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import ArmSession
+from tasks.tensordict.session import ArmSession
 
 ROLLOUTS_FILE = "rollouts.safetensors"
 

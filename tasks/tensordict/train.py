@@ -7,7 +7,8 @@ from pathlib import Path
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import STATE_FOLDER, ArmSession
+from tasks.stages.session import STATE_FOLDER
+from tasks.tensordict.session import ArmSession
 
 
 @stage

@@ -1,22 +1,23 @@
-"""Which stages an arm of chat models consists of, and the key of each.
+"""Which stages an arm of chat models consists of, in which order, and the key of each.
 
-Plans and runs both ask here, so that what ``ratchet plan`` says is what happens. Reads sources
-and parameters only: no data, no agents.
+Plans and runs both go through :meth:`TextArmKeys.stages`, so that what ``ratchet plan`` says is
+what happens. Reads sources and parameters only: no data, no agents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import UnknownNameError, nearest
-from tasks.stages.calls import ITERATION_STAGES, TEST_DATASET, StageCall
+from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
 from tasks.stages.playing_code import class_that_plays
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ratchet.store.fingerprint import Fingerprint
+    from tasks.stages.sequence import Chain, Course, Step
     from trainers.text.staged import StagedTextTrainer
 
 STAGE_VERSIONS = {
@@ -46,12 +47,39 @@ class TextArmKeys(BaseKeys):
     @property
     def num_iterations(self) -> int:
         """How many iterations the arm has."""
-        return int(self._text_class.count_train_iterations(self.hyper_params))
+        return int(self.text_class.count_train_iterations(self.hyper_params))
 
-    @property
-    def only_tests(self) -> bool:
-        """Whether the arm trains nothing, but tests the states of an earlier run again."""
-        return bool(self.hyper_params.base_run.base_run_type == "rerun_tests")
+    def training(self, course: Course) -> Iterator[Step]:
+        """Go through data, initial state, and for each iteration: sample, then what goes on beside.
+
+        Statistics, a test and fine-tuning all begin with an iteration's rollouts or state. Where
+        nothing is trained, only the tests of the states are left.
+        """
+        yield self.build_scenario()
+        if not self.only_tests:
+            yield self.initial_state()
+        for iteration in range(self.num_iterations):
+            beside: list[Chain] = []
+            if not self.only_tests:
+                yield self.sample_rollouts(iteration)
+                if self.is_steered:  # what comes next depends on it
+                    yield self.log_stats(iteration)
+                else:
+                    beside.append(iter([self.log_stats(iteration)]))
+            if self.tests_during_training(iteration):
+                beside.append(iter([self.test_during_training(iteration)]))
+            if self.makes_jobs(iteration) and not self.only_tests:
+                beside.append(self._fine_tuning(iteration))
+            yield tuple(beside)
+
+    def _fine_tuning(self, iteration: int) -> Chain:
+        yield self.create_fine_tune_jobs(iteration)
+        yield self.await_fine_tune_jobs(iteration)
+
+    def tests(self, course: Course) -> Iterator[Step]:
+        """Go through the tests of the final state on each dataset."""
+        for dataset in course.tested(self):
+            yield self.test(dataset)
 
     def sample_rollouts(self, iteration: int) -> StageCall:
         """Return the stage that samples the rollouts of an iteration."""
@@ -91,11 +119,10 @@ class TextArmKeys(BaseKeys):
 
     def state_key(self, iteration: int) -> str:
         """Return the key of the stage whose result is the state at an iteration's beginning."""
-        if not self._state_keys:
-            self._state_keys.append(self.initial_state().key)
-        while len(self._state_keys) <= iteration:  # one after the other, however many there are
-            self._state_keys.append(self.await_fine_tune_jobs(len(self._state_keys) - 1).key)
-        return self._state_keys[iteration]
+        known = self._state_keys
+        for done in range(max(known), iteration):  # one after the other, however many there are
+            known[done + 1] = self.await_fine_tune_jobs(done).key
+        return known[iteration]
 
     @property
     def final_state_key(self) -> str:
@@ -103,6 +130,12 @@ class TextArmKeys(BaseKeys):
         if self.is_steered and self.num_iterations > 0 and not self.only_tests:
             return self.log_stats(self.num_iterations - 1).key
         return self.state_key(max(self.num_iterations - 1, 0))
+
+    @property
+    def needed_states(self) -> list[tuple[str, int]]:
+        """The stages whose results are tested where nothing is trained."""
+        jobs = range(self.num_iterations - 1)
+        return [("initial_state", 0), *(("await_fine_tune_jobs", done) for done in jobs)]
 
     def earlier_rollouts(self, iteration: int) -> list[StageCall]:
         """List the stages whose rollouts an iteration learns from beside its own, oldest first."""
@@ -112,7 +145,7 @@ class TextArmKeys(BaseKeys):
 
     def tests_during_training(self, iteration: int) -> bool:
         """Say whether the agents are tested in an iteration."""
-        return bool(self._text_class.tests_during_training(self.hyper_params, iteration))
+        return bool(self.text_class.tests_during_training(self.hyper_params, iteration))
 
     @property
     def has_callbacks(self) -> bool:
@@ -140,64 +173,9 @@ class TextArmKeys(BaseKeys):
         """Say whether models are fine-tuned in an iteration: in all but the last."""
         return iteration < self.num_iterations - 1
 
-    def stages(self, datasets: Sequence[str] = (TEST_DATASET,)) -> Iterator[StageCall]:
-        """Go through all stages in the order of the flow; ``datasets`` are those tested on."""
-        yield self.build_scenario()
-        if not self.only_tests:
-            yield self.initial_state()
-        for iteration in range(self.num_iterations):
-            yield from self.iteration_stages(iteration)
-        for dataset in datasets:
-            yield self.test(dataset)
-
-    def iteration_stages(self, iteration: int) -> Iterator[StageCall]:
-        """Go through the stages of one iteration."""
-        if not self.only_tests:
-            yield self.sample_rollouts(iteration)
-            yield self.log_stats(iteration)
-        if self.tests_during_training(iteration):
-            yield self.test_during_training(iteration)
-        if self.makes_jobs(iteration) and not self.only_tests:
-            yield self.create_fine_tune_jobs(iteration)
-            yield self.await_fine_tune_jobs(iteration)
-
-    def by_name(self, name: str, iteration: int) -> StageCall:
-        """Return a stage by its name in run folders.
-
-        Raises
-        ------
-        UnknownNameError
-            If an arm has no stage of that name.
-        """
-        if name in ITERATION_STAGES:
-            call: StageCall = getattr(self, name)(iteration)
-            return call
-        kind, _, dataset = name.partition("-")
-        if kind == "test":
-            return self.test(dataset or TEST_DATASET)
-        single = {"build_scenario": self.build_scenario, "initial_state": self.initial_state}
-        if name not in single:
-            known = (*single, *ITERATION_STAGES, "test")
-            raise UnknownNameError(f"stage: unknown {name!r}.{nearest(name, known)}")
-        return single[name]()
-
-    def has(self, name: str, iteration: int, key: str) -> bool:
-        """Say whether a stage that was recorded under this key is one of the arm's."""
-        try:
-            call = self.by_name(name, iteration)
-        except UnknownNameError:
-            return False
-        return (call.iteration, call.key) == (iteration, key) and self._takes_place(call)
-
-    def _takes_place(self, call: StageCall) -> bool:
-        """Say whether the arm has a stage that :meth:`by_name` can give."""
-        if call.stage in ITERATION_STAGES:
-            return call in self.iteration_stages(call.iteration)
-        return call.stage != "initial_state" or not self.only_tests
-
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage of the trainer's reads, as plain data."""
-        return self._text_class.stage_key_parameters(self.hyper_params, stage, iteration)
+        return self.text_class.stage_key_parameters(self.hyper_params, stage, iteration)
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
         return stage == "log_stats" and iteration == self.num_iterations - 1
@@ -227,12 +205,13 @@ class TextArmKeys(BaseKeys):
         return self._fingerprint_with(class_that_plays(self.trainer_class))
 
     @cached_property
-    def _state_keys(self) -> list[str]:
+    def _state_keys(self) -> dict[int, str]:
         """The keys of the states at the beginning of the first iterations."""
-        return []
+        return {0: self.initial_state().key}
 
     @property
-    def _text_class(self) -> type[StagedTextTrainer]:
+    def text_class(self) -> type[StagedTextTrainer]:
+        """The class of the trainer."""
         from trainers.text.staged import StagedTextTrainer
 
         found = self.trainer_class

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from flows.runs.identity import absolute_settings, read_arms, stable_run_id
+from flows.planning.estimates import remaining_iterations
+from flows.planning.plan import plan
+from flows.runs.resolving import (
+    absolute_settings,
+    read_arms,
+    resolve,
+    resolve_parameters,
+    stable_run_id,
+)
+from flows.runs.setup import open_run
 from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -47,9 +57,33 @@ def test_settings_mean_the_same_in_another_folder(tmp_path, monkeypatch):
     assert settings.store == "s3://bucket/x"
 
 
+def test_a_flow_that_has_only_its_parameters_resolves_to_the_same_experiment(main, tmp_path):
+    """As a retried flow run, or one of a deployment, does: keys must not depend on the way."""
+    more = main.replace({"graph_isomorphism.extra_test_sets": {"wl2": {"num_pairs": 20}}})
+    settings = ExperimentSettings(home=str(tmp_path / "home"), runs=str(tmp_path / "runs"))
+    resolved = resolve(more, settings, {"plain": main, "slow": {"rl.lr": 0.001}}, name="demo")
+    assert list(resolved.arms) == ["main", "plain", "slow"]
+    parameters = json.loads(json.dumps(resolved.flow_parameters()))
+    again = resolve_parameters(**parameters)
+    assert again == resolved
+    assert again.arms["plain"] == main, "an arm that has less than the main one gets none of it"
+    assert [keys.test().key for keys in again.keys] == [keys.test().key for keys in resolved.keys]
+
+
+def test_keys_are_made_once_for_progress_and_run(main, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr("flows.runs.resolving.arm_keys", lambda *args: made.append(args) or [])
+    resolved = resolve(main, ExperimentSettings(home=str(tmp_path), runs=str(tmp_path)))
+    assert made == [], "not before they are needed"
+    assert remaining_iterations(resolved) == 0
+    assert open_run(resolved, None).sessions == []
+    assert plan(resolved) == []
+    assert len(made) == 1
+
+
 def test_importing_flows_and_planning_needs_no_prefect_or_torch():
     code = (
-        "import sys, flows, flows.runs.identity, flows.runs.running;"
+        "import sys, flows, flows.runs.resolving, flows.runs.running;"
         "import flows.planning.plan, flows.runs.forking;"
         "heavy = {'prefect', 'torch', 'mlflow', 'tensordict'} & set(sys.modules);"
         "assert not heavy, heavy"

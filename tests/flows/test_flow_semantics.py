@@ -209,7 +209,7 @@ def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
     first = run(lab, trainer=trainer)
     second = run(lab, trainer=trainer)
     assert (first.made, second.made, second.found) == (2, 0, 2)
-    assert lab.done() == ["whole"]
+    assert lab.done() == ["run_trainer"]
     entries = lab.metrics(second.to_dict())
     assert ("main", "train", 2) in [entry[:3] for entry in entries]
     assert second.metrics == {"main": {"test": {"accuracy": 0.5}}}

@@ -147,7 +147,7 @@ def test_a_run_that_only_trains_is_verified_as_a_whole(lab):
     trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
     result = run(lab, lab.hyper_params(trainer=trainer))
     found = verify_run(result.run_id, ExperimentSettings.from_dict(lab.settings()))
-    assert found.remade.record.stage == "whole"
+    assert found.remade.record.stage == "run_trainer"
     assert found.is_sound
 
 

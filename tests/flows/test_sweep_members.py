@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flows.runs.identity import MAIN_ARM, stable_run_id
+from flows.runs.resolving import MAIN_ARM, stable_run_id
 from flows.sweeps.grid import grid_points, read_grid
 from flows.sweeps.members import sweep_id, sweep_members
 from ratchet.errors import DataError, ParameterError
@@ -99,7 +99,7 @@ def test_a_member_is_the_run_of_the_same_command_and_a_longer_sweep_has_the_same
     alone = load_experiment(file, ["seed=1", "interaction_protocol=adp"])
     arms = {MAIN_ARM: alone.hyper_params, **alone.arms}
     assert members[3].run_id == stable_run_id("exp", arms)
-    assert members[3].arms["slow"].seed == 1
+    assert members[3].experiment.arms["slow"].seed == 1
     longer = sweep_members(
         base.hyper_params, {**grid, "seed": [0, 1, 2]}, base.arm_changes, **arguments
     )

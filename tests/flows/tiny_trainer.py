@@ -129,7 +129,7 @@ class TinyWholeTrainer(Trainer):
     """Has nothing but ``train()``."""
 
     def train(self):
-        note("whole")
+        note("run_trainer")
         weights = torch.randn(3)  # from the global generator
         for iteration in range(3):
             values = {"first": float(weights[0]), "square": float(iteration**2)}

@@ -7,6 +7,7 @@ import pytest
 from ratchet.parameters.hyper_parameters import HyperParameters
 from tasks.stages.calls import ITERATION_STAGES
 from tasks.stages.families import make_keys
+from tasks.stages.sequence import recorded_calls
 
 STOP = {"name": "early_stopping", "metric": "verifier.accuracy"}
 KEEP = {"name": "keep_best", "metric": "verifier.accuracy"}
@@ -62,7 +63,8 @@ def tensor_stages(keys):
 
 
 def text_stages(keys):
-    return {f"{call.name} {call.iteration}": call for call in keys.stages()}
+    calls = recorded_calls(keys, [("test", keys.num_iterations)])
+    return {f"{name} {iteration}": call for (name, iteration), call in calls.items()}
 
 
 def changed(before, after):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.stages.pins import Pins
+from tasks.stages.sequence import recorded_calls
 from tasks.tensordict.keys import ArmKeys
 
 PLAIN = {
@@ -45,11 +45,6 @@ def test_a_loaded_agents_content_decides_and_its_run_does_not():
     assert one.pretrained_agents == ("prover",)
 
 
-def test_keys_with_pins_have_the_same_origins():
-    keys = make_keys(LOADED, "a" * 64)
-    assert keys.with_pins(Pins()).initial_state().key == keys.initial_state().key
-
-
 @pytest.mark.parametrize(
     ("change", "counts"),
     [
@@ -82,8 +77,7 @@ def test_pretraining_is_kept_until_something_changes_that_determines_it(change, 
 
 def test_tests_of_an_earlier_runs_states_are_one_for_each_in_order():
     change = {"base_run.base_run_type": "rerun_tests", "base_run.run_id": "one"}
-    first = ("pretrained_state", 0)
-    pins = Pins({first: "0" * 64}, {3: "3" * 64, 2: "2" * 64})
+    pins = {("pretrained_state", 0): "0" * 64, ("train", 3): "3" * 64, ("train", 2): "2" * 64}
     keys = make_keys(change, pins=pins)
     assert keys.only_tests
     assert keys.tested_iterations == [0, 2, 3]
@@ -91,8 +85,9 @@ def test_tests_of_an_earlier_runs_states_are_one_for_each_in_order():
     assert states == ["0" * 64, "2" * 64, "3" * 64]
     call = keys.test(iteration=2)
     assert (call.iteration, call.name) == (2, "test")
-    assert keys.has("test", 2, call.key)
-    assert not keys.has("test", 3, call.key)
+    calls = recorded_calls(keys, [("test", 2)])
+    assert list(calls) == [("build_scenario", 0), ("test", 0), ("test", 2), ("test", 3)]
+    assert calls["test", 2].key == call.key != calls["test", 3].key
     assert make_keys().tested_iterations == [5]
 
 
@@ -100,7 +95,7 @@ def test_rollouts_are_of_a_state_and_of_no_period():
     keys = make_keys()
     call = keys.rollouts(2)
     assert call.inputs["state"] == keys.state_key(2)
-    assert keys.has("rollouts", 2, call.key)
+    assert recorded_calls(keys, [("rollouts", 2), ("train", 2)])["rollouts", 2].key == call.key
     assert keys.samples_rollouts
     solo = make_keys({"trainer": "solo_agent", "pretrain_agents": False})
     assert not solo.samples_rollouts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.parameters.settings import ExperimentSettings
-from tasks.stages.session import ArmSession
+from tasks.tensordict.session import ArmSession
 from trainers.staged import StagedTrainer
 
 

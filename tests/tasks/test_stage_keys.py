@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import UnknownNameError
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.stages.pins import Pins
+from tasks.stages.sequence import recorded_calls
 from tasks.tensordict.keys import ArmKeys
 
 FOLDER = Path(__file__).parent.parent / "flows"
@@ -80,19 +79,24 @@ def test_no_path_is_in_a_key(keys, tmp_path):
 
 
 def test_a_kept_state_is_the_base_of_what_follows_unless_this_code_computes_it(keys):
-    own = {3: keys.state_key(3), 6: keys.state_key(6)}
-    assert make_keys(pins=Pins(states=own)).state_key(7) == keys.state_key(7)
-    other = make_keys(pins=Pins(states={3: "0" * 64}))
+    own = {("train", i): keys.state_key(i) for i in (3, 6)}
+    assert make_keys(pins=own).state_key(7) == keys.state_key(7)
+    foreign = {("train", 3): "0" * 64}
+    other = make_keys(pins=foreign)
     assert other.state_key(3) == "0" * 64
     assert other.state_key(7) != keys.state_key(7)
-    again = make_keys(pins=Pins(states={3: "0" * 64, 6: other.state_key(6)}))
+    again = make_keys(pins={**foreign, ("train", 6): other.state_key(6)})
     assert again.state_key(7) == other.state_key(7)
 
 
-def test_a_recorded_stage_is_recognised(keys):
-    assert keys.has("train", 5, keys.state_key(5))
-    assert not keys.has("train", 5, keys.state_key(6))
-    assert keys.has("pretrain-prover", 0, keys.pretrain("prover").key)
-    assert not keys.has("unheard-of", 0, "0" * 64)
-    with pytest.raises(UnknownNameError):
-        keys.by_name("unheard-of")
+def test_recorded_stages_are_found_in_the_sequence_however_training_was_cut(keys):
+    places = [("train", 5), ("train", 2), ("pretrain-prover", 0), ("unheard-of", 0)]
+    calls = recorded_calls(keys, [*places, ("rollouts", 2), ("test-hard", 7)])
+    assert [place for place in places if place in calls] == places[:3]
+    assert calls["train", 5].key == keys.state_key(5) != keys.state_key(6)
+    assert calls["train", 5].start_iteration == 2
+    assert calls["train", 7].start_iteration == 5, "the sequence goes on to the end"
+    assert calls["pretrain-prover", 0].key == keys.pretrain("prover").key
+    assert calls["test-hard", 7].key == keys.test("hard").key
+    assert ("test", 7) not in calls
+    assert ("rollouts", 2) not in calls, "this trainer plays none"

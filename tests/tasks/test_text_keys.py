@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ratchet.errors import UnknownNameError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from tasks.stages.calls import ITERATION_STAGES
 from tasks.stages.families import make_keys
 from tasks.stages.playing_code import class_that_plays
+from tasks.stages.sequence import RecordedCourse, in_order, recorded_calls
 from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import TextArmKeys
 from trainers.text.expert_iteration import PureTextEiTrainer
@@ -32,8 +32,12 @@ def text_keys():
     return make_text_keys()
 
 
+def all_stages(keys):
+    return in_order(keys.stages(RecordedCourse([("test", keys.num_iterations)])))
+
+
 def by_place(keys):
-    return {(call.name, call.iteration): call.key for call in keys.stages()}
+    return {(call.name, call.iteration): call.key for call in all_stages(keys)}
 
 
 def changed(keys, **changes):
@@ -58,7 +62,7 @@ FIRST = after(0, *ITERATION_STAGES)
 
 
 def test_there_is_a_stage_for_each_step_and_no_jobs_in_the_last_iteration(text_keys):
-    places = [(call.name, call.iteration) for call in text_keys.stages()]
+    places = [(call.name, call.iteration) for call in all_stages(text_keys)]
     expected = [("build_scenario", 0), ("initial_state", 0)]
     expected += [(stage, i) for i in range(3) for stage in ITERATION_STAGES]
     expected += [(stage, 3) for stage in ITERATION_STAGES[:3]] + [("test", 4)]
@@ -104,22 +108,20 @@ def test_all_earlier_rollouts_are_taken_in_where_they_are_learned_from():
 
 def test_a_pinned_stage_is_what_the_later_ones_take_in(text_keys):
     keys = make_text_keys()
-    for call in keys.stages():
+    for call in all_stages(keys):
         if call.name == "await_fine_tune_jobs" and call.iteration == 0:
             keys.pin(call, "0" * 64)
     assert keys.sample_rollouts(1).inputs["state"] == "0" * 64
     assert keys.sample_rollouts(0).key == text_keys.sample_rollouts(0).key
-    assert keys.has("await_fine_tune_jobs", 0, "0" * 64)
+    assert recorded_calls(keys, [])["await_fine_tune_jobs", 0].key == "0" * 64
 
 
 def test_a_recorded_text_stage_is_recognised(text_keys):
     call = text_keys.sample_rollouts(2)
-    assert text_keys.has("sample_rollouts", 2, call.key)
-    assert not text_keys.has("sample_rollouts", 1, call.key)
-    assert not text_keys.has("create_fine_tune_jobs", 3, text_keys.create_fine_tune_jobs(3).key)
-    assert not text_keys.has("unheard-of", 0, call.key)
-    with pytest.raises(UnknownNameError):
-        text_keys.by_name("unheard-of", 0)
+    calls = recorded_calls(text_keys, [("test-hard", 4)])
+    assert calls["sample_rollouts", 2].key == call.key != calls["sample_rollouts", 1].key
+    assert ("create_fine_tune_jobs", 3) not in calls, "the last iteration makes none"
+    assert [place for place in calls if "test-" in place[0]] == [("test-hard", 4)]
     assert call.label == "sample rollouts main 2"
 
 
@@ -131,7 +133,7 @@ def test_hundreds_of_iterations_have_keys():
 def test_a_retest_only_tests():
     base_run = {"base_run_type": "rerun_tests", "run_id": "x"}
     keys = make_text_keys(base_run=base_run)
-    assert {call.stage for call in keys.stages()} == {
+    assert {call.stage for call in all_stages(keys)} == {
         "build_scenario",
         "test_during_training",
         "test",

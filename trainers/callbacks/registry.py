@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CALLBACKS: Registry[Callback] = Registry(
     "callback", "trainers.callbacks.base:Callback", "trainers.callbacks", parameter="callbacks"
 )
-ITERATION_STAGES = ("train", "log_stats", "whole")
+ITERATION_STAGES = ("train", "log_stats", "run_trainer")
 """The stages in which iterations are done: of networks, of chat models, of trainers in one piece.
 
 Their last iteration is one on which the end of the run may act.

@@ -27,6 +27,10 @@ class GraphIsomorphismScenario(MessageScenario):
         """Make ``train``, ``test`` and the extra test sets."""
         return build_graph_datasets(hyper_params)
 
+    def test_sets(self, hyper_params: HyperParameters) -> list[str]:
+        """List ``test`` and the extra test sets."""
+        return ["test", *hyper_params.graph_isomorphism.extra_test_sets]
+
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Return the generator's code only."""
         return (build_graph_datasets,)

@@ -39,6 +39,24 @@ def test_plain_lines_have_rate_time_left_and_metrics() -> None:
     assert lines[-1] == "Training 10/40  0.5 it/s  1 min 0 s left  accuracy 0.5"
 
 
+def test_the_whole_is_counted_when_the_first_loop_begins() -> None:
+    clock, lines, counted = Clock(), [], []
+
+    def count() -> int:
+        counted.append(clock.now)
+        return 40
+
+    reporter = PlainLines(count, write=lines.append, seconds=5, clock=clock)
+    assert counted == []
+    for _ in range(2):
+        with IterationContext(10, reporter) as context:
+            clock.now += 2.0
+            context.step(10)
+    reporter.close()
+    assert counted == [100.0]
+    assert lines[-1].startswith("Working 20/40")
+
+
 def test_what_came_before_the_first_step_spoils_no_estimate() -> None:
     """Servers start, models are made: an hour for the first step would promise days."""
     clock, lines = Clock(), []

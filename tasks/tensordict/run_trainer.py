@@ -9,13 +9,14 @@ from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import STATE_FOLDER, ArmSession
+from tasks.stages.session import STATE_FOLDER
+from tasks.tensordict.session import ArmSession
 
 HISTORY_FILE = "history.json"
 
 
 @stage
-def whole(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
+def run_trainer(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Run ``train()``; write all it logged, and its state if it has one.
 
     The metrics of its own stages are told apart by a prefix, "STAGE/".

@@ -1,0 +1,127 @@
+"""``ArmSession``: what the stages of one arm of networks share, built once and when needed.
+
+A trainer is kept between stages, but its state never is: a stage continues from the stored state
+that its key names, so that no result depends on what ran before in the process.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import StateError
+from ratchet.experiment_files.saved_states import find_saved_state
+from tasks.stages.datasets import DATASETS_FOLDER
+from tasks.stages.session import STATE_FOLDER, BaseSession
+
+if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.instance import ScenarioInstance
+    from ratchet.store.store import StageStore
+    from tasks.tensordict.keys import ArmKeys
+    from trainers.base import Trainer
+    from trainers.staged import StagedTrainer
+
+
+class ArmSession(BaseSession):
+    """The components of one arm of networks, built when the first stage needs them.
+
+    Not safe among threads: one arm's stages run one after the other.
+    """
+
+    keys: ArmKeys
+
+    def __init__(self, keys: ArmKeys, settings: ExperimentSettings, store: StageStore) -> None:
+        one_thread = ThreadPoolExecutor(1, thread_name_prefix=f"stages of {keys.arm}")
+        super().__init__(keys, settings, store, one_thread)
+        self._instance: ScenarioInstance | None = None
+        self._trainer: Trainer | None = None
+        self._state_key: str | None = None
+
+    def close(self) -> None:
+        """Let go of everything that was built."""
+        super().close()
+        close = getattr(self._trainer, "close", None)
+        if close is not None:
+            close()
+        self._instance = self._trainer = self._state_key = None
+
+    @property
+    def instance(self) -> ScenarioInstance:
+        """The scenario's components, with the stored datasets."""
+        if self._instance is None:
+            from ratchet.scenarios.building import build_scenario_instance
+
+            _use_threads(self.settings.num_threads)
+            folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
+            load = self.keys.scenario.load_dataset
+            datasets = {path.name: load(path) for path in sorted(folder.iterdir())}
+            self._instance = build_scenario_instance(
+                self.keys.hyper_params,
+                self.settings,
+                datasets=datasets,
+                trainer_type=self.keys.trainer_class.trainer_type,
+                base_dir=self.keys.base_path,
+            )
+        return self._instance
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer in whatever state it is; whoever takes it may change that."""
+        if self._trainer is None:
+            self._trainer = self.keys.trainer_class(
+                self.keys.hyper_params, self.instance, self.settings
+            )
+            self._trainer.state_finder = partial(find_saved_state, settings=self.settings)
+        self._state_key = None
+        return self._trainer
+
+    def rebuilt_trainer(self) -> Trainer:
+        """Build everything anew, for a trainer whose state cannot be set."""
+        self._instance = self._trainer = None
+        return self.trainer
+
+    def fresh_trainer(self) -> StagedTrainer:
+        """Return the trainer as it was before any training."""
+        trainer = _staged(self.trainer)
+        trainer.initial_state()
+        return trainer
+
+    def trainer_at(self, key: str) -> StagedTrainer:
+        """Return the trainer with the state that a stored stage ended with.
+
+        The state is read from the store unless the trainer holds that very one.
+        """
+        held = self._state_key
+        trainer = self.trainer  # forgets which state it holds: the caller will change it
+        staged = _staged(trainer)
+        if held != key:
+            staged.load_state(self._state_folder(key), key, self._state_folder)
+        return staged
+
+    def _state_folder(self, key: str) -> Path:
+        return self.store.open(key) / STATE_FOLDER
+
+    def holds(self, key: str) -> None:
+        """Note that the trainer's state is exactly that of a stage that is stored now."""
+        self._state_key = key
+
+
+def _staged(trainer: Trainer) -> StagedTrainer:
+    from trainers.staged import StagedTrainer
+
+    if not isinstance(trainer, StagedTrainer):
+        raise StateError(
+            f"trainer {type(trainer).__name__} can only be run as a whole,"
+            " expected a StagedTrainer."
+        )
+    return trainer
+
+
+def _use_threads(num_threads: int) -> None:
+    import torch
+
+    if torch.get_num_threads() != num_threads:
+        torch.set_num_threads(num_threads)

@@ -1,0 +1,119 @@
+"""What is planned is what is run: for every shipped experiment, with stages that do no work.
+
+The flow, the plan, the store and the run folder are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.planning.estimates import remaining_iterations
+from flows.planning.plan import plan
+from flows.runs.resolving import resolve_file, resolve_run
+from ratchet.store.manifest import IterationMetrics
+from ratchet.tracking.run_folder import RunFolder
+from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
+from tasks.stages.decorator import Stage, make_stage
+from tasks.stages.session import STATE_FOLDER
+from tasks.tensordict.run_trainer import HISTORY_FILE
+from tasks.tensordict.stages import STAGES
+from tasks.text.stages import STAGES as TEXT_STAGES
+
+SLOW = ("cartpole_dqn", "cartpole_ppo", "library_ppo", "pendulum_sac", "text_malt")
+SHIPPED = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
+    for path in sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+]
+NEEDS_A_RUN = {"binary_erasure_channel_attack": "binary_erasure_channel"}
+
+
+def pretend(call, folder, session):
+    """Leave behind what the flow and the recorder look for, and nothing else."""
+    if call.stage == "build_scenario":
+        names = ["train", *session.keys.scenario.test_sets(session.keys.hyper_params)]
+        for name in names:
+            (folder / DATASETS_FOLDER / name).mkdir(parents=True)
+            (folder / DATASETS_FOLDER / name / "data").write_text(name)
+        (folder / DATASETS_FILE).write_text(json.dumps(dict.fromkeys(names, "")))
+        return [
+            IterationMetrics(
+                iteration=0, values={f"num_datapoints/{name}": 400.0 for name in names}
+            )
+        ]
+    (folder / HISTORY_FILE).write_text("[]")
+    (folder / STATE_FOLDER).mkdir()
+    (folder / STATE_FOLDER / "state").write_text(call.label)
+    return []
+
+
+@pytest.fixture
+def executed(monkeypatch):
+    """The stages that the flow has asked for, in order; none is a task of Prefect's."""
+    calls = []
+
+    async def ask(self, call, session, *, force=False):
+        calls.append(call)
+        return make_stage(self, call, session, force=force)
+
+    async def save(*_):
+        pass
+
+    monkeypatch.setattr(Stage, "__call__", ask)
+    for stage in {*STAGES.values(), *TEXT_STAGES.values()}:
+        monkeypatch.setattr(stage, "work", pretend)
+    monkeypatch.setattr("flows.experiment_flow.save_report", save)
+    return calls
+
+
+def resolve(path, folder, *overrides):
+    places = [f"settings.home={folder}/home", f"settings.runs={folder}/runs"]
+    return resolve_file(str(path), [*places, "settings.tracking=false", *overrides])
+
+
+def play(experiment):
+    from flows.experiment_flow import experiment as flow
+
+    return asyncio.run(flow.fn(**experiment.flow_parameters()))
+
+
+def places(stages):
+    return [(each.arm, each.stage, each.iteration, each.start, each.key) for each in stages]
+
+
+def asked(calls):
+    return [(c.arm, c.name, c.iteration, c.start_iteration, c.key) for c in calls]
+
+
+@pytest.mark.parametrize("path", SHIPPED)
+def test_the_planned_stages_of_a_shipped_experiment_are_the_executed_ones(path, tmp_path, executed):
+    overrides = []
+    if path.stem in NEEDS_A_RUN:
+        base = resolve(path.with_stem(NEEDS_A_RUN[path.stem]), tmp_path)
+        play(base)
+        executed.clear()
+        overrides = [f"agents.verifier.checkpoint_run_id={base.run_id}"]
+    experiment = resolve(path, tmp_path, *overrides)
+    planned = plan(experiment)
+    assert remaining_iterations(experiment) > 0
+    result = play(experiment)
+    found = asked(executed)
+    assert sorted(found) == sorted(places(planned))
+    done, keys = set(), {each.key for each in planned}
+    for call in executed:
+        assert keys & set(call.inputs.values()) <= done, "what it takes in comes later"
+        done.add(call.key)
+    if not any(call.stage == "sample_rollouts" for call in executed):
+        assert found == places(planned), "nothing is side by side: the order is the plan's"
+    recorded = RunFolder(result["folder"]).manifest.stages
+    assert {(r.arm, r.stage, r.iteration, r.start_iteration, r.key) for r in recorded} == set(found)
+
+    executed.clear()
+    again = resolve_run(result["run_id"], None, str(Path(result["folder"]).parent))
+    assert all(stage.hit for stage in plan(again))
+    assert remaining_iterations(again) == 0
+    assert play(again)["made"] == 0
+    assert asked(executed) == found or sorted(asked(executed)) == sorted(found)
