@@ -7,17 +7,27 @@ lie in the links, so that a chain counts only without a gap.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ratchet.store.manifest import Manifest
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
-    from tasks.tensordict.keys import ArmKeys
 
 
-def find_chain(store: StageStore, keys: ArmKeys, target: int) -> list[Manifest]:
+class TrainedArm(Protocol):
+    """What the keys of an arm say of its training."""
+
+    @property
+    def num_iterations(self) -> int:
+        """How many training iterations the arm has."""
+
+    def state_key(self, iteration: int) -> str:
+        """Return the key of the stage whose result is the state after so many iterations."""
+
+
+def find_chain(store: StageStore, keys: TrainedArm, target: int) -> list[Manifest]:
     """Find the stored links from the initial state to the furthest state up to ``target``.
 
     Parameters
@@ -42,7 +52,7 @@ def find_chain(store: StageStore, keys: ArmKeys, target: int) -> list[Manifest]:
     return []
 
 
-def trace_chain(store: StageStore, keys: ArmKeys, iteration: int) -> list[Manifest] | None:
+def trace_chain(store: StageStore, keys: TrainedArm, iteration: int) -> list[Manifest] | None:
     """Follow the links from a state back to the initial one; None if one is missing."""
     links: list[Manifest] = []
     while iteration > 0:

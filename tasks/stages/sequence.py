@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tasks.stages.calls import TEST_DATASET, StageCall
-from tasks.stages.chain import Cut, find_chain
+from tasks.stages.chain import Cut, TrainedArm, find_chain
 from tasks.stages.datasets import tested_datasets
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.keys import BaseKeys
-    from tasks.tensordict.keys import ArmKeys
 
 Chain: TypeAlias = Iterator[StageCall]
 """Stages of which each takes in what the one before it has made."""
@@ -44,7 +43,7 @@ class Course(Protocol):
     def tested(self, keys: BaseKeys) -> list[str]:
         """List the datasets that states are tested on."""
 
-    def stops(self, keys: ArmKeys) -> Iterator[int]:
+    def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Go through the iterations after which a stage of training ends, up to the last one."""
 
     def samples_at(self, iteration: int, last: int) -> bool:
@@ -76,7 +75,7 @@ class StoredCourse:
             return tested_datasets(data)
         return sorted(keys.scenario.test_sets(keys.hyper_params))
 
-    def stops(self, keys: ArmKeys) -> Iterator[int]:
+    def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Go along the longest stored chain, then from multiple to multiple of the periods."""
         position, last, cut = 0, keys.num_iterations, Cut.of(self.settings)
         if not self.fresh:
@@ -109,7 +108,7 @@ class RecordedCourse:
         names = {name for name, _ in self._places if name.partition("-")[0] == "test"}
         return [name.partition("-")[2] or TEST_DATASET for name in sorted(names)]
 
-    def stops(self, keys: ArmKeys) -> Iterator[int]:
+    def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Go through the recorded iterations, and to the end."""
         recorded = sorted(iteration for name, iteration in self._places if name == "train")
         yield from recorded
