@@ -13,6 +13,8 @@ from tasks.stages.session import STATE_FOLDER
 from tasks.tensordict.session import ArmSession
 
 HISTORY_FILE = "history.json"
+_PURPOSE = "whole"
+"""What its random numbers are drawn for; by another name, results would be others."""
 
 
 @stage
@@ -23,7 +25,7 @@ def run_trainer(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
-    with seeded_globals(derive_seed(session.keys.hyper_params.seed, call.stage)):
+    with seeded_globals(derive_seed(session.keys.hyper_params.seed, _PURPOSE)):
         trainer.train()
     state = getattr(trainer, "state", None)
     if state is not None and hasattr(state, "save"):

@@ -14,6 +14,8 @@ import pytest
 from flows.planning.estimates import remaining_iterations
 from flows.planning.plan import plan
 from flows.runs.resolving import resolve_file, resolve_run
+from ratchet.experiment_files.loading import load_experiment
+from ratchet.scenarios.registry import build_scenario
 from ratchet.store.manifest import IterationMetrics
 from ratchet.tracking.run_folder import RunFolder
 from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
@@ -23,10 +25,11 @@ from tasks.tensordict.run_trainer import HISTORY_FILE
 from tasks.tensordict.stages import STAGES
 from tasks.text.stages import STAGES as TEXT_STAGES
 
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SLOW = ("cartpole_dqn", "cartpole_ppo", "library_ppo", "pendulum_sac", "text_malt")
 SHIPPED = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
-    for path in sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+    for path in sorted(EXPERIMENTS.glob("*.yaml"))
 ]
 NEEDS_A_RUN = {"binary_erasure_channel_attack": "binary_erasure_channel"}
 
@@ -117,3 +120,23 @@ def test_the_planned_stages_of_a_shipped_experiment_are_the_executed_ones(path, 
     assert remaining_iterations(again) == 0
     assert play(again)["made"] == 0
     assert asked(executed) == found or sorted(asked(executed)) == sorted(found)
+
+
+SMALL = {
+    "binary_erasure_channel": ["binary_erasure_channel.num_datapoints=60"],
+    "cartpole": [],
+    "demo": [
+        "graph_isomorphism.num_pairs=40",
+        "graph_isomorphism.extra_test_sets.wl2.num_pairs=20",
+    ],
+    "digits": [],
+    "text_demo": ["code_validation.num_train=4", "code_validation.num_test=4"],
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_scenario_says_beforehand_which_test_sets_it_makes(name):
+    hyper_params = load_experiment(EXPERIMENTS / f"{name}.yaml", SMALL[name]).hyper_params
+    scenario = build_scenario(hyper_params.scenario)
+    made = scenario.build_datasets(hyper_params)
+    assert {"train", *scenario.test_sets(hyper_params)} == set(made)
