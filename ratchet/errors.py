@@ -126,20 +126,7 @@ class PricingError(RatchetError, LookupError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which known name was probably meant.
-
-    Parameters
-    ----------
-    name
-        What was given.
-    known
-        What would have been right.
-
-    Returns
-    -------
-    str
-        ``" Did you mean 'x'?"``, or the sorted list of known names when none is near.
-    """
+    """Return ``" Did you mean 'x'?"``, or the sorted list of known names when none is near."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:

@@ -8,15 +8,7 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Make a package's ``__getattr__``.
-
-    Parameters
-    ----------
-    package
-        Its name.
-    homes
-        Public name → the module it lives in.
-    """
+    """Make a package's ``__getattr__``, of public names and the modules they live in."""
 
     def find(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
         if name not in homes:

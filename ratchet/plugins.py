@@ -21,7 +21,7 @@ _Class = TypeVar("_Class")
 
 
 def is_class_spec(text: str) -> bool:
-    """Say whether a text is ``path/to/file.py:ClassName`` rather than a registered name."""
+    """Return whether a text is ``path/to/file.py:ClassName`` rather than a registered name."""
     path, separator, _ = text.rpartition(":")
     return bool(separator) and path.endswith(".py")
 
@@ -38,16 +38,9 @@ def load_class(
     spec: str, base_dir: Path | str | None = ..., *, base: type[_Class]
 ) -> type[_Class]: ...
 def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | None = None) -> type:
-    """Load a class from a file.
+    """Load a class by ``path/to/file.py:ClassName``; a subclass of ``base`` if that is given.
 
-    Parameters
-    ----------
-    spec
-        ``path/to/file.py:ClassName``.
-    base_dir
-        The folder that a relative path starts from; the working folder if not given.
-    base
-        What the class must be a subclass of.
+    Relative paths start from ``base_dir``, the working folder if not given.
 
     Raises
     ------
@@ -76,16 +69,9 @@ def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | No
 
 
 def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleType:
-    """Import a Python file by its path.
+    """Import a Python file by its path, which starts from ``base_dir`` or the working folder.
 
     The file is run once in a process, and again when its content has changed since.
-
-    Parameters
-    ----------
-    path
-        The file.
-    base_dir
-        The folder that a relative path starts from; the working folder if not given.
 
     Raises
     ------

@@ -115,16 +115,16 @@ class Registry(Generic[_T]):
         return decorate
 
     def names(self) -> list[str]:
-        """List all names: built-in, registered and installed. Imports none of the classes."""
+        """Return all names: built-in, registered and installed. Imports none of the classes."""
         installed = {point.name for point in self._installed}
         return sorted({*self.built_in, *self._classes, *installed})
 
     def entries(self) -> list[Entry]:
-        """List all names with where they come from. Imports none of the classes."""
+        """Return all names with where they come from. Imports none of the classes."""
         return [Entry(name, self._origin(name)) for name in self.names()]
 
     def names_of(self, found: type) -> tuple[str, ...]:
-        """List the names of a class and of the classes it is derived from."""
+        """Return the names of a class and of the classes it is derived from."""
         return tuple(name for name, known in self._classes.items() if issubclass(found, known))
 
     def check(self, name: str) -> None:
@@ -145,12 +145,8 @@ class Registry(Generic[_T]):
     def find(self, reference: str | FileReference, base_dir: Path | str | None = None) -> type[_T]:
         """Find a class, and import no other.
 
-        Parameters
-        ----------
-        reference
-            A name, ``path/to/file.py:ClassName``, or module path and class name.
-        base_dir
-            The folder that a relative path starts from; the working folder if not given.
+        It is named, ``path/to/file.py:ClassName``, or of a module path and class name. Relative
+        paths start from ``base_dir``, the working folder if not given.
 
         Raises
         ------

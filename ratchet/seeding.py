@@ -22,17 +22,7 @@ def derive_seed(
 ) -> int:
     """Make an independent 63-bit seed for one purpose in one iteration of one stage.
 
-    Parameters
-    ----------
-    seed
-        The experiment's seed.
-    stage, iteration, purpose, agent
-        What the random numbers are for.
-
-    Returns
-    -------
-    int
-        The first 63 bits of the SHA-256 of the five values.
+    It is the first 63 bits of the SHA-256 of the five values.
     """
     text = "\x1f".join((str(int(seed)), stage, str(int(iteration)), purpose, agent))
     digest = hashlib.sha256(text.encode()).digest()
@@ -69,12 +59,8 @@ def numpy_generator(
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seed the global generators of random, NumPy and torch, and put them back afterwards.
 
-    For libraries that draw from the global generators. Not for use in two threads at once.
-
-    Parameters
-    ----------
-    seed
-        A seed from :func:`derive_seed`.
+    For libraries that draw from the global generators; seeds are :func:`derive_seed`'s. Not for use
+    in two threads at once.
     """
     import numpy as np
     import torch

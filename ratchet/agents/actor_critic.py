@@ -79,16 +79,9 @@ class ActorCritic(nn.Module, ABC):
     ) -> TensorDictBase:
         """Choose actions for one step of a rollout, without gradients.
 
-        Parameters
-        ----------
-        td
-            Frames [B]. ``agents`` gets the actions, ``log_prob`` and ``value``.
-        generators
-            One for each agent; torch's global generator when None.
-        deterministic
-            Whether to take the likeliest actions.
-        cache
-            From :meth:`new_cache`.
+        ``agents`` of the frames [B] gets the actions, the likeliest if ``deterministic``,
+        ``log_prob`` and ``value``. Generators are one for each agent, torch's global one when None;
+        the cache is from :meth:`new_cache`.
         """
 
     @abstractmethod
@@ -97,17 +90,14 @@ class ActorCritic(nn.Module, ABC):
     ) -> TensorDictBase:
         """Evaluate the actions in frames [B], with gradients.
 
-        Returns
-        -------
-        TensorDictBase
-            ``agents``' log_prob, entropy and value, f32 [B, A]; 0 where an agent does not act or
-            is not among ``agents``.
+        ``agents``' log_prob, entropy and value come back, f32 [B, A]; 0 where an agent does not act
+        or is not among ``agents``.
         """
 
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
+        """Return what :meth:`evaluate` finds: log_prob, entropy and value, f32 [B, A]."""
         found = self.evaluate(td, agents=agents).get("agents")
         return found.get("log_prob"), found.get("entropy"), found.get("value")
 
@@ -116,12 +106,7 @@ class ActorCritic(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Do what :meth:`score` does, for some of the frames given to :meth:`remembering`.
 
-        Parameters
-        ----------
-        td
-            Frames [B], unchanged since; :data:`INDEX` says which.
-        agents
-            Only these agents; all by default.
+        The frames [B] are unchanged since; :data:`INDEX` says which they are.
         """
         return self.score(td, agents=agents)
 
@@ -138,7 +123,7 @@ class ActorCritic(nn.Module, ABC):
         *,
         generators: Mapping[str, torch.Generator] | None = None,
     ) -> Tensor:
-        """Estimate returns only: f32 [B, A], 0 where ``acting`` bool [B, A] is false."""
+        """Return estimated returns only: f32 [B, A], 0 where ``acting`` bool [B, A] is false."""
 
     @abstractmethod
     def parameter_groups(
@@ -157,16 +142,11 @@ class ActorCritic(nn.Module, ABC):
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
         """Add to rollouts [E, T] what :meth:`act` has left out: log_prob and value, or nothing.
 
-        Parameters
-        ----------
-        rollouts
-            Played with fixed weights.
-        cache
-            From :meth:`new_deferring_cache`.
+        They were played with fixed weights and the cache of :meth:`new_deferring_cache`.
         """
 
     def bind(self, source: Any) -> None:  # noqa: ANN401 -- of the agents' kind
-        """Say which environment has what observations leave out; nothing by default."""
+        """Set which environment has what observations leave out; nothing by default."""
 
     @contextmanager
     def bound_to(self, source: Any) -> Iterator[None]:  # noqa: ANN401
@@ -178,7 +158,7 @@ class ActorCritic(nn.Module, ABC):
         raise StateError(f"{type(self).__name__}: its distributions cannot be had by themselves.")
 
     def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:
-        """Predict the label of datapoints without any play: logits f32 [B, 2]."""
+        """Return the logits f32 [B, 2] of datapoints' labels, without any play."""
         raise StateError(
             f"agent {agent_name!r}: there are no labels to predict in this scenario. Set"
             " pretrain_agents: false and take a trainer of reinforcement learning."

@@ -40,17 +40,7 @@ Section = TypeVar("Section", bound=NetworkAgentParameters)
 
 @dataclass(frozen=True)
 class AgentPlan(Generic[Section]):
-    """What is known of an agent before it is built.
-
-    Attributes
-    ----------
-    hyper_params, handler
-        The experiment's parameters and protocol.
-    name, section
-        The agent's name and parameters.
-    device
-        Where its parameters will lie; their values don't depend on it.
-    """
+    """What is known of an agent before it is built; its weights don't depend on the device."""
 
     hyper_params: HyperParameters
     handler: ProtocolHandler
@@ -70,13 +60,13 @@ class AgentPlan(Generic[Section]):
 
     @property
     def num_seen_channels(self) -> int:
-        """V, how many channels the agent sees."""
+        """V, the number of channels the agent sees."""
         index = self.handler.agent_index(self.name)
         return int(self.handler.channel_visibility_mask[index].sum())
 
     @property
     def num_written_channels(self) -> int:
-        """K, how many channels the agent may ever write to."""
+        """K, the number of channels the agent may ever write to."""
         index = self.handler.agent_index(self.name)
         return int(self.handler.can_be_active_mask[:, index].any(0).sum())
 
@@ -110,13 +100,7 @@ class AgentPlan(Generic[Section]):
 
 
 class AgentBuilder(ABC, Generic[Section]):
-    """Builds a scenario's agents.
-
-    Parameters
-    ----------
-    base_dir
-        The folder that the paths of the user's networks start from; the working folder if None.
-    """
+    """Builds a scenario's agents; paths of the user's networks start from ``base_dir``."""
 
     section_class: ClassVar[type[NetworkAgentParameters]]
     """The scenario's model of an agent's parameters."""
@@ -130,20 +114,13 @@ class AgentBuilder(ABC, Generic[Section]):
     ) -> AgentBody:
         """Make a body.
 
-        Parameters
-        ----------
-        plan
-            Of the agent.
-        init
-            Where weights come from.
-        read
-            What the heads read of the representation: ``"pooled"``, ``"symbols"`` or both. The
-            rest may be None.
+        ``read`` is what the heads read of the representation: ``"pooled"``, ``"symbols"`` or both.
+        The rest may be None.
         """
 
     @abstractmethod
     def build_perception(self, hyper_params: HyperParameters) -> Perception:
-        """Say how the scenario's data are made ready and which symbols may be said."""
+        """Return how the scenario's data are made ready and which symbols may be said."""
 
     def build_manual_agent(self, plan: AgentPlan[Section]) -> Agent:
         """Make the hand-made agent for ``use_manual_architecture``; there is none by default."""
@@ -159,22 +136,11 @@ class AgentBuilder(ABC, Generic[Section]):
         trainer_type: str = "rl",
         device: str | torch.device = "cpu",
     ) -> dict[str, Agent]:
-        """Build the protocol's agents with their initial weights.
+        """Build the agents with their initial weights, in the protocol's order.
 
-        Parameters
-        ----------
-        hyper_params, handler
-            The experiment's.
-        trainer_type
-            ``solo_agent`` builds bodies and solo heads; any other bodies, policy and value heads,
-            and solo heads besides if ``pretrain_agents`` is set.
-        device
-            Where the parameters live; the weights don't depend on it.
-
-        Returns
-        -------
-        dict[str, Agent]
-            In the protocol's order.
+        The trainer type ``solo_agent`` has bodies and solo heads built; any other bodies, policy
+        and value heads, and solo heads besides if ``pretrain_agents`` is set. The weights don't
+        depend on the device.
 
         Raises
         ------

@@ -55,17 +55,6 @@ _OBSERVATION_KEYS: tuple[Key, ...] = (
 class CombinedAgents(ActorCritic):
     """Holds all agents in the protocol's order and runs them together.
 
-    Parameters
-    ----------
-    agents
-        By name; every name of the protocol's must be there.
-    protocol_handler
-        Who sees and who writes to which channel.
-    hyper_params
-        The experiment's parameters.
-    perception
-        How the scenario's data are made ready and which symbols may be said.
-
     Raises
     ------
     UnknownNameError
@@ -120,7 +109,7 @@ class CombinedAgents(ActorCritic):
         return tuple(("agents", name) for name in names)
 
     def bind(self, source: DataSource) -> None:
-        """Say where scenario data come from: usually an environment."""
+        """Set where scenario data come from: usually an environment."""
         self._gatherer.source = source
 
     @contextmanager
@@ -145,24 +134,11 @@ class CombinedAgents(ActorCritic):
         deterministic: bool = False,
         cache: RolloutCache | None = None,
     ) -> TensorDictBase:
-        """Choose actions for one step of a rollout.
+        """Choose actions for one step of a rollout, as :class:`ActorCritic` does; return ``td``.
 
-        Parameters
-        ----------
-        td
-            Frames [B]. ``agents`` gets message, decision (2 out of turn), linear_message,
-            message_logits, decision_logits, log_prob and value; 0 where an agent does not act.
-        generators
-            One for each agent; torch's global generator when None.
-        deterministic
-            Whether to take the likeliest actions.
-        cache
-            Of this rollout; without it everything is computed.
-
-        Returns
-        -------
-        TensorDictBase
-            ``td`` itself.
+        ``agents`` of the frames [B] gets message, decision (2 out of turn), linear_message,
+        message_logits, decision_logits, log_prob and value; 0 where an agent does not act. Without
+        a cache everything is computed.
         """
         turns = self._gatherer.gather(td, None, generators, cache)
         dist = self._distribution(td, turns)
@@ -181,24 +157,11 @@ class CombinedAgents(ActorCritic):
         with_logits: bool = False,
         generators: Generators | None = None,
     ) -> TensorDictBase:
-        """Evaluate the actions in given frames, with gradients.
+        """Evaluate the actions in frames [B], as :class:`ActorCritic` does, into a new tensordict.
 
-        Parameters
-        ----------
-        td
-            Frames [B] with actions.
-        agents
-            Only these agents; all by default.
-        with_logits
-            Whether to add ``message_logits`` [B, A, C, P, S] and ``decision_logits`` [B, A, 3].
-        generators
-            For noise in the bodies, if there is any; torch's global generator when None.
-
-        Returns
-        -------
-        TensorDictBase
-            New, with ``agents``' log_prob, entropy and value, f32 [B, A]; 0 where an agent does
-            not act or is not asked for.
+        Beside log_prob, entropy and value f32 [B, A] ``agents`` have, with logits,
+        ``message_logits`` [B, A, C, P, S] and ``decision_logits`` [B, A, 3]. Generators are for
+        noise in the bodies, if there is any; torch's global one when None.
         """
         turns = self._gatherer.gather(td, agents, generators, None)
         columns = self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
@@ -212,7 +175,7 @@ class CombinedAgents(ActorCritic):
     def score(
         self, td: TensorDictBase, *, agents: Sequence[str] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what :meth:`evaluate` does by itself: log_prob, entropy and value, f32 [B, A]."""
+        """Return what :meth:`evaluate` finds: log_prob, entropy and value, f32 [B, A]."""
         turns = self._gatherer.gather(td, agents, None, None)
         return self._score(td, [(turn, self._taken(td, turn)) for turn in turns])
 
@@ -244,23 +207,10 @@ class CombinedAgents(ActorCritic):
         cache: RolloutCache | None = None,
         generators: Generators | None = None,
     ) -> Tensor:
-        """Estimate returns only.
+        """Return estimated returns in frames [B]: f32 [B, A], 0 where ``acting`` is false.
 
-        Parameters
-        ----------
-        td
-            Frames [B].
-        acting
-            bool [B, A], whose values are wanted; those of acting agents by default.
-        cache
-            Of the rollout that the frames end, if any.
-        generators
-            For noise in the bodies, if there is any.
-
-        Returns
-        -------
-        Tensor
-            f32 [B, A], 0 elsewhere.
+        ``acting`` is bool [B, A]; by default those of acting agents are wanted. The cache is that
+        of the rollout that the frames end, if any.
         """
         turns = self._gatherer.gather(td, None, generators, cache, acting)
         return self._values(turns, td.batch_size[0])
@@ -276,14 +226,9 @@ class CombinedAgents(ActorCritic):
         return self._distribution(td, self._gatherer.gather(td, agents, generators, None))
 
     def solo_logits(self, agent_name: str, data: TensorDictBase) -> Tensor:
-        """Predict y without any conversation: logits f32 [B, 2].
+        """Return the logits f32 [B, 2] of y that an agent predicts without any conversation.
 
-        Parameters
-        ----------
-        agent_name
-            Whose body and solo head.
-        data
-            The scenario's data [B], as ``gather_data`` gives it.
+        ``data`` [B] is the scenario's, as ``gather_data`` gives it.
 
         Raises
         ------
@@ -339,7 +284,7 @@ class CombinedAgents(ActorCritic):
         return AgentDistribution(turn.role.index, turn.rows, turn.role.layout, factors)
 
     def _masks(self, td: TensorDictBase, turn: Turn) -> tuple[Tensor, Tensor]:
-        """Say what an agent may do, bool [b, F, W], and what of it counts, bool [b, F]."""
+        """Return what an agent may do, bool [b, F, W], and what of it counts, bool [b, F]."""
         role, inputs = turn.role, turn.inputs
         symbols = self._perception.allowed_symbols(
             turn.agent.is_prover, inputs.data, inputs.message

@@ -21,21 +21,11 @@ ROLES = ("actor", "critic")
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters that learn at the same rate.
+    """Parameters that learn at ``lr_factor`` times the base rate, in a fixed order.
 
-    Attributes
-    ----------
-    name
-        ``agent.part``, unique.
-    agent
-        Whose they are.
-    part
-        ``gnn``, ``body`` (what is left of a body; ``value_gnn`` and ``value_body`` where the value
-        head has a body of its own), ``policy``, ``value`` or ``solo``.
-    params
-        The parameters, in a fixed order.
-    lr_factor
-        What the base learning rate is multiplied with.
+    ``name`` is ``agent.part``, unique. A part is ``gnn``, ``body`` (what is left of a body;
+    ``value_gnn`` and ``value_body`` where the value head has a body of its own), ``policy``,
+    ``value`` or ``solo``.
     """
 
     name: str
@@ -78,13 +68,6 @@ class Learner(Protocol):
 def check_shared_factors(rl: RlParameters, agents: Mapping[str, AgentParameters]) -> None:
     """Check that actor and critic agree wherever they share a body.
 
-    Parameters
-    ----------
-    rl
-        The ``rl`` section.
-    agents
-        Parameters by agent name.
-
     Raises
     ------
     ParameterError
@@ -116,24 +99,11 @@ def parameter_groups(
     solo: bool = False,
     solo_body_factor: bool = True,
 ) -> list[ParameterGroup]:
-    """Divide the agents' parameters by learning rate.
+    """Divide the agents' parameters by learning rate: groups, none empty, each parameter in one.
 
-    Parameters
-    ----------
-    rl
-        The ``rl`` section (its ``body_lr_factor``).
-    agents
-        The agents; those without parameters have no groups.
-    solo
-        Whether a solo agent is trained (body and solo head) instead of policy and value.
-    solo_body_factor
-        With ``solo``: whether body factors count; false for
-        ``solo_agent.body_lr_factor_override``.
-
-    Returns
-    -------
-    list[ParameterGroup]
-        Groups that are not empty, each parameter in exactly one.
+    With ``solo`` the body and solo head of each are trained instead of policy and value. Then
+    ``solo_body_factor`` is whether body factors count; false for
+    ``solo_agent.body_lr_factor_override``.
     """
     groups: list[ParameterGroup] = []
     for agent in agents:

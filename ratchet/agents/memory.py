@@ -26,15 +26,7 @@ class _Remembered:
 
 
 class FrameMemory:
-    """Remembers turns and the actions taken in frames.
-
-    Parameters
-    ----------
-    chosen
-        Of each agent that acts somewhere.
-    num_frames, device
-        N, and where results live.
-    """
+    """Remembers, of each agent that acts somewhere in N frames, its turn and the actions taken."""
 
     def __init__(
         self, chosen: Sequence[tuple[Turn, TakenActions]], num_frames: int, device: torch.device
@@ -54,15 +46,7 @@ class FrameMemory:
     def take(
         self, index: Tensor, names: Sequence[str] | None = None
     ) -> list[tuple[Turn, TakenActions]]:
-        """Return the turns and actions in some of the frames.
-
-        Parameters
-        ----------
-        index
-            i64 [B]. Rows of turns are places in it.
-        names
-            Only these agents; all when None.
-        """
+        """Return turns and actions in frames ``index`` i64 [B]; rows of turns are places in it."""
         taken = []
         for name in self._agents if names is None else names:
             known = self._agents.get(name)

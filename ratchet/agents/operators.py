@@ -13,17 +13,7 @@ from ratchet.agents.actor_critic import ActorCritic
 
 
 class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
-    """Acts for all agents.
-
-    Parameters
-    ----------
-    combined_agents
-        The agents, bound to an environment.
-    generators
-        One for each agent; torch's global generator when None.
-    deterministic
-        Whether to take the likeliest actions.
-    """
+    """Acts for all agents, which are bound to an environment."""
 
     def __init__(
         self,
@@ -55,13 +45,7 @@ class PolicyOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
 
 
 class ValueOperator(TensorDictModuleBase):  # type: ignore[misc] # untyped base
-    """Estimates the returns of all agents that act.
-
-    Parameters
-    ----------
-    combined_agents
-        The agents, bound to an environment.
-    """
+    """Estimates the returns of all agents that act; they are bound to an environment."""
 
     def __init__(self, combined_agents: ActorCritic) -> None:
         super().__init__()

@@ -143,17 +143,14 @@ class AgentBody(AgentPart, ABC):
         """Represent b rows."""
 
     def invariant(self, data: Prepared) -> Tensor | None:
-        """Compute what no message changes, so that a rollout computes it once a datapoint.
+        """Return what no message changes, [b, ...], so that a rollout computes it once a datapoint.
 
-        Returns
-        -------
-        Tensor or None
-            [b, ...]; None where nothing is worth keeping.
+        None where nothing is worth keeping.
         """
         return None
 
     def precompute(self, inputs: AgentInput) -> Precomputed | None:
-        """Compute what does not depend on weights, for rows that are represented several times.
+        """Return what does not depend on weights, for rows that are represented several times.
 
         None where nothing is worth keeping.
         """
@@ -193,21 +190,10 @@ class Perception(ABC):
 
     @abstractmethod
     def allowed_symbols(self, is_prover: bool, data: Prepared, message: Tensor) -> Tensor:
-        """Say which symbols exist and may be said.
+        """Return which symbols exist and may be said: bool, broadcastable to [b, K, P, S].
 
-        Parameters
-        ----------
-        is_prover
-            Whether the agent's name has "prover" in it.
-        data
-            As :meth:`prepare` made it, b rows.
-        message
-            The latest messages in the agent's channels, [b, K, P, S].
-
-        Returns
-        -------
-        Tensor
-            bool, broadcastable to [b, K, P, S]; at least one symbol of each S is allowed.
+        At least one symbol of each S is allowed. ``data`` has b rows, as :meth:`prepare` made them;
+        ``message`` [b, K, P, S] are the latest messages in the agent's channels.
         """
 
     @abstractmethod
@@ -219,11 +205,8 @@ class Perception(ABC):
 class Agent:
     """A named player: its parts and its parameters.
 
-    Attributes
-    ----------
-    body
-        Shared by all heads, or by all but the value head where ``value_body`` is given. None for
-        agents that perceive nothing.
+    ``body`` is shared by all heads, or by all but the value head where ``value_body`` is given.
+    None for agents that perceive nothing.
     """
 
     name: str
@@ -240,7 +223,7 @@ class Agent:
         return "prover" in self.name
 
     def parts(self) -> dict[str, AgentPart]:
-        """List the parts there are, by name."""
+        """Return the parts there are, by name."""
         everything = {
             "body": self.body,
             "value_body": self.value_body,

@@ -47,7 +47,7 @@ class TakenActions:
 
 
 def rate(turn: Turn, taken: TakenActions) -> Tensor:
-    """Rate an agent's actions, with gradients: f32 [3, b].
+    """Return log-probability, entropy and value of an agent's actions, with gradients: f32 [3, b].
 
     Raises
     ------
@@ -79,7 +79,7 @@ def policy_head_of(turn: Turn) -> AgentPolicyHead:
 
 
 def values_of(turn: Turn) -> Tensor | None:
-    """Estimate an agent's returns f32 [b]; None without a value head."""
+    """Return an agent's estimated returns f32 [b]; None without a value head."""
     agent, inputs = turn.agent, turn.inputs
     if agent.value_head is None:
         return None

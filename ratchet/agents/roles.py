@@ -17,7 +17,7 @@ _SEEDS_TRIED = 64
 
 
 def ever_decides(handler: ProtocolHandler, name: str) -> bool:
-    """Say whether the agent may decide in some round: verifiers, and a simulator of one.
+    """Return whether the agent may decide in some round: verifiers, and a simulator of one.
 
     Who decides may depend on the episode's seed; the first 64 are tried.
     """
@@ -32,16 +32,9 @@ def ever_decides(handler: ProtocolHandler, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Role:
-    """One agent's place in the protocol.
+    """One agent's place in the protocol: its index in the agent dimension, and its actions' layout.
 
-    Attributes
-    ----------
-    index
-        In the agent dimension.
-    layout
-        What its actions are made of.
-    sees, writes
-        Channels it sees [V] and may ever write to [K]; None stands for all.
+    Channels it sees [V] and may ever write to [K] are None where all are.
     """
 
     index: int

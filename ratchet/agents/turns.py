@@ -45,13 +45,7 @@ class RolloutCache:
 
 @dataclass
 class Turn:
-    """One agent in the rows in which it acts.
-
-    Attributes
-    ----------
-    rows
-        i64 [b] into the batch; None stands for all rows.
-    """
+    """One agent in the rows i64 [b] of the batch in which it acts; None stands for all rows."""
 
     agent: Agent
     role: Role
@@ -75,19 +69,7 @@ def take(tensor: Tensor, rows: Tensor | None) -> Tensor:
 
 
 class TurnGatherer:
-    """Gathers turns.
-
-    Parameters
-    ----------
-    agents, roles
-        By name, in the protocol's order.
-    perception
-        The scenario's.
-    normalizer
-        Of observations.
-    d_linear
-        Size of the linear message space, None without one.
-    """
+    """Gathers turns of agents and roles by name, in the protocol's order."""
 
     def __init__(
         self,
@@ -112,20 +94,9 @@ class TurnGatherer:
         cache: RolloutCache | None,
         acting: Tensor | None = None,
     ) -> list[Turn]:
-        """Gather the turns of all agents that act somewhere.
+        """Return the turns of all agents that act somewhere in frames [B].
 
-        Parameters
-        ----------
-        td
-            Frames [B].
-        names
-            Only these agents; all when None.
-        generators
-            For noise in the bodies.
-        cache
-            Of the rollout.
-        acting
-            bool [B, A]; where an agent is active in some channel when None.
+        ``acting`` is bool [B, A]; where an agent is active in some channel when None.
         """
         if acting is None:
             acting = td.get(("agents", "active")).any(-1)

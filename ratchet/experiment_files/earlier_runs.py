@@ -17,13 +17,8 @@ _MAIN_ARM = "main"
 def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
     """Put parameters on top of those of the run that ``base_run`` names, if it does.
 
-    Parameters
-    ----------
-    data
-        Nested parameters, as a file has them. What they change of ``agents._default`` holds for
-        all agents that they do not name.
-    runs
-        The folder of all runs.
+    ``data`` are nested, as a file has them. What they change of ``agents._default`` holds for all
+    agents that they do not name.
 
     Raises
     ------

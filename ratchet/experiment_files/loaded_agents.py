@@ -36,13 +36,6 @@ def with_loaded_agents(
     A second time changes nothing: the version ``latest`` is replaced by the number of iterations
     that it stands for.
 
-    Parameters
-    ----------
-    hyper_params
-        The experiment's.
-    settings
-        Where runs, store and checkpoints lie.
-
     Raises
     ------
     ParameterError
@@ -64,7 +57,7 @@ def with_loaded_agents(
 def loaded_states(
     hyper_params: HyperParameters, settings: ExperimentSettings
 ) -> dict[str, SavedState]:
-    """Find the state that each loaded agent comes from, by agent.
+    """Return the state that each loaded agent comes from, by agent.
 
     Raises
     ------
@@ -111,7 +104,6 @@ def _loaded(
     section: AgentParameters,
     settings: ExperimentSettings,
 ) -> dict[str, Any]:
-    """Return the parameters of one loaded agent."""
     state = _find(name, section, settings)
     source = type(hyper_params).from_dict(state.hyper_params)
     known = _agent_names(source, settings)

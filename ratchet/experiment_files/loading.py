@@ -34,12 +34,6 @@ class ExperimentFile:
 
     Attributes
     ----------
-    name
-        The file's name without its ending.
-    path
-        Where it lies, absolute.
-    hyper_params
-        The main experiment's.
     settings
         What must not change a result. ``base_dir`` is the file's folder.
     arms
@@ -59,13 +53,9 @@ class ExperimentFile:
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> ExperimentFile:
     """Read an experiment file and put overrides on top.
 
-    Parameters
-    ----------
-    path
-        A YAML file: hyper-parameters at the top level, ``settings:`` and ``arms:`` beside
-        them. An arm holds changes to the main experiment, nested or dotted.
-    overrides
-        ``a.b=value``, the value in YAML; ``settings.…`` and ``arms.NAME.…`` too.
+    It is YAML: hyper-parameters at the top level, ``settings:`` and ``arms:`` beside them. An arm
+    holds changes to the main experiment, nested or dotted. Overrides are ``a.b=value``, the value
+    in YAML; ``settings.…`` and ``arms.NAME.…`` too.
 
     Raises
     ------
@@ -187,7 +177,7 @@ def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
 
 
 def _check_keys(data: Mapping[str, Any], file: Path) -> None:
-    """Say the nearest name of an unknown key, ``settings`` and ``arms`` included."""
+    """Refuse an unknown key with the nearest name, ``settings`` and ``arms`` included."""
     load_plugins()
     known = [*HyperParameters.known_keys(), *_OWN_KEYS]
     for name, value in data.items():
@@ -198,7 +188,7 @@ def _check_keys(data: Mapping[str, Any], file: Path) -> None:
 
 
 def _missing_file(file: Path) -> str:
-    """Say which file was probably meant: one beside it or in ``experiments/``."""
+    """Name the file that was probably meant: one beside it or in ``experiments/``."""
     folders = dict.fromkeys([file.parent, Path("experiments")])
     found = [yaml for folder in folders for yaml in sorted(folder.glob("*.y*ml"))]
     stems = {yaml.stem: yaml for yaml in found}

@@ -33,16 +33,9 @@ _FIRST_STAGES = ("initial_state", "pretrained_state")
 def saved_states(
     run: str, settings: ExperimentSettings, *, arm: str = MAIN_ARM
 ) -> list[SavedState]:
-    """List the states of a run, the one with the fewest iterations first.
+    """Return the states of a run's arm, the one with the fewest iterations first.
 
-    Parameters
-    ----------
-    run
-        The run's id, its beginning, or its folder.
-    settings
-        Where runs, store and checkpoints lie.
-    arm
-        Whose of the run's.
+    ``run`` is the run's id, its beginning, or its folder.
 
     Raises
     ------
@@ -66,14 +59,9 @@ def saved_states(
 def find_saved_state(
     run: str, version: str, settings: ExperimentSettings, *, arm: str = MAIN_ARM
 ) -> SavedState:
-    """Find a state of a run.
+    """Return a state of a run, which is given as in :func:`saved_states`.
 
-    Parameters
-    ----------
-    run, settings, arm
-        As for :func:`saved_states`.
-    version
-        ``"latest"``, or the number of training iterations that led to it.
+    ``version`` is ``"latest"``, or the number of training iterations that led to it.
 
     Raises
     ------
@@ -87,7 +75,7 @@ def find_saved_state(
 
 
 def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[int, SavedState]:
-    """Find the states in the store: iterations → state."""
+    """Return the states in the store: iterations → state."""
     from ratchet.store.store import StageStore
 
     manifest = folder.manifest

@@ -26,7 +26,7 @@ class ConstantSchedule(SubParameters):
     kind: Literal["constant"] = "constant"
 
     def is_on(self, iteration: int, agent_name: str) -> bool:
-        """Say whether the agent learns in this iteration."""
+        """Return whether the agent learns in this iteration."""
         return True
 
 
@@ -48,7 +48,7 @@ class ContiguousPeriodicSchedule(SubParameters):
         return self
 
     def is_on(self, iteration: int, agent_name: str) -> bool:
-        """Say whether the agent learns in this iteration."""
+        """Return whether the agent learns in this iteration."""
         return self.start <= iteration % self.period < self.stop
 
 
@@ -60,7 +60,7 @@ class AlternatingPeriodicSchedule(SubParameters):
     first_agent: str
 
     def is_on(self, iteration: int, agent_name: str) -> bool:
-        """Say whether the agent learns in this iteration."""
+        """Return whether the agent learns in this iteration."""
         first_block = (iteration // self.period) % 2 == 0
         return first_block == (agent_name == self.first_agent)
 

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 class SubParameters(BaseModel):
     """A section of the hyper-parameters: frozen, no unknown keys, defaults checked.
 
-    Parameters
-    ----------
-    read_for
-        What the fields that a class defines are read for, those aside that say it themselves.
-        Every stage reads a field of which nothing is said.
+    ``read_for`` is what the fields that a class defines are read for, those aside that say it
+    themselves. Every stage reads a field of which nothing is said.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -43,7 +40,7 @@ class SubParameters(BaseModel):
         return self.model_dump(mode="json")
 
     def unread(self) -> Collection[str]:
-        """List the fields that nobody reads while others are as they are; none by default.
+        """Return the fields that nobody reads while others are as they are; none by default.
 
         Single fields are believed of Ratchet's own trainers only: another may read them all the
         same. A section that lists all its fields is switched off.
@@ -51,7 +48,7 @@ class SubParameters(BaseModel):
         return ()
 
     def test_groups(self) -> tuple[TestGroups, ...]:
-        """List kinds of datapoints whose accuracy is reported apart; none by default."""
+        """Return kinds of datapoints whose accuracy is reported apart; none by default."""
         return ()
 
 
@@ -70,7 +67,7 @@ class Section:
     scenarios: tuple[str, ...] = ()
 
     def concerns(self, *, trainer: str, protocol: str, scenario: str) -> bool:
-        """Say whether an experiment of these three may read the section."""
+        """Return whether an experiment of these three may read the section."""
         return (
             self.may_be_read("trainers", trainer)
             and self.may_be_read("protocols", protocol)
@@ -78,7 +75,7 @@ class Section:
         )
 
     def may_be_read(self, kind: Literal["trainers", "protocols", "scenarios"], name: str) -> bool:
-        """Say whether one reader of a kind may read the section."""
+        """Return whether one reader of a kind may read the section."""
         names = names_of_scenario(name) if kind == "scenarios" else {name}
         readers = getattr(self, kind)
         if not readers or names.intersection(readers):
@@ -118,16 +115,12 @@ def register_parameters(
     protocols: tuple[str, ...] = (),
     scenarios: tuple[str, ...] = (),
 ) -> Callable[[_Model], _Model]:
-    """Add a section to the hyper-parameters.
+    """Add a section to the hyper-parameters, by its name at the top of an experiment file.
 
-    Parameters
-    ----------
-    name
-        The section's name at the top of an experiment file.
-    trainers, protocols, scenarios
-        Whose results can depend on the section; everybody's when empty. A section that
-        does not concern an experiment is left out of its stages' keys. Which stages read a field
-        is said at the field (:mod:`ratchet.parameters.purposes`); all, where nothing is said.
+    Trainers, protocols and scenarios are those whose results can depend on it; everybody's when
+    empty. A section that does not concern an experiment is left out of its stages' keys. Which
+    stages read a field is said at the field (:mod:`ratchet.parameters.purposes`); all, where
+    nothing is said.
 
     Raises
     ------
@@ -149,7 +142,7 @@ def register_parameters(
 
 
 def register_agent_parameters(scenario: str) -> Callable[[_Model], _Model]:
-    """Say which model describes an agent of a scenario."""
+    """Return a decorator that has a model describe an agent of a scenario."""
 
     def decorate(model: _Model) -> _Model:
         AGENT_MODELS[scenario] = model

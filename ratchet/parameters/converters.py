@@ -29,12 +29,7 @@ _CONVERTERS: dict[int, Converter] = {}
 
 
 def register_converter(from_version: int) -> Callable[[Converter], Converter]:
-    """Register what turns parameters of one version into those of the next.
-
-    Parameters
-    ----------
-    from_version
-        The version that is converted.
+    """Register what turns parameters of ``from_version`` into those of the next.
 
     Raises
     ------
@@ -58,21 +53,10 @@ def register_converter(from_version: int) -> Callable[[Converter], Converter]:
 def upgrade_parameters(
     data: Mapping[str, Any], to_version: int = PARAMETERS_VERSION
 ) -> tuple[dict[str, Any], list[str]]:
-    """Turn parameters of any version into those of the current one.
+    """Return parameters of any version as those of ``to_version``, and a sentence for each change.
 
-    Parameters
-    ----------
-    data
-        Nested parameters, as a file has them; stays as it is.
-    to_version
-        The version to stop at.
-
-    Returns
-    -------
-    data
-        The same parameters by their current names, without ``parameters_version``.
-    changes
-        A sentence for each change; none if nothing was old.
+    ``data`` are nested, as a file has them, and stay as they are. The returned ones have their
+    current names and no ``parameters_version``; there is no sentence if nothing was old.
 
     Raises
     ------
@@ -97,15 +81,7 @@ def upgrade_parameters(
 
 
 def upgraded(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Upgrade parameters as :func:`upgrade_parameters` does, and log each change.
-
-    Parameters
-    ----------
-    data
-        Nested parameters.
-    source
-        Where they are from, for the log.
-    """
+    """Upgrade parameters as :func:`upgrade_parameters` does, and log each change."""
     converted, changes = upgrade_parameters(data)
     for change in changes:
         logger.warning("%s: parameters of an earlier version: %s", source, change)

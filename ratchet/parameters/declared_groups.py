@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def test_groups(hyper_params: HyperParameters) -> tuple[TestGroups, ...]:
-    """List the groups that the sections of the experiment's scenario declare."""
+    """Return the groups that the sections of the experiment's scenario declare."""
     names = names_of_scenario(hyper_params.scenario)
     sections = [name for name, each in SECTIONS.items() if names.intersection(each.scenarios)]
     return _declared(getattr(hyper_params, name) for name in sections)
 
 
 def saved_test_groups(hyper_params: Mapping[str, Any]) -> tuple[TestGroups, ...]:
-    """List the groups of a run's saved parameters; none where today's sections can't read them."""
+    """Return the groups of saved parameters; none where today's sections can't read them."""
     load_plugins()
     scenario = hyper_params.get("scenario")
     found = []

@@ -41,16 +41,8 @@ def load_plugins() -> None:
 def load_files(data: Mapping[str, object], base_dir: str | Path, known: Collection[str]) -> None:
     """Load the file of a user's scenario; those of a protocol and trainer where sections miss.
 
-    So that what they register is there when an experiment's parameters are read.
-
-    Parameters
-    ----------
-    data
-        An experiment's parameters as plain data.
-    base_dir
-        The folder that relative paths start from.
-    known
-        What may stand at the top of an experiment without them.
+    So that what they register is there when an experiment's parameters are read. ``known`` may
+    stand at the top of an experiment without them; relative paths start from ``base_dir``.
 
     Raises
     ------

@@ -88,19 +88,14 @@ class HyperParameters(BaseModel):
 
     @classmethod
     def known_keys(cls) -> list[str]:
-        """List everything that may stand at the top of an experiment file."""
+        """Return everything that may stand at the top of an experiment file."""
         return sorted([*cls.model_fields, *SECTIONS, "agents"])
 
     @classmethod
     def gather(cls, data: Mapping[str, Any], others: tuple[str, ...] = ()) -> dict[str, Any]:
         """Bring what stands at the top in the words of a library to the section it belongs to.
 
-        Parameters
-        ----------
-        data
-            Parameters as plain, nested data; not changed.
-        others
-            What else may stand beside them.
+        The nested ``data`` are not changed; ``others`` are what else may stand beside them.
         """
         load_plugins()
         return gather_groups(data, (*cls.known_keys(), *others))
@@ -124,13 +119,8 @@ class HyperParameters(BaseModel):
     def from_dict(cls, data: Mapping[str, Any], base_dir: str | Path | None = None) -> Self:
         """Make parameters from plain data; from those of an earlier version too.
 
-        Parameters
-        ----------
-        data
-            The values.
-        base_dir
-            The folder that paths of the user's files start from: they are loaded first, for the
-            sections that they register. None if they have been.
+        Paths of the user's files start from ``base_dir``: they are loaded first, for the sections
+        that they register. None if they have been.
         """
         current = upgraded(data, "from_dict")
         if base_dir is not None:
@@ -140,12 +130,8 @@ class HyperParameters(BaseModel):
     def replace(self, changes: Mapping[str, Any], base_dir: str | Path | None = None) -> Self:
         """Make a copy with some values changed.
 
-        Parameters
-        ----------
-        changes
-            Dotted path → new value, e.g. ``{"rl.num_iterations": 20}``.
-        base_dir
-            As for :meth:`from_dict`, where a change names a file.
+        Changes are dotted path → new value, e.g. ``{"rl.num_iterations": 20}``; ``base_dir`` is as
+        for :meth:`from_dict`, where a change names a file.
         """
         data = self.to_dict()
         for path, value in changes.items():

@@ -18,14 +18,8 @@ def describe_validation_error(
 ) -> str:
     """Write one line for each thing that is wrong.
 
-    Parameters
-    ----------
-    error
-        What pydantic found.
-    prefix
-        Dotted path of the section that was validated.
-    model
-        The section's model, for the nearest name of an unknown key.
+    ``prefix`` is the dotted path of the section that was validated; its ``model`` knows the nearest
+    name of an unknown key.
     """
     problems: dict[str, list[str]] = {}
     for problem in error.errors(include_url=False):
@@ -63,14 +57,9 @@ def _describe(problem: Any, known: list[str]) -> str:  # noqa: ANN401 -- pydanti
 def _resolve(
     loc: tuple[int | str, ...], model: type[BaseModel] | None
 ) -> tuple[list[str], list[str]]:
-    """Turn pydantic's location into a path as the user wrote it.
+    """Return a location as the user wrote it, and the names known at its last part but one.
 
     Pydantic names the member of a union on the way; the user did not.
-
-    Returns
-    -------
-    path, known
-        The path's parts, and the names that are known at its last but one.
     """
     path: list[str] = []
     annotation: Any = model

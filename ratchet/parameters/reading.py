@@ -23,18 +23,10 @@ def parameters_read(
 ) -> dict[str, Any]:
     """Return the parameters that an experiment's stage reads for some purposes, as plain data.
 
-    Parameters
-    ----------
-    hyper_params
-        The experiment's. Sections that don't concern its protocol or scenario are left out.
-    purposes
-        What the stage reads parameters for.
-    trainers
-        The names of the trainer, if it is known what it reads: sections of other trainers are left
-        out, and so is what sections say that they don't read themselves.
-    agent
-        Whose parameters are read; all agents' by default, where those that are as the default
-        one's are not repeated.
+    Sections that don't concern its protocol or scenario are left out. ``trainers`` are the names of
+    the trainer, if it is known what it reads: then sections of other trainers are left out too, and
+    so is what sections say that they don't read themselves. Without ``agent`` all agents' are read,
+    where those that are as the default one's are not repeated.
     """
     sections = [s for s in SECTIONS.values() if _is_concerned(s, hyper_params, trainers)]
     result = _values_read(hyper_params, sections, purposes, is_known=trainers is not None)
@@ -71,7 +63,7 @@ def _values_read(
 def _is_concerned(
     section: Section, hyper_params: HyperParameters, trainers: Collection[str] | None
 ) -> bool:
-    """Say whether the experiment may read a section; of a trainer without names nobody knows."""
+    """Return whether the experiment may read a section; of a trainer without names nobody knows."""
     if trainers is not None and section.trainers and not set(trainers) & set(section.trainers):
         return False
     protocol, scenario = hyper_params.interaction_protocol, hyper_params.scenario

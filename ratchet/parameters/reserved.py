@@ -31,5 +31,5 @@ def refuse_unread_budget(
 
 
 def plays_text(hyper_params: HyperParameters) -> bool:
-    """Say whether the agents of an experiment are chat models."""
+    """Return whether the agents of an experiment are chat models."""
     return bool(hyper_params.agents[DEFAULT_AGENT].is_text)

@@ -39,5 +39,5 @@ class TestGroups:
     labels: Mapping[int, str]
 
     def label(self, value: int) -> str:
-        """Say what a group is called."""
+        """Return what a group is called."""
         return self.labels.get(value, str(value))

@@ -24,24 +24,20 @@ _GROUP = re.compile(
 
 
 def is_library_config(data: Mapping[str, Any]) -> bool:
-    """Say whether a file was written for the library alone: it has its list of defaults."""
+    """Return whether a file was written for the library alone: it has its list of defaults."""
     return isinstance(data.get(_DEFAULTS), list) and "scenario" not in data
 
 
 def uses_library_groups(data: Mapping[str, Any]) -> bool:
-    """Say whether a file's references (``${…}``) are for the library to follow."""
+    """Return whether a file's references (``${…}``) are for the library to follow."""
     return is_library_config(data) or data.get(_TRAINER) in TORCHRL_TRAINERS
 
 
 def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     """Move the library's groups from the top of an experiment into ``torchrl.config``.
 
-    Parameters
-    ----------
-    data
-        A file's content, with nested keys. Left as it is if it has nothing to do with TorchRL.
-    known
-        What may stand at the top of an experiment.
+    ``data`` are a file's, with nested keys; left as they are if they have nothing to do with
+    TorchRL. ``known`` may stand at the top of an experiment.
 
     Raises
     ------
@@ -77,15 +73,7 @@ def path_in_section(data: Mapping[str, Any], path: str) -> str:
 
 
 def name_choices(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell choices of options (``optimizer=adamw``) from values (``optimizer.lr=0.1``).
-
-    Parameters
-    ----------
-    data
-        The experiment.
-    changes
-        Dotted paths and their values.
-    """
+    """Tell choices of options (``optimizer=adamw``) from values (``optimizer.lr=0.1``)."""
     if data.get(_TRAINER) not in TORCHRL_TRAINERS:
         return dict(changes)
     return {

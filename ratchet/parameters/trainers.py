@@ -71,7 +71,7 @@ class PpoParameters(SubParameters, read_for=Purpose.LEARNING):
     normalize_advantage: bool = True
 
     def unread(self) -> Collection[str]:
-        """List what only the penalty reads, where there is none."""
+        """Return what only the penalty reads, where there is none."""
         penalty = ("kl_target", "kl_beta", "kl_decrement", "kl_increment")
         return () if self.loss_type == "kl_penalty" else penalty
 
@@ -111,7 +111,7 @@ class SpgParameters(SubParameters, read_for=Purpose.LEARNING):
         return groups
 
     def unread(self) -> Collection[str]:
-        """List what the variant and its way to solve for the followers do without."""
+        """Return what the variant and its way to solve for the followers do without."""
         read = {"variant", "stackelberg_sequence"}
         if self.variant in ("lola", "pola"):
             read.add("additional_lola_term")

@@ -54,14 +54,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401 -- YAML holds anything
-    """Parse YAML.
-
-    Parameters
-    ----------
-    text
-        The YAML.
-    source
-        Where it is from, for messages: a file's path or an override.
+    """Parse YAML that is from ``source``: a file's path or an override, for messages.
 
     Raises
     ------

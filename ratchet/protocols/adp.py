@@ -15,11 +15,11 @@ class AdpProtocolHandler(DeterministicSingleVerifierProtocolHandler):
     max_message_rounds = 2
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whose turn it is."""
+        """Return whether it is the agent's turn."""
         return (agent_name == "verifier") == (round == 1)
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Say what the agent is called and how its replies begin; the verifier only decides."""
+        """Return what the agent is called and how its replies begin; the verifier only decides."""
         if agent_name == "verifier":
             return TextAgentSpec("Verifier")
         return TextAgentSpec("Expert", {"main": "Argument:"})

@@ -82,7 +82,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
     def get_verifier_guess_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say where the verifier is active in some channel, bool[*B]."""
+        """Return where the verifier is active in some channel, bool[*B]."""
         active = self.get_active_agents_mask_from_rounds_and_seed(round, seed)
         return active[..., self._verifier_index, :].any(-1)
 
@@ -103,14 +103,10 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
     def judge(
         self, round: Integers, seed: Integers, y: Tensor, decision: Tensor, *, ended: Tensor
     ) -> VerifierOutcome:
-        """Say what a decision comes to.
+        """Return what a decision comes to.
 
-        Parameters
-        ----------
-        round, seed, y, decision
-            int[*B].
-        ended
-            bool[*B], whether the game was over before; then nothing counts any more.
+        Where the game was over before (``ended`` bool[*B]) nothing counts any more; the others are
+        int[*B].
         """
         rounds, seeds = rounds_and_seeds(round, seed)
         guess = self.get_verifier_guess_mask_from_rounds_and_seed(rounds, seeds) & ~ended
@@ -120,12 +116,9 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         return VerifierOutcome(guess, decided, decision, terminated)
 
     def apply_force_guess(self, decision: Tensor, y: Tensor) -> Tensor:
-        """Replace what was decided by ``force_guess``; whether it was stays the verifier's say.
+        """Return decisions int[*B] as ``force_guess`` has them.
 
-        Parameters
-        ----------
-        decision, y
-            int[*B].
+        Whether one is made stays the verifier's say.
         """
         match self.common.force_guess:
             case None:
@@ -169,7 +162,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
                 )
 
     def _verifier_reward(self, outcome: VerifierOutcome, y: Tensor) -> Tensor:
-        """float32[*B]."""
+        """Return the verifier's rewards float32[*B]."""
         common = self.common
         right = outcome.decided & (outcome.decision == y)
         wrong = outcome.decided & (outcome.decision != y)
@@ -207,16 +200,16 @@ class DeterministicSingleVerifierProtocolHandler(SingleVerifierProtocolHandler):
 
     @abstractmethod
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whether the agent acts in the channel in that round."""
+        """Return whether the agent acts in the channel in that round."""
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say the same as :meth:`is_agent_active`: no seed changes it."""
+        """Return the same as :meth:`is_agent_active`: no seed changes it."""
         return self.is_agent_active(agent_name, round, channel_name)
 
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say who acts where, bool[*B, A, C]."""
+        """Return who acts where, bool[*B, A, C]."""
         rounds, _ = rounds_and_seeds(round, seed)
         table = self.on_device("_order_of_play", rounds.device)
         return table[rounds.clamp(max=self.max_message_rounds)]

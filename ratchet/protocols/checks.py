@@ -44,14 +44,7 @@ def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -
 
 
 def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
-    """Check ``protocol_common`` against the protocol's agents.
-
-    Parameters
-    ----------
-    hyper_params
-        The experiment's parameters.
-    handler
-        The protocol, not yet in its zero-knowledge version.
+    """Check ``protocol_common`` against a protocol, not yet in its zero-knowledge version.
 
     Raises
     ------

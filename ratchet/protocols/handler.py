@@ -59,12 +59,7 @@ class _CheckedWhenBuilt(ABCMeta):
 
 
 class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
-    """Who speaks, where, when, and who is paid.
-
-    Parameters
-    ----------
-    hyper_params
-        The experiment's parameters; a protocol reads ``protocol_common`` and its own section.
+    """Who speaks, where, when, and who is paid, as ``protocol_common`` and its own section say.
 
     Raises
     ------
@@ -84,15 +79,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
-        """Make the handler of an experiment.
-
-        Parameters
-        ----------
-        hyper_params
-            The experiment's parameters.
-        base_dir
-            The folder that paths to plug-ins start from, for protocols that have any.
-        """
+        """Make an experiment's handler; paths to plug-ins, if any, start from ``base_dir``."""
         return cls(hyper_params)
 
     @property
@@ -212,33 +199,22 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
 
     @abstractmethod
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whether the agent may act in the channel in that round, for some seed."""
+        """Return whether the agent may act in the channel in that round, for some seed."""
 
     @abstractmethod
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say who acts where.
-
-        Parameters
-        ----------
-        round, seed
-            int[*B] each, or whatever broadcasts to it.
-
-        Returns
-        -------
-        Tensor
-            bool[*B, A, C].
-        """
+        """Return who acts where, bool[*B, A, C], for what broadcasts to int[*B]."""
 
     @abstractmethod
     def get_verifier_guess_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say where the verifier may decide, bool[*B]."""
+        """Return where the verifier may decide, bool[*B]."""
 
     def get_can_decide_mask_from_rounds_and_seed(self, round: Integers, seed: Integers) -> Tensor:
-        """Say which agents may decide, bool[*B, A]: the verifiers, where they are active."""
+        """Return which agents may decide, bool[*B, A]: the verifiers, where they are active."""
         active = self.get_active_agents_mask_from_rounds_and_seed(round, seed).any(-1)
         return active & self.on_device("_is_verifier", active.device)
 
@@ -246,17 +222,9 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
     def step_interaction_protocol(self, env_td: KeyPathMapping) -> ProtocolStep:
         """Judge what the agents just did.
 
-        Parameters
-        ----------
-        env_td
-            Batch [*B] with ``round``, ``seed``, ``y`` int, ``done``, ``terminated`` bool,
-            ``("agents", "done")`` bool[*B, A], ``("agents", "decision")`` int[*B, A].
-
-        Returns
-        -------
-        ProtocolStep
-            ``(shared_done, agent_done, terminated, reward)``. An episode that was done or
-            terminated before stays so, and its rewards are 0.
+        The batch [*B] has ``round``, ``seed``, ``y`` int, ``done``, ``terminated`` bool,
+        ``("agents", "done")`` bool[*B, A], ``("agents", "decision")`` int[*B, A]. An episode that
+        was done or terminated before stays so, and its rewards are 0.
         """
 
     def reward_mid_point_estimate(self, agent_name: str) -> float:
@@ -275,7 +243,7 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         return 0.0
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Say how an agent takes part in text scenarios.
+        """Return how an agent takes part in text scenarios.
 
         Raises
         ------

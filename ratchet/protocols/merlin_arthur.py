@@ -21,13 +21,13 @@ class MerlinArthurProtocolHandler(SingleVerifierProtocolHandler):
     max_message_rounds = 2
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whether the agent acts for an even or for an odd seed."""
+        """Return whether the agent acts for an even or for an odd seed."""
         return (agent_name == "verifier") == (round == 1)
 
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say who acts where, bool[*B, A, C]."""
+        """Return who acts where, bool[*B, A, C]."""
         rounds, seeds = rounds_and_seeds(round, seed)
         table = self.on_device("_order_of_play", rounds.device)
         return table[seeds % 2, rounds.clamp(max=self.max_message_rounds)]

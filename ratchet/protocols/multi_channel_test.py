@@ -38,5 +38,5 @@ class MultiChannelTestProtocolHandler(LongProtocolHandler):
         return int(self.can_be_active_mask[:, self.agent_index("verifier")].sum())
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whether it is the agent's turn in that channel."""
+        """Return whether it is the agent's turn in that channel."""
         return PERIOD[channel_name][round % 3] == agent_name

@@ -21,12 +21,12 @@ class NipProtocolHandler(LongProtocolHandler):
         return parameters
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whose turn it is."""
+        """Return whether it is the agent's turn."""
         verifiers_turn = (round % 2 == 0) == self.common.verifier_first
         return verifiers_turn == (agent_name == "verifier")
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Say what the agent is called and how its replies begin."""
+        """Return what the agent is called and how its replies begin."""
         if agent_name == "verifier":
             return TextAgentSpec(
                 "Verifier", {"main": "Question:"}, last_round_system_message=DECIDE_NOW

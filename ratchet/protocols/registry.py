@@ -28,12 +28,7 @@ PROTOCOLS: Registry[ProtocolHandler] = Registry(
 
 
 def register_protocol_handler(name: str) -> Callable[[_Handler], _Handler]:
-    """Give a protocol a name for ``interaction_protocol``.
-
-    Parameters
-    ----------
-    name
-        What stands in an experiment file.
+    """Give a protocol the name that experiment files use as ``interaction_protocol``.
 
     Raises
     ------
@@ -44,19 +39,14 @@ def register_protocol_handler(name: str) -> Callable[[_Handler], _Handler]:
 
 
 def protocol_names() -> list[str]:
-    """List the names of all protocols that can be played, without importing any."""
+    """Return the names of all protocols that can be played, without importing any."""
     return PROTOCOLS.names()
 
 
 def protocol_handler_class(name: str, *, base_dir: Path | None = None) -> type[ProtocolHandler]:
-    """Find the class of a protocol.
+    """Return the class of a registered name, or of ``path/to/file.py:ClassName``.
 
-    Parameters
-    ----------
-    name
-        A registered name, or ``path/to/file.py:ClassName``.
-    base_dir
-        The folder that such a path starts from; the working folder if not given.
+    Such a path starts from ``base_dir``, the working folder if not given.
 
     Raises
     ------
@@ -82,15 +72,10 @@ def check_protocol_name(name: str) -> None:
 def build_protocol_handler(
     hyper_params: HyperParameters, *, base_dir: Path | None = None
 ) -> ProtocolHandler:
-    """Make the handler of the experiment's protocol.
+    """Make the handler of the experiment's ``interaction_protocol``.
 
-    Parameters
-    ----------
-    hyper_params
-        Of these, ``interaction_protocol`` says which; with ``protocol_common.zero_knowledge``
-        it is played in its zero-knowledge version.
-    base_dir
-        The folder that the path of a user's protocol starts from.
+    With ``protocol_common.zero_knowledge`` it is played in its zero-knowledge version. The path of
+    a user's protocol starts from ``base_dir``.
 
     Raises
     ------

@@ -15,9 +15,9 @@ class SoloVerifierProtocolHandler(DeterministicSingleVerifierProtocolHandler):
     max_message_rounds = 1
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say that it is the verifier's turn."""
+        """Return true: it is the verifier's turn."""
         return True
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Say that the verifier only decides."""
+        """Return that of a verifier that only decides."""
         return TextAgentSpec("Verifier")

@@ -58,7 +58,7 @@ class TextAgentSpec:
 
 
 def check_text_specs(handler: ProtocolHandler) -> dict[str, TextAgentSpec]:
-    """Collect what a protocol says of its agents in text scenarios, and check it.
+    """Return what a protocol says of its agents in text scenarios, checked.
 
     Raises
     ------

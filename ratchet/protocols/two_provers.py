@@ -32,7 +32,7 @@ class TwoProverProtocolHandler(LongProtocolHandler):
         return self.parameters.randomize_channel_order
 
     def is_agent_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say whether it is the agent's turn, and a channel it may write in."""
+        """Return whether it is the agent's turn, and a channel it may write in."""
         turns = self._turns()
         may_write = OWN_CHANNEL.get(agent_name, channel_name) == channel_name
         return may_write and agent_name in turns[round % len(turns)]
@@ -50,7 +50,7 @@ class TwoProverProtocolHandler(LongProtocolHandler):
         return [*verifier, *provers] if self.common.verifier_first else [*provers, *verifier]
 
     def text_agent_spec(self, agent_name: str) -> TextAgentSpec:
-        """Say what the agent is called and how its replies begin."""
+        """Return what the agent is called and how its replies begin."""
         if agent_name == "verifier":
             headers = {"prover0_channel": "To Expert 1:", "prover1_channel": "To Expert 2:"}
             return TextAgentSpec("Verifier", headers, last_round_system_message=DECIDE_NOW)

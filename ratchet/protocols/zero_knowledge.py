@@ -30,12 +30,7 @@ COPY_OF = {VERIFIER: "standard", ADVERSARIAL: "adversarial", SIMULATOR: "simulat
 
 
 class ZeroKnowledgeProtocolHandler(ProtocolHandler):
-    """Two games side by side and a simulator.
-
-    Parameters
-    ----------
-    base
-        The protocol that is played twice.
+    """A base protocol played twice, side by side, and a simulator.
 
     Notes
     -----
@@ -127,7 +122,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return (type(self), *self.base.source_classes)
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say what the base says of its agent and channel, in the agent's own copies."""
+        """Return what the base does for its agent and channel, in the agent's own copies."""
         channel, _, copy = channel_name.rpartition("_")
         return copy in self._copies_of(agent_name) and self.base.can_agent_be_active(
             self._base_agent(agent_name), round, channel
@@ -136,7 +131,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say who acts where, bool[*B, A, C]: the base's mask, spread over the copies."""
+        """Return who acts where, bool[*B, A, C]: the base's mask, spread over the copies."""
         base = self.base.get_active_agents_mask_from_rounds_and_seed(round, seed)
         spread = base[..., self.on_device("_source_agent", base.device), :]
         return spread.repeat(*(1,) * (spread.ndim - 1), len(COPIES)) & self.on_device(
@@ -146,11 +141,11 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
     def get_verifier_guess_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say where both verifiers may decide, bool[*B]."""
+        """Return where both verifiers may decide, bool[*B]."""
         return self.base.get_verifier_guess_mask_from_rounds_and_seed(round, seed)
 
     def get_can_decide_mask_from_rounds_and_seed(self, round: Integers, seed: Integers) -> Tensor:
-        """Say who may decide, bool[*B, A]: both verifiers and the simulator, at the same time."""
+        """Return who may decide, bool[*B, A]: both verifiers and the simulator, all at once."""
         guess = self.get_verifier_guess_mask_from_rounds_and_seed(round, seed)
         return guess.unsqueeze(-1) & self.on_device("_decides", guess.device)
 
@@ -183,18 +178,11 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return ProtocolStep(shared_done, next_agent_done, terminated, reward)
 
     def simulator_reward(self, env_td: KeyPathMapping) -> Tensor:
-        """Say how alike simulator and adversarial verifier are, whether or not it counts.
+        """Return how alike simulator and adversarial verifier are, whether or not it counts.
 
-        Parameters
-        ----------
-        env_td
-            As in :meth:`step_interaction_protocol`.
-
-        Returns
-        -------
-        Tensor
-            float32[*B]: coefficient x (cosine of messages + cosine of decisions), the one
-            over all of an agent's own channels laid end to end.
+        float32[*B]: coefficient x (cosine of messages + cosine of decisions), the one over all of
+        an agent's own channels laid end to end. ``env_td`` is that of
+        :meth:`step_interaction_protocol`.
         """
         rounds, seeds = rounds_and_seeds(env_td["round"], env_td["seed"])
         active = self.get_active_agents_mask_from_rounds_and_seed(rounds, seeds)

@@ -36,13 +36,9 @@ class Scenario(ABC):
     """Builds the components of an experiment on one kind of data.
 
     The base of both families: see :class:`ratchet.scenarios.tensor_scenario.TensorScenario` and
-    :class:`ratchet.scenarios.pure_text.base.TextScenario`.
-
-    Attributes
-    ----------
-    base_dir
-        The folder that paths of the user's files start from, set by
-        :func:`ratchet.scenarios.registry.build_scenario`; the working folder if None.
+    :class:`ratchet.scenarios.pure_text.base.TextScenario`. Paths of the user's files start from
+    ``base_dir``, set by :func:`ratchet.scenarios.registry.build_scenario`; the working folder if
+    None.
     """
 
     base_dir: Path | None = None
@@ -60,7 +56,7 @@ class Scenario(ABC):
         """Make the datasets: ``train``, ``test`` and extra test sets by name."""
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
-        """List the datasets that :meth:`build_datasets` will make beside ``train``.
+        """Return the names of the datasets that :meth:`build_datasets` will make beside ``train``.
 
         Only ``test`` by default; a scenario that makes others says so, so that plans know them.
         """
@@ -124,15 +120,8 @@ class Scenario(ABC):
         datasets: Mapping[str, Any],
         trainer_type: str,
     ) -> AnyScenarioInstance:
-        """Put all components together.
+        """Put all components together; ``datasets`` are as :meth:`build_datasets` makes them.
 
-        Parameters
-        ----------
-        hyper_params, settings, protocol_handler
-            The experiment's.
-        datasets
-            ``train``, ``test`` and extra test sets, as :meth:`build_datasets` makes them.
-        trainer_type
-            What the agents are for: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
-            own.
+        The trainer type is what the agents are for: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or
+        a trainer's own.
         """

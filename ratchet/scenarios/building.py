@@ -24,21 +24,11 @@ def build_scenario_instance(
     trainer_type: str = "rl",
     base_dir: Path | None = None,
 ) -> AnyScenarioInstance:
-    """Build protocol, datasets, environments and agents.
+    """Build protocol, datasets (where none were made before), environments and agents.
 
-    Parameters
-    ----------
-    hyper_params
-        What decides the result.
-    settings
-        Of these only those are read that say where and how agents run, e.g. ``device``.
-    datasets
-        ``train``, ``test`` and extra test sets, where they were made before; else they are made.
-    trainer_type
-        Decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a
-        trainer's own.
-    base_dir
-        Where the paths of a user's own scenario, networks and protocol start from.
+    Of the settings those are read that say where and how agents run, e.g. ``device``. The trainer
+    type decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
+    own. Paths of a user's own scenario, networks and protocol start from ``base_dir``.
 
     Raises
     ------

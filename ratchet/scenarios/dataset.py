@@ -22,12 +22,7 @@ from ratchet.seeding import torch_generator
 
 
 class TensorDictDataset(StoredDataset):
-    """Datapoints on tensors with a common leading dimension; a value, never changed.
-
-    Parameters
-    ----------
-    td
-        Batch size [N].
+    """Datapoints on tensors with a common leading dimension [N]; a value, never changed.
 
     Raises
     ------
@@ -67,15 +62,10 @@ class TensorDictDataset(StoredDataset):
         return self if size is None or size >= len(self) else TensorDictDataset(self.td[:size])
 
     def to(self, device: str | torch.device, *, pin_memory: bool = False) -> TensorDictDataset:
-        """Move to a device.
+        """Return the dataset on a device.
 
-        Parameters
-        ----------
-        device
-            Where to.
-        pin_memory
-            Whether to go through page-locked memory to an accelerator, which copies faster and
-            for as long needs the data twice on this side.
+        With ``pin_memory`` it goes through page-locked memory to an accelerator, which copies
+        faster and for as long needs the data twice on this side.
         """
         if torch.device(device).type == "cpu" or not pin_memory:
             return TensorDictDataset(self.td.to(device))
@@ -104,7 +94,7 @@ class TensorDictDataset(StoredDataset):
         return cls(TensorDict(tensors, batch_size=[size]).unflatten_keys("."))
 
     def _flat(self) -> dict[str, Tensor]:
-        """All fields by dotted name, sorted."""
+        """Return all fields by dotted name, sorted."""
         flat = self.td.flatten_keys(".")
         return {name: flat[name] for name in sorted(flat.keys())}
 
@@ -112,19 +102,8 @@ class TensorDictDataset(StoredDataset):
 class DataCursor:
     """Walks through a dataset: every datapoint once before any comes twice.
 
-    Each epoch has a permutation of its own, which depends on nothing but the seed, the purpose
-    and the epoch; so the cursor's whole state is (epoch, position).
-
-    Parameters
-    ----------
-    size
-        Number of datapoints.
-    seed
-        The experiment's seed.
-    purpose
-        Keeps cursors with the same seed apart, e.g. ``"train"``.
-    shuffle
-        Whether to walk in random order.
+    In random order, each epoch has a permutation of its own, which depends on nothing but the seed,
+    the purpose (e.g. ``"train"``) and the epoch; so the cursor's whole state is (epoch, position).
     """
 
     def __init__(

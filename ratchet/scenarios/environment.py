@@ -46,23 +46,10 @@ class Environment(TensorEnvironment):
     that it was cut off without a decision. Both are true ends, so nothing is bootstrapped from
     what comes after ``done``; ``("agents", "terminated")`` therefore equals ``("agents", "done")``.
 
-    Parameters
-    ----------
-    hyper_params
-        Of these: ``rl`` (how many frames), ``message_size`` and the linear message space.
-    dataset
-        Has ``y`` and the scenario's ``data_keys``.
-    protocol_handler
-        The game.
-    train
-        Whether this is the training environment.
-    device
-        Where the dataset and all states lie.
-
     Raises
     ------
     DataError
-        If the dataset lacks a field.
+        If the dataset lacks ``y`` or one of ``data_keys``.
     ParameterError
         If the numbers of frames don't fit.
     """
@@ -125,20 +112,7 @@ class Environment(TensorEnvironment):
         return self._visible_data[datapoint_id]
 
     def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
-        """Begin episodes.
-
-        Parameters
-        ----------
-        ids
-            Datapoints, int64 [E].
-        seeds
-            The episodes' seeds, int64 [E].
-
-        Returns
-        -------
-        TensorDict
-            First states [E].
-        """
+        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
         ids, seeds = ids.to(self.device), seeds.to(self.device)
         size = ids.shape[0]
         zeros = torch.zeros(size, dtype=torch.int64, device=self.device)
@@ -169,20 +143,12 @@ class Environment(TensorEnvironment):
         return self._add_turns(state)
 
     def step(self, td: TensorDictBase) -> TensorDict:
-        """Play what the agents do.
+        """Play what the agents do in states [E], which are left as they are; return the next ones.
 
-        Parameters
-        ----------
-        td
-            States [E] with actions: under ``agents`` ``message`` int64 [E, A, C, P] and
-            ``decision`` int64 [E, A]; ``linear_message`` int64 [E, A] if there is that space;
-            and the logits that the protocol reads, if any. Left as it is.
-
-        Returns
-        -------
-        TensorDict
-            Next states [E], and ``("agents", "reward")`` float32 [E, A]. What agents do out of
-            turn changes nothing. An ended episode stays as it is.
+        States have actions under ``agents``: ``message`` int64 [E, A, C, P] and ``decision`` int64
+        [E, A]; ``linear_message`` int64 [E, A] if there is that space; and the logits that the
+        protocol reads, if any. The next states have ``("agents", "reward")`` float32 [E, A]. What
+        agents do out of turn changes nothing. An ended episode stays as it is.
         """
         outcome = self.protocol_handler.step_interaction_protocol(td)
         over = outcome.shared_done | outcome.terminated
@@ -207,21 +173,10 @@ class Environment(TensorEnvironment):
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDict:
-        """Begin new episodes where ``mask`` is true, and keep the other states.
+        """Begin new episodes where ``mask`` bool [E] is true, and keep the other states.
 
-        Parameters
-        ----------
-        td
-            States [E], e.g. what :meth:`step` gave. Left as it is.
-        mask
-            bool [E].
-        ids, seeds
-            int64 [k], one for each true value of ``mask``, in order.
-
-        Returns
-        -------
-        TensorDict
-            States [E], without rewards.
+        Ids and seeds are int64 [k], one for each true value of ``mask``, in order. The states [E],
+        e.g. what :meth:`step` gave, are left as they are; those returned have no rewards.
         """
         state = td.select(*self._state_keys).clone()
         where = check_new_episodes(mask, ids, seeds)
@@ -305,11 +260,11 @@ class Environment(TensorEnvironment):
         return messages
 
     def _transmit(self, said: Tensor, td: TensorDictBase) -> Tensor:
-        """Say what arrives of what agents said, one-hot bool [E, A, C, P, S]: here all of it."""
+        """Return what arrives of what agents said, one-hot bool [E, A, C, P, S]: here all of it."""
         return said
 
     def _add_turns(self, state: TensorDict) -> TensorDict:
-        """Say who may act and decide in these states."""
+        """Write into states who may act and decide in them."""
         handler = self.protocol_handler
         rounds, seeds = state["round"], state["seed"]
         playing = ~state["agents", "done"]

@@ -15,23 +15,12 @@ from ratchet.errors import DataError
 
 
 def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Mapping[str, Any]:
-    """Read all splits of a dataset.
+    """Read all splits of a dataset: split → ``datasets.Dataset``; without splits there is ``all``.
 
-    Parameters
-    ----------
-    name
-        ``OWNER/NAME`` on the hub, ``OWNER/NAME@REVISION`` of one revision of it, a folder of
-        data files, or a folder that ``save_to_disk`` wrote.
-    how_to_use
-        What to write in an experiment to read the folder ``FOLDER``, for messages.
-    config
-        Which of the dataset's configurations, where it has several. A local copy without
-        configurations is taken as it is.
-
-    Returns
-    -------
-    Mapping
-        Split → ``datasets.Dataset``; a dataset without splits is the split ``all``.
+    It is ``OWNER/NAME`` on the hub, ``OWNER/NAME@REVISION`` of one revision of it, a folder of data
+    files, or a folder that ``save_to_disk`` wrote. ``how_to_use`` is what to write in an experiment
+    to read the folder ``FOLDER``, for messages. ``config`` is one of the dataset's configurations,
+    where it has several; a local copy without configurations is taken as it is.
 
     Raises
     ------
@@ -62,7 +51,7 @@ def load_hub_splits(name: str, how_to_use: str, config: str | None = None) -> Ma
 
 
 def hash_files(path: Path) -> dict[str, str]:
-    """Hash a file, or all files of a folder: SHA-256 by name; nothing if there is none."""
+    """Return SHA-256 of a file, or of all files of a folder, by name; nothing if there is none."""
     if not path.exists():
         return {}
     files = sorted(path.rglob("*")) if path.is_dir() else [path]

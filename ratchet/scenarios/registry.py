@@ -30,19 +30,14 @@ def register_scenario(name: str) -> Callable[[_ScenarioClass], _ScenarioClass]:
 
 
 def scenario_names() -> list[str]:
-    """List all scenarios, without importing any."""
+    """Return the names of all scenarios, without importing any."""
     return SCENARIOS.names()
 
 
 def build_scenario(name: str, base_dir: Path | None = None) -> Scenario:
-    """Make a scenario.
+    """Make a scenario of a registered name, or of ``path/to/file.py:ClassName``.
 
-    Parameters
-    ----------
-    name
-        A registered name, or ``path/to/file.py:ClassName``.
-    base_dir
-        The folder that paths of the user's files start from; the working folder if not given.
+    Paths of the user's files start from ``base_dir``, the working folder if not given.
 
     Raises
     ------

@@ -25,13 +25,13 @@ class RolloutShape:
 def rollout_shape(
     rl: RlParameters, max_rounds: int, num_datapoints: int, *, train: bool
 ) -> RolloutShape:
-    """Find the shape of one iteration's rollouts.
+    """Return the shape of one iteration's rollouts.
 
-    Frames are ``frames_per_batch``; ``rollouts_per_iteration`` times the maximal number of
-    rounds where that is given instead, and with neither one rollout for each datapoint. Steps
-    are ``steps_per_env_per_iteration``, which must divide the frames; when not given they are
-    the maximal number of rounds, and frames are rounded up to whole episodes. Test episodes
-    are always played to their end, and never more of them at once than there are datapoints.
+    Frames are ``frames_per_batch``; ``rollouts_per_iteration`` times the maximal number of rounds
+    where that is given instead, and with neither one rollout for each datapoint. Steps are
+    ``steps_per_env_per_iteration``, which must divide the frames; when not given they are the
+    maximal number of rounds, and frames are rounded up to whole episodes. Test episodes are always
+    played to their end, and never more of them at once than there are datapoints.
 
     Raises
     ------

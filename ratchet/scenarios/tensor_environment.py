@@ -36,17 +36,6 @@ class TensorEnvironment(ABC):
     an agent off that could have gone on, ``("agents", "truncated")`` bool [E, A] is true: its
     return is then estimated from the last observation. Without that key every end is a true one.
     ``("agents", "episode_reward")`` f32 [E, A], if given, sums the rewards since the beginning.
-
-    Parameters
-    ----------
-    hyper_params, protocol_handler
-        The experiment's.
-    dataset
-        What episodes are about.
-    train
-        Whether this is the training environment.
-    device
-        Where the dataset and all states lie.
     """
 
     outcome_keys: ClassVar[tuple[Key, ...]]
@@ -74,7 +63,7 @@ class TensorEnvironment(ABC):
 
     @abstractmethod
     def _rollout_shape(self) -> RolloutShape:
-        """Find how many episodes are played side by side in one iteration, and how long."""
+        """Return the number of episodes side by side in one iteration, and of their steps."""
 
     @abstractmethod
     def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
@@ -90,14 +79,8 @@ class TensorEnvironment(ABC):
     ) -> TensorDictBase:
         """Begin new episodes where ``mask`` bool [E] is true, and keep the other states.
 
-        Parameters
-        ----------
-        td
-            What :meth:`step` gave, with or without what belongs to the step.
-        mask
-            bool [E].
-        ids, seeds
-            int64 [k], one for each true value of ``mask``, in order.
+        The states are what :meth:`step` gave, with or without what belongs to the step. Ids and
+        seeds are int64 [k], one for each true value of ``mask``, in order.
         """
 
     @property
@@ -150,7 +133,7 @@ class TensorEnvironment(ABC):
 
 
 def check_new_episodes(mask: Tensor, ids: Tensor, seeds: Tensor) -> Tensor:
-    """Check that there is a datapoint and a seed for every new episode; give their indices."""
+    """Return where new episodes begin, after a check that each has a datapoint and a seed."""
     where = mask.nonzero().flatten()
     if where.shape != ids.shape or where.shape != seeds.shape:
         raise DataError(

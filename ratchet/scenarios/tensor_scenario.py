@@ -56,14 +56,8 @@ class TensorScenario(Scenario, Generic[AgentT]):
     ) -> dict[str, AgentT]:
         """Make the agents with their initial weights, by name in the protocol's order.
 
-        Parameters
-        ----------
-        hyper_params, protocol_handler
-            The experiment's.
-        trainer_type
-            ``"rl"``, ``"solo_agent"`` or a trainer's own: it decides which heads there are.
-        device
-            Where the weights lie. They don't depend on it.
+        The trainer type, ``"rl"``, ``"solo_agent"`` or a trainer's own, decides which heads there
+        are. Weights don't depend on the device.
         """
 
     @abstractmethod

@@ -57,23 +57,15 @@ class FactorisedCategorical:
         return self.log_prob(actions), self.entropy()
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        """Sum the log-probabilities of the factors that count.
+        """Return the sum f32 [b] of the log-probabilities of the factors that count.
 
-        Parameters
-        ----------
-        actions
-            i64 [b, F].
-
-        Returns
-        -------
-        Tensor
-            f32 [b].
+        Actions are i64 [b, F].
         """
         chosen = self._log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         return (chosen * self._weights).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Sum the entropies (nats) of the factors that count: f32 [b]."""
+        """Return the sum of the entropies (nats) of the factors that count: f32 [b]."""
         log_probs = self._log_probs
         return -(log_probs.exp() * log_probs).sum(-1).mul(self._weights).sum(-1)
 
@@ -92,16 +84,7 @@ class FactorisedCategorical:
 class FactorLayout:
     """Where an agent's factors lie: messages, then the decision, then the linear message.
 
-    Attributes
-    ----------
-    channels
-        Indices of the channels that the agent may ever write to (K of them).
-    message_size
-        P.
-    decides
-        Whether there is a decision factor.
-    linear
-        Whether there is a linear-message factor.
+    ``channels`` are the indices of the K channels that it may ever write to, ``message_size`` is P.
     """
 
     channels: tuple[int, ...]
@@ -129,12 +112,8 @@ class FactorLayout:
 class AgentDistribution:
     """One agent's distribution over the rows in which it acts.
 
-    Attributes
-    ----------
-    index
-        The agent's place in the agent dimension.
-    rows
-        i64 [b] into the flat batch; None stands for all rows.
+    ``index`` is its place in the agent dimension; ``rows`` are i64 [b] into the flat batch, None
+    for all.
     """
 
     index: int
@@ -143,25 +122,16 @@ class AgentDistribution:
     factors: FactorisedCategorical
 
     def pack(self, td: TensorDictBase) -> Tensor:
-        """Take the agent's actions i64 [b, F] out of the frames' [B]."""
+        """Return the agent's actions i64 [b, F], out of frames [B]."""
         return pack_actions(td, self.layout, self.index, self.rows)
 
 
 def pack_actions(
     td: TensorDictBase, layout: FactorLayout, index: int, rows: Tensor | None
 ) -> Tensor:
-    """Take an agent's actions i64 [b, F] out of frames [B].
+    """Return an agent's actions i64 [b, F], out of frames [B].
 
-    Parameters
-    ----------
-    td
-        The frames.
-    layout
-        Which factors there are.
-    index
-        The agent's place in the agent dimension.
-    rows
-        i64 [b] into the frames; None stands for all.
+    ``index`` is its place in the agent dimension, ``rows`` i64 [b] are its frames: all for None.
     """
 
     def take(tensor: Tensor) -> Tensor:
@@ -180,18 +150,10 @@ def pack_actions(
 
 
 class MultiAgentDistribution:
-    """All agents' distributions over a batch of frames.
+    """All agents' distributions over a batch of B frames.
 
-    Parameters
-    ----------
-    agents
-        Distributions of those that act somewhere in the batch.
-    batch_size
-        B, number of frames.
-    shape
-        (A, C, P): agents, channels, positions.
-    device
-        Where results live.
+    ``agents`` are those that act somewhere in it; ``shape`` is (A, C, P): agents, channels,
+    positions.
     """
 
     def __init__(
@@ -279,21 +241,9 @@ def scatter_columns(
     num_agents: int,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Lay columns side by side.
+    """Lay columns side by side: f32 [B, A], 0 where nothing is given; differentiable.
 
-    Parameters
-    ----------
-    columns
-        Agent's index → (rows i64 [b] or None for all, values f32 [b]).
-    batch_size, num_agents
-        B and A.
-    device
-        Where the result lives.
-
-    Returns
-    -------
-    Tensor
-        f32 [B, A], 0 where nothing is given; differentiable.
+    Columns are agent's index → (rows i64 [b] or None for all, values f32 [b]).
     """
     empty = torch.zeros(batch_size, device=device)
     laid = []

@@ -14,19 +14,9 @@ NUM_DECISIONS = 3
 
 
 def pack_logits(logits: PolicyLogits, layout: FactorLayout) -> Tensor:
-    """Lay the factors side by side, padded to the widest.
+    """Lay the factors side by side: f32 [b, F, max(S, 3, d)]; padding is 0 and has to be masked.
 
-    Parameters
-    ----------
-    logits
-        Messages [b, K, P, S], decisions [b, 3], linear messages [b, d].
-    layout
-        Which of them the agent has.
-
-    Returns
-    -------
-    Tensor
-        f32 [b, F, max(S, 3, d)]; padding is 0 and has to be masked.
+    Logits are messages' [b, K, P, S], decisions' [b, 3], linear messages' [b, d].
 
     Raises
     ------
@@ -53,23 +43,10 @@ def _one_factor(logits: Tensor | None, what: str) -> Tensor:
 def pack_allowed(
     symbols: Tensor, layout: FactorLayout, restriction: Tensor, d_linear: int | None
 ) -> Tensor:
-    """Lay the masks of the factors side by side.
+    """Lay the masks of the factors side by side: bool [b, F, max(S, 3, d)], as the packed logits.
 
-    Parameters
-    ----------
-    symbols
-        Which symbols may be said, bool, broadcastable to [b, K, P, S].
-    layout
-        Which factors there are.
-    restriction
-        i64 [b]: 0 any decision, 1 must go on (only 2), 2 must decide (0 or 1).
-    d_linear
-        Size of the linear message space.
-
-    Returns
-    -------
-    Tensor
-        bool [b, F, max(S, 3, d)], as the packed logits.
+    ``symbols`` are those that may be said, bool, broadcastable to [b, K, P, S]. ``restriction`` is
+    i64 [b]: 0 any decision, 1 must go on (only 2), 2 must decide (0 or 1).
     """
     b, num_symbols = len(restriction), symbols.shape[-1]
     said = symbols.expand(b, len(layout.channels), layout.message_size, num_symbols).flatten(1, 2)
@@ -91,23 +68,10 @@ def pack_allowed(
 def pack_counts(
     active: Tensor, can_decide: Tensor, layout: FactorLayout, writes: Tensor | None
 ) -> Tensor:
-    """Say which factors an agent really acts on.
+    """Return which factors an agent really acts on, bool [b, F].
 
-    Parameters
-    ----------
-    active
-        Channels that it is active in, bool [b, C].
-    can_decide
-        Whether it decides, bool [b].
-    layout
-        Which factors there are.
-    writes
-        The channels that it may ever write to [K]; None stands for all.
-
-    Returns
-    -------
-    Tensor
-        bool [b, F].
+    ``active`` bool [b, C] are the channels that it is active in, ``can_decide`` bool [b] whether it
+    decides, ``writes`` [K] the channels that it may ever write to: None for all.
     """
     if writes is not None:
         active = active.index_select(1, writes)
@@ -120,20 +84,10 @@ def pack_counts(
 
 
 def unpack_logits(dist: MultiAgentDistribution, symbols: int) -> tuple[Tensor, Tensor]:
-    """Lay all agents' logits out by agent and channel.
+    """Lay the logits of all agents over B frames out by agent and channel; differentiable.
 
-    Parameters
-    ----------
-    dist
-        Of all agents over B frames.
-    symbols
-        S.
-
-    Returns
-    -------
-    tuple[Tensor, Tensor]
-        Messages' f32 [B, A, C, P, S] and decisions' [B, A, 3]: 0 where an agent does not act, minus
-        infinity for what it may not say or decide. Differentiable.
+    Messages' f32 [B, A, C, P, S] and decisions' [B, A, 3]: 0 where an agent does not act, minus
+    infinity for what it may not say or decide.
     """
     num_agents, num_channels, positions = dist.shape
     size = (dist.batch_size, num_agents)

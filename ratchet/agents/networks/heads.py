@@ -57,22 +57,7 @@ def _sizes(d_in: int, d_hidden: int, num_layers: int, d_out: int) -> list[int]:
 class PolicyHead(AgentPolicyHead):
     """Selects symbols, decides, and selects linear messages.
 
-    Parameters
-    ----------
-    parameters
-        The agent's.
-    d_representation
-        Size of the body's output.
-    shape
-        (K, P): channels that the agent may ever write to, positions.
-    max_rounds
-        R.
-    init
-        Where weights come from.
-    decides
-        Whether there is a decider.
-    d_linear
-        Size of the linear message space, None without one.
+    ``shape`` is (K, P): channels that the agent may ever write to, positions. R is ``max_rounds``.
     """
 
     def __init__(
@@ -120,18 +105,8 @@ class PolicyHead(AgentPolicyHead):
 class ValueHead(AgentValueHead):
     """Estimates the return from the pooled representation.
 
-    Parameters
-    ----------
-    parameters
-        The agent's.
-    d_representation
-        Size of the body's output.
-    max_rounds
-        R.
-    init
-        Where weights come from.
-    mid_point
-        The middle of the agent's possible rewards, which estimates start from.
+    Estimates start from ``mid_point``, the middle of the agent's possible rewards. R is
+    ``max_rounds``.
     """
 
     def __init__(
@@ -157,19 +132,10 @@ class ValueHead(AgentValueHead):
 
 
 class SoloHead(SoloAgentHead):
-    """Predicts the label without any conversation.
+    """Predicts the label without any conversation; of the parameters it has the decider's sizes.
 
     Reads the pooled representation and the mean over those of the symbols that exist, so that every
     parameter of the body learns, those included that only a message selector reads.
-
-    Parameters
-    ----------
-    parameters
-        The agent's; the decider's sizes are used.
-    d_representation
-        Size of the body's output.
-    init
-        Where weights come from.
     """
 
     def __init__(

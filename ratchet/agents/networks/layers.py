@@ -30,7 +30,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation(name: str) -> Activation:
-    """Look an activation function up.
+    """Return the activation function of a name.
 
     Raises
     ------
@@ -47,17 +47,9 @@ def ready_layers(
 ) -> tuple[Activation, Sequence[Layer]]:
     """Return linear layers, and the activation between them, that are the fastest for their work.
 
-    On a CPU torch's tanh is slow. Where much goes through, there is σ between the layers instead:
-    tanh(x) = 2σ(2x) − 1, whose factors and shift go into the weights, which are fewer.
-
-    Parameters
-    ----------
-    layers
-        As they are.
-    activation_name
-        Between them. It may work in place.
-    size
-        How many numbers go through it.
+    On a CPU torch's tanh is slow. Where much goes through (``size`` numbers), there is σ between
+    the layers instead: tanh(x) = 2σ(2x) − 1, whose factors and shift go into the weights, which are
+    fewer. The activation may work in place.
     """
     if activation_name != "tanh" or size < _LARGE or layers[0][0].device.type != "cpu":
         return activation(activation_name), layers
@@ -84,8 +76,6 @@ class Initializer:
         Orthogonal weights and zero biases; otherwise both are uniform in ±1/√fan-in.
     gain
         Scale of orthogonal weights.
-    device
-        Where the parameters end up.
     """
 
     generator: torch.Generator
@@ -133,19 +123,7 @@ class Initializer:
 
 
 class Mlp(nn.Module):
-    """Linear layers with an activation function between them.
-
-    Parameters
-    ----------
-    sizes
-        d_in, hidden sizes …, d_out.
-    activation_name
-        See :func:`activation`.
-    init
-        Where weights come from.
-    last_bias
-        Whether the last layer has a bias.
-    """
+    """Linear layers of sizes d_in, hidden …, d_out, with an activation function between them."""
 
     def __init__(
         self,

@@ -18,13 +18,7 @@ NORMALIZED_KEYS = ("x", "linear_message_history")
 
 
 class ObservationNormalizer(Normalizer):
-    """Shifts and scales observations by fitted scalars; the identity until it is fitted.
-
-    Parameters
-    ----------
-    keys
-        Which observations.
-    """
+    """Shifts and scales observations by fitted scalars; the identity until it is fitted."""
 
     def __init__(self, keys: Iterable[str] = NORMALIZED_KEYS) -> None:
         super().__init__()

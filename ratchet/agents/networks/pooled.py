@@ -12,17 +12,7 @@ if TYPE_CHECKING:
 
 
 class NormAndNoise(nn.Module):
-    """Batch norm without running statistics, then Gaussian noise; either only if asked for.
-
-    Parameters
-    ----------
-    parameters
-        Of the agent: ``use_batch_norm`` and ``noise_sigma``.
-    d
-        Number of features.
-    device
-        Where the norm's parameters lie.
-    """
+    """Batch norm without running statistics, then Gaussian noise; either only if asked for."""
 
     def __init__(
         self, parameters: NetworkAgentParameters, d: int, device: str | torch.device = "cpu"

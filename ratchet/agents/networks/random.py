@@ -15,15 +15,7 @@ from ratchet.agents.parts import (
 
 
 class RandomPolicyHead(AgentPolicyHead):
-    """Gives every symbol and decision the same logit; masks do the rest.
-
-    Parameters
-    ----------
-    decides
-        Whether the agent ever decides.
-    d_linear
-        Size of the linear message space, or None without one.
-    """
+    """Gives every symbol and decision the same logit; masks do the rest."""
 
     def __init__(self, *, decides: bool, d_linear: int | None = None) -> None:
         super().__init__()
@@ -43,13 +35,7 @@ class RandomPolicyHead(AgentPolicyHead):
 
 
 class ConstantValueHead(AgentValueHead):
-    """Expects the same return everywhere.
-
-    Parameters
-    ----------
-    value
-        That return; zero for random agents.
-    """
+    """Expects the same return everywhere; zero for random agents."""
 
     def __init__(self, value: float = 0.0) -> None:
         super().__init__()

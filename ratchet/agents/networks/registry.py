@@ -32,19 +32,7 @@ def register_network(name: str) -> Callable[[_Body], _Body]:
 def network_class(
     agent: str, parameters: AgentParameters, base_dir: Path | None = None
 ) -> type[AgentBody] | None:
-    """Find the body that an agent has in place of the scenario's.
-
-    Parameters
-    ----------
-    agent, parameters
-        Its name and its parameters, of which ``network`` is read.
-    base_dir
-        The folder that the path of a user's file starts from; the working folder if not given.
-
-    Returns
-    -------
-    type or None
-        None for the scenario's own.
+    """Return the body that an agent's ``network`` names; None for the scenario's own.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def only_plain_operations() -> Iterator[None]:
 
 
 def may_record(tensor: Tensor) -> bool:
-    """Say whether what is made of a tensor may be computed on a tape, here and now.
+    """Return whether what is made of a tensor may be computed on a tape, here and now.
 
     Not off the CPU, nor in mixed precision, nor inside ``torch.func`` transforms or forward-mode
     differentiation.

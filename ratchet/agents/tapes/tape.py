@@ -41,13 +41,7 @@ class Var:
 
 
 class Tape:
-    """Operations in order, each with how to go back through it.
-
-    Parameters
-    ----------
-    keeps
-        Whether anybody will go back; otherwise nothing is kept.
-    """
+    """Operations in order, each with how to go back through it; kept only if anybody will."""
 
     def __init__(self, *, keeps: bool) -> None:
         self.keeps = keeps
@@ -68,22 +62,17 @@ class Tape:
         return known[1]
 
     def record(self, back: BackwardStep, *outputs: Var) -> None:
-        """Keep a step.
+        """Keep a step that has made ``outputs``.
 
-        Parameters
-        ----------
-        back
-            Called with the gradients of ``outputs`` (None for one that nobody used, if there are
-            several), it adds to those of the operation's inputs. It changes nothing it has kept,
-            so that one can go back twice.
-        outputs
-            What the operation has made.
+        ``back`` is called with the gradients of ``outputs`` (None for one that nobody used, if
+        there are several) and adds to those of the operation's inputs. It changes nothing it has
+        kept, so that one can go back twice.
         """
         if self.keeps:
             self._steps.append((outputs, back))
 
     def go_back(self) -> list[Tensor | None]:
-        """Go back from gradients put into variables; give those of :attr:`leaves`."""
+        """Go back from gradients put into variables; return those of :attr:`leaves`."""
         for outputs, back in reversed(self._steps):
             grads = [output.pop_grad() for output in outputs]
             if any(grad is not None for grad in grads):
@@ -96,13 +85,8 @@ def run_recorded(
 ) -> tuple[Tensor, ...]:
     """Run operations on a tape, and let autograd see them as one.
 
-    Parameters
-    ----------
-    record
-        Runs them and gives the variables that come out.
-    plain
-        Computes the same with ordinary operations; called if gradients are to be differentiated
-        again.
+    ``plain`` computes the same with ordinary operations: for gradients that are to be
+    differentiated again.
     """
     keeps = torch.is_grad_enabled()
     with torch.no_grad():
@@ -119,21 +103,9 @@ def run_recorded(
 def put_gradients(record: Callable[[Tape], Sequence[Var]], wanted: Sequence[bool]) -> list[Tensor]:
     """Run operations on a tape and put gradients into what they were made of, without autograd.
 
-    The gradients are those that the sum of the wanted outputs' ``backward()`` would put into
-    leaves that have none.
-
-    Parameters
-    ----------
-    record
-        As for :func:`run_recorded`; all that it calls leaves are parameters or other leaves of
-        autograd's graph.
-    wanted
-        Of which outputs, scalars, gradients are taken.
-
-    Returns
-    -------
-    list[Tensor]
-        All outputs, detached.
+    The gradients are those that the sum of the ``wanted`` outputs, scalars, would put by
+    ``backward()`` into leaves that have none. All that ``record`` calls leaves must be parameters
+    or other leaves of autograd's graph. All outputs come back, detached.
     """
     with torch.no_grad():
         tape = Tape(keeps=True)

@@ -48,20 +48,8 @@ class ErasurePerception(Perception):
 class ErasureBody(AgentBody):
     """A multilayer perceptron over the conversation and what the agent sees of the bit.
 
-    Parameters
-    ----------
-    parameters
-        The agent's.
-    sees
-        The data that it sees: ``bit`` or ``observation``.
-    d_conversation
-        Features of the history of messages, linear ones included.
-    d_representation
-        Size of what comes out.
-    init
-        Where weights come from.
-    read
-        What the heads read of the representation.
+    It sees ``bit`` or ``observation``; ``d_conversation`` are the features of the history of
+    messages, linear ones included.
     """
 
     def __init__(
@@ -104,7 +92,7 @@ class ErasureAgentBuilder(AgentBuilder[BinaryErasureChannelAgentParameters]):
     section_class = BinaryErasureChannelAgentParameters
 
     def build_perception(self, hyper_params: HyperParameters) -> ErasurePerception:
-        """Say how deals are made ready."""
+        """Return how deals are made ready."""
         return ErasurePerception()
 
     def build_body(

@@ -58,10 +58,8 @@ def _deal(
 ) -> TensorDictDataset:
     """Make the deals of one side, in random order.
 
-    Returns
-    -------
-    TensorDictDataset
-        ``bit``, ``observation`` (the bit or 2) and ``y`` (the bit) int64, ``lie_erased`` bool, [N].
+    They have ``bit``, ``observation`` (the bit or 2) and ``y`` (the bit) int64, ``lie_erased``
+    bool, [N].
     """
     unseen, erased = section.observation_erasure_probability, section.lie_erasure_probability
     chances = {

@@ -39,7 +39,7 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
         )
 
     def build_perception(self, hyper_params: HyperParameters) -> GraphPerception:
-        """Say how graph pairs are made ready."""
+        """Return how graph pairs are made ready."""
         return GraphPerception()
 
     def build_manual_agent(self, plan: AgentPlan[GraphIsomorphismAgentParameters]) -> Agent:

@@ -37,17 +37,10 @@ class GraphPerception(Perception):
     def prepare(self, data: TensorDictBase) -> Prepared:
         """Make graph pairs ready.
 
-        Parameters
-        ----------
-        data
-            ``adjacency`` [b, 2, n, n] of zeros and ones, ``node_mask`` bool [b, 2, n].
-
-        Returns
-        -------
-        Prepared
-            ``adjacency`` f32 [b, 2, n, n] with self-loops of the nodes that exist (the sum over a
-            node and its neighbours is one matrix product), ``node_mask``, ``node_weight`` the same
-            in f32, ``attention_mask`` f32 [b, T, T].
+        Given ``adjacency`` [b, 2, n, n] of zeros and ones and ``node_mask`` bool [b, 2, n], return
+        ``adjacency`` f32 [b, 2, n, n] with self-loops of the nodes that exist (the sum over a node
+        and its neighbours is one matrix product), ``node_mask``, ``node_weight`` the same in f32,
+        ``attention_mask`` f32 [b, T, T].
         """
         mask = data.get("node_mask")
         weight = mask.to(torch.float32)
@@ -81,21 +74,9 @@ class GraphPerception(Perception):
 class GraphIsomorphismBody(AgentBody):
     """GIN over the messages on both graphs, pooling to two tokens, a transformer.
 
-    Parameters
-    ----------
-    parameters
-        The agent's.
-    num_features
-        F: rounds × visible channels × positions.
-    d_representation
-        Size of what comes out.
-    init
-        Where weights come from.
-    d_linear_history
-        Features of the linear messages (rounds × channels × space), None without; they make one
-        more token.
-    read
-        What the heads read of the representation: the ``pooled``, the ``symbols`` or both.
+    ``num_features`` is F: rounds × visible channels × positions. ``d_linear_history`` are the
+    features of the linear messages (rounds × channels × space), None without; they make one more
+    token.
     """
 
     def __init__(
@@ -190,7 +171,7 @@ class GraphIsomorphismBody(AgentBody):
         return run.view(*data["node_weight"].shape, -1)
 
     def precompute(self, inputs: AgentInput) -> NeighbourSums:
-        """Find out what each node sums in the first layer of the GNN."""
+        """Return what each node sums in the first layer of the GNN."""
         return self._neighbour_sums(inputs, share=True)
 
     def _neighbour_sums(self, inputs: AgentInput, *, share: bool) -> NeighbourSums:

@@ -77,7 +77,7 @@ def build_graph_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictD
 
 
 def _read_name(name: str, section: GraphIsomorphismParameters) -> tuple[int, bool]:
-    """Say how many pairs a dataset has, and whether sizes are spread evenly."""
+    """Return the number of a dataset's pairs, and whether sizes are spread evenly."""
     if name == "generated":
         return section.num_pairs, section.uniform_sizes
     match = NAMED.fullmatch(name)
@@ -103,11 +103,8 @@ def _build(name: str, mix: PairMix, seed: int, test_size: float) -> TensorDictDa
 def pairs_to_dataset(pairs: GraphPairs, *, max_wl_rounds: int) -> TensorDictDataset:
     """Check every label and put the pairs on tensors.
 
-    Returns
-    -------
-    TensorDictDataset
-        ``adjacency`` uint8 [N, 2, n, n], ``node_mask`` bool [N, 2, n], ``y``, ``wl_score`` and
-        ``num_nodes`` int64 [N], ``edge_probability`` float32 [N].
+    They are ``adjacency`` uint8 [N, 2, n, n], ``node_mask`` bool [N, 2, n], ``y``, ``wl_score`` and
+    ``num_nodes`` int64 [N], ``edge_probability`` float32 [N].
 
     Raises
     ------

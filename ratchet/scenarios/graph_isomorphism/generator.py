@@ -76,16 +76,7 @@ class GraphPairs:
 
 
 def generate_pairs(mix: PairMix, pool: GraphPool, rng: np.random.Generator) -> GraphPairs:
-    """Make a shuffled set of distinct graph pairs.
-
-    Parameters
-    ----------
-    mix
-        How many pairs of which kind.
-    pool
-        Where graphs come from: it holds the side (train or test) that they must belong to.
-    rng
-        Source of all randomness.
+    """Make a shuffled set of distinct graph pairs, of the pool's side (train or test).
 
     Raises
     ------
@@ -138,7 +129,7 @@ def _fill(
 
 
 def _batch_sizes(missing: NDArray[np.int64], kind: int) -> NDArray[np.int64]:
-    """Say how many candidates to make in each cell, given how many pairs are missing."""
+    """Return the number of candidates to make in each cell, given the pairs that are missing."""
     easy = {NEW_ISOMORPHIC: (2, 8), SCORE_1: (2, 8), SCORE_2: (4, 64)}
     factor, least = easy.get(kind, (16, 512))
     sizes = np.where(missing > 0, np.maximum(missing * factor, least), 0)

@@ -28,7 +28,7 @@ class NeighbourSums:
     Attributes
     ----------
     sums
-        f32 [U, F + 1]: different sums of features, and over how many nodes they go.
+        f32 [U, F + 1]: different sums of features, and the number of nodes they go over.
     index
         i64 [b, 2, n, c]: which of them is each node's, in each copy of the features.
     """
@@ -40,18 +40,11 @@ class NeighbourSums:
     def of(
         cls, features: Tensor | None, adjacency: Tensor, *, bare_copy: bool, share: bool
     ) -> NeighbourSums:
-        """Sum features.
+        """Sum features f32 [b, 2, n, F] over adjacency f32 [b, 2, n, n] with self-loops.
 
-        Parameters
-        ----------
-        features
-            f32 [b, 2, n, F]; None to have the bare copy alone, of F = 0 features.
-        adjacency
-            f32 [b, 2, n, n], with self-loops.
-        bare_copy
-            Whether there is a (further) copy of the nodes whose features are zero.
-        share
-            Whether to find out which sums are the same: worth it for what is used several times.
+        With ``bare_copy`` there is a (further) copy of the nodes whose features are zero; it is the
+        only one, of F = 0 features, where features are None. ``share`` finds out which sums are the
+        same: worth it for what is used several times.
         """
         b, graphs, n, _ = adjacency.shape
         degree = adjacency.sum(-1)  # [b, 2, n]
@@ -82,17 +75,7 @@ class NeighbourSums:
 
 
 class GinStack(nn.Module):
-    """L layers of message passing.
-
-    Parameters
-    ----------
-    num_layers, d_model, d_mlp
-        L, d, h.
-    activation_name
-        Between the MLPs' layers.
-    init
-        Where weights come from.
-    """
+    """L layers of message passing: ``d_model`` is d, ``d_mlp`` is h."""
 
     def __init__(
         self,
@@ -109,22 +92,12 @@ class GinStack(nn.Module):
         self._activation_name = activation_name
 
     def forward(self, sums: Tensor, index: Tensor, adjacency: Tensor) -> Tensor:
-        """Pass messages L times.
+        """Pass messages L times: f32 [2b, n, c · d].
 
-        Parameters
-        ----------
-        sums
-            f32 [U, d]: the different sums over nodes and their neighbours in the first layer.
-        index
-            i64 [b, 2, n, c]: which of them is each node's, in each copy of the features.
-        adjacency
-            f32 [b, 2, n, n], symmetric, with self-loops. Absent nodes have none, so that nothing of
-            theirs is ever read; their own features are meaningless.
-
-        Returns
-        -------
-        Tensor
-            f32 [2b, n, c · d].
+        ``sums`` f32 [U, d] are the different sums over nodes and their neighbours in the first
+        layer, ``index`` i64 [b, 2, n, c] which of them is each node's, in each copy of the
+        features. ``adjacency`` f32 [b, 2, n, n] is symmetric, with self-loops; absent nodes have
+        none, so that nothing of theirs is ever read: their own features are meaningless.
         """
         layers: list[Layer] = [(self.in_weight, self.in_bias), (self.out_weight, self.out_bias)]
         size = index.numel() * self.in_weight.shape[1]

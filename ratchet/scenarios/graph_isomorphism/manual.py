@@ -82,14 +82,9 @@ def build_manual_agent(
 
 
 class ManualBody(AgentBody):
-    """Refines colours with the exchanged pairs individualised.
+    """Refines colours with the exchanged pairs individualised, in Weisfeiler–Lehman rounds.
 
-    Parameters
-    ----------
-    num_rounds
-        Weisfeiler–Lehman rounds.
-    first_question
-        The round of the verifier's first question.
+    ``first_question`` is the round of the verifier's first question.
     """
 
     def __init__(self, num_rounds: int, first_question: int) -> None:
@@ -121,12 +116,7 @@ class ManualBody(AgentBody):
 def _refine(adjacency: Tensor, same: Tensor) -> Tensor:
     """Refine by one round: nodes keep one colour if their neighbours' colours are equal in number.
 
-    Parameters
-    ----------
-    adjacency
-        f32 [b, 2, n, n], with or without self-loops.
-    same
-        bool [b, 2n, 2n].
+    Adjacency is f32 [b, 2, n, n], with or without self-loops; ``same`` is bool [b, 2n, 2n].
     """
     b, _, n, _ = adjacency.shape
     colours = same.view(b, 2, n, 2 * n).to(torch.float64)
@@ -145,7 +135,7 @@ def _refined(representation: Representation | None) -> tuple[Tensor, Tensor]:
 
 
 def _choose(score: Tensor) -> Tensor:
-    """Be certain of the best of [b, S]: logits f32 [b, 1, 1, S]."""
+    """Return logits f32 [b, 1, 1, S] that are certain of the best of [b, S]."""
     chosen = torch.nn.functional.one_hot(score.argmax(-1), score.shape[-1])
     return (chosen * CERTAIN)[:, None, None]
 
@@ -164,13 +154,7 @@ class ManualProverHead(AgentPolicyHead):
 
 
 class ManualVerifierHead(AgentPolicyHead):
-    """Rejects on a difference, accepts when all is checked, and asks otherwise.
-
-    Parameters
-    ----------
-    max_rounds
-        Of the protocol.
-    """
+    """Rejects on a difference, accepts when all is checked, and asks otherwise."""
 
     def __init__(self, max_rounds: int) -> None:
         super().__init__()

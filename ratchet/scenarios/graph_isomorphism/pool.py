@@ -28,14 +28,8 @@ REUSED = -1
 class GraphPool:
     """Random graphs of one side.
 
-    Parameters
-    ----------
-    salt
-        Decides which graphs are on which side.
-    share
-        The share (0, 1) of graphs on this side.
-    last
-        Whether this side has the upper end of the keys' range instead of the lower one.
+    It has the share (0, 1) of all graphs; the salt decides which. The ``last`` side has the upper
+    end of the keys' range instead of the lower one.
     """
 
     def __init__(self, *, salt: int, share: float, last: bool) -> None:
@@ -49,19 +43,14 @@ class GraphPool:
         return class_keys(adjacency, salt=self.salt)
 
     def accepts(self, keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Say which graphs belong to this side."""
+        """Return which graphs belong to this side."""
         position = (keys >> np.uint64(11)).astype(np.float64) / 2.0**53
         return np.asarray((self._low <= position) & (position < self._high))
 
     def draw(
         self, n: int, probabilities: NDArray[np.float64], rng: np.random.Generator
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """Draw one Erdős–Rényi graph of this side for each probability [N], and its key.
-
-        Returns
-        -------
-        tuple
-            Graphs [N, n, n] and keys [N].
+        """Draw one Erdős–Rényi graph of this side for each probability [N]: [N, n, n], keys [N].
 
         Raises
         ------
@@ -89,10 +78,7 @@ class GraphPool:
 class PairPool:
     """The pairs kept so far, by kind and cell (size and edge probability), without duplicates.
 
-    Attributes
-    ----------
-    counts
-        [kind, cell], pairs kept of each kind in each cell.
+    ``counts`` [kind, cell] are their numbers.
     """
 
     def __init__(self, cells: list[tuple[int, float]], *, num_kinds: int) -> None:
@@ -127,7 +113,7 @@ class PairPool:
                 self._copies[key] += score > 0
 
     def add_reused(self, pair: NDArray[np.uint8], cell: int) -> bool:
-        """Keep an isomorphic pair made of a graph that is used elsewhere; say whether it is new."""
+        """Keep an isomorphic pair of a graph that is used elsewhere; return whether it is new."""
         if not self._is_new(pair[0]):
             return False
         self._keep(pair[0], 0, cell, REUSED)

@@ -42,18 +42,10 @@ def switch_edges(
 ) -> NDArray[np.uint8]:
     """Replace edges ab, cd by ac, bd, several times: no node's degree changes.
 
-    Parameters
-    ----------
-    adjacency
-        Graphs of one size, [N, n, n]. Left as they are.
-    num_switches
-        [N], switches to make in each graph. Fewer are made where no fitting edges were found.
-    matched
-        [N]; where true, only switches with deg b = deg c and deg a = deg d are made: then no node
-        changes the degrees of its neighbours either, and the two graphs pass two rounds of
-        colour refinement.
-    rng
-        Source of randomness.
+    Graphs [N, n, n] are left as they are. In each ``num_switches`` [N] are made, or fewer where no
+    fitting edges were found. Where ``matched`` [N] is true, only those with deg b = deg c and deg a
+    = deg d are: then no node changes the degrees of its neighbours either, and the two graphs pass
+    two rounds of colour refinement.
     """
     result = adjacency.copy()
     dense = adjacency.sum((1, 2), dtype=np.int64) * 2 > adjacency.shape[-1] * (
@@ -76,7 +68,7 @@ def switch_edges(
 def _find_switch(
     adjacency: NDArray[np.uint8], matched: NDArray[np.bool_], rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find nodes a, b, c, d [graph, 4] to switch, and say where there are such."""
+    """Return nodes a, b, c, d [graph, 4] to switch, and where there are such."""
     num_graphs, n, _ = adjacency.shape
     degrees = adjacency.sum(-1, dtype=np.int64)
     num_edges = degrees.sum(-1)  # each edge counts twice, once per direction

@@ -28,7 +28,7 @@ class GraphIsomorphismScenario(MessageScenario):
         return build_graph_datasets(hyper_params)
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
-        """List ``test`` and the extra test sets."""
+        """Return ``test`` and the extra test sets."""
         return ["test", *hyper_params.graph_isomorphism.extra_test_sets]
 
     def data_code(self) -> tuple[Callable[..., object], ...]:

@@ -20,13 +20,7 @@ EPSILON = 1e-5
 
 @dataclass(frozen=True)
 class TransformerShape:
-    """Sizes of a transformer.
-
-    Attributes
-    ----------
-    d_model, d_mlp, num_heads, num_layers
-        d, h, H, L; d is a multiple of H.
-    """
+    """Sizes of a transformer: d, h, H, L; d is a multiple of H."""
 
     d_model: int
     d_mlp: int
@@ -37,16 +31,7 @@ class TransformerShape:
 class TransformerStack(nn.Module):
     """L layers of self-attention and a two-layer MLP, each over normalised input and added to it.
 
-    Parameters
-    ----------
-    shape
-        Sizes.
-    activation_name
-        Of the MLPs.
-    dropout
-        Probability, in training mode; drawn from torch's global generator.
-    init
-        Where weights come from.
+    Dropout, in training mode, is drawn from torch's global generator.
     """
 
     def __init__(
@@ -70,15 +55,10 @@ class TransformerStack(nn.Module):
         return tuple(self.parameters())
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Transform tokens.
+        """Transform tokens f32 [b, T, d].
 
-        Parameters
-        ----------
-        tokens
-            f32 [b, T, d].
-        mask
-            f32 [b, T, T] (key, query): 1 where the query attends to the key, else 0. Every query
-            attends to something.
+        ``mask`` f32 [b, T, T] (key, query) is 1 where the query attends to the key, else 0. Every
+        query attends to something.
         """
         (b, t, d), e = tokens.shape, tokens.shape[2] // self.num_heads
         blocked = (mask == 0).transpose(1, 2).unsqueeze(1)
@@ -112,21 +92,12 @@ class TransformerStack(nn.Module):
 
 
 def attention_mask(node_mask: Tensor) -> Tensor:
-    """Say who attends to whom.
+    """Return who attends to whom, f32 [b, T, T] (key, query) with T = 2 + 2n: 1 where attended.
 
-    Pooled tokens attend to everything that exists. A node attends to the pooled tokens and the
-    other graph's nodes, not to itself nor its own graph: the GNN has seen to those. An absent node
-    attends like one that exists, and nobody attends to it.
-
-    Parameters
-    ----------
-    node_mask
-        Which nodes exist, bool [b, 2, n].
-
-    Returns
-    -------
-    Tensor
-        f32 [b, T, T] (key, query) with T = 2 + 2n: 1 where attended. No query is without keys.
+    Pooled tokens attend to everything that exists, as ``node_mask`` bool [b, 2, n] says. A node
+    attends to the pooled tokens and the other graph's nodes, not to itself nor its own graph: the
+    GNN has seen to those. An absent node attends like one that exists, and nobody attends to it. No
+    query is without keys.
     """
     b, _, n = node_mask.shape
     side = torch.arange(2 * n + 2, device=node_mask.device).sub(2).div(n, rounding_mode="floor")

@@ -26,26 +26,16 @@ def wl_scores(
     *,
     max_rounds: int,
 ) -> NDArray[np.int64]:
-    """Find the refinement round that tells the two graphs of each pair apart.
+    """Return the refinement round, int64 [N], that tells the two graphs of each pair apart.
 
-    All nodes start with one colour; in each round nodes keep the same colour if they have the
-    same number of neighbours of every colour. Round 1 compares degrees. Both graphs are refined
-    together, as one disjoint union. Exact: colours are classes of equal counts, no hashes.
+    It is 1 … ``max_rounds``, or ``max_rounds + 1`` if the pair is not told apart. A pair that is
+    told apart is not isomorphic. All nodes start with one colour; in each round nodes keep the same
+    colour if they have the same number of neighbours of every colour. Round 1 compares degrees.
+    Both graphs are refined together, as one disjoint union. Exact: colours are classes of equal
+    counts, no hashes.
 
-    Parameters
-    ----------
-    adjacency
-        [N, 2, n, n], symmetric matrices of zeros and ones with an empty diagonal.
-    node_mask
-        Which nodes exist, [N, 2, n]; all when not given. Absent nodes must have no edges.
-    max_rounds
-        Rounds to play.
-
-    Returns
-    -------
-    NDArray[np.int64]
-        [N]: 1 … ``max_rounds``, or ``max_rounds + 1`` if the pair is not told apart. A pair that is
-        told apart is not isomorphic.
+    Adjacency [N, 2, n, n] are symmetric matrices of zeros and ones with an empty diagonal. Nodes
+    exist as ``node_mask`` [N, 2, n] says, all when not given; absent ones must have no edges.
     """
     num_pairs, _, n, _ = adjacency.shape
     if node_mask is None:
@@ -94,25 +84,11 @@ def _refine(edges: Counts, same: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def class_keys(
     adjacency: NDArray[np.uint8], *, salt: int, rounds: int = KEY_ROUNDS
 ) -> NDArray[np.uint64]:
-    """Hash graphs such that relabelled copies have the same key.
+    """Hash graphs [N, n, n] such that relabelled copies have the same key: uint64 [N].
 
     The key is a hash of the colours after some refinement rounds, so isomorphic graphs agree.
-    Graphs that refinement can't tell apart agree too, so a split by keys never parts
-    isomorphic graphs.
-
-    Parameters
-    ----------
-    adjacency
-        Graphs of one size, [N, n, n].
-    salt
-        Another salt gives unrelated keys.
-    rounds
-        Refinement rounds.
-
-    Returns
-    -------
-    NDArray[np.uint64]
-        [N].
+    Graphs that refinement can't tell apart agree too, so a split by keys never parts isomorphic
+    graphs. Another salt gives unrelated keys.
     """
     num_graphs, n, _ = adjacency.shape
     edges = adjacency.astype(bool)

@@ -33,15 +33,7 @@ class ActionDistribution(ABC):
 
 
 class DiscreteActionDistribution(ActionDistribution):
-    """Independent choices, one after the other in the logits.
-
-    Parameters
-    ----------
-    logits
-        f32 [B, Σ sizes].
-    sizes
-        Of each choice.
-    """
+    """Independent choices, one after the other in the logits f32 [B, Σ sizes]."""
 
     def __init__(self, logits: Tensor, sizes: tuple[int, ...]) -> None:
         self.logits = logits
@@ -62,19 +54,14 @@ class DiscreteActionDistribution(ActionDistribution):
         return torch.stack([f.argmax(-1) for f in divide(self.logits, self.sizes)], -1)
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum over choices."""
+        """Return sums over choices."""
         return categorical_scores(self.logits, actions, self.sizes)
 
 
 class ContinuousActionDistribution(ActionDistribution):
     """Independent normal numbers; what lies outside the bounds is moved there by the environment.
 
-    Parameters
-    ----------
-    mean
-        f32 [B, K].
-    log_std
-        f32 [K].
+    Means are f32 [B, K], log deviations f32 [K].
     """
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
@@ -91,7 +78,7 @@ class ContinuousActionDistribution(ActionDistribution):
         return self.mean
 
     def log_prob_and_entropy(self, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum over numbers; entropies do not depend on the frame."""
+        """Return sums over numbers; entropies do not depend on the frame."""
         deviation = (actions - self.mean) * (-self.log_std).exp()
         spread = self.log_std.sum() + _HALF_LOG_TWO_PI * self.log_std.numel()
         log_prob = -0.5 * deviation.square().sum(-1, keepdim=True) - spread
@@ -114,21 +101,9 @@ def distribution_of(agent: ControlAgent, outputs: Tensor) -> ActionDistribution:
 def categorical_scores(
     logits: Tensor, actions: Tensor, sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Sum the log-probabilities of choices, and their entropies.
+    """Return the log-probabilities of choices and their entropies (nats), summed: f32 [B, 1] each.
 
-    Parameters
-    ----------
-    logits
-        f32 [B, Σ sizes].
-    actions
-        i64 [B, K].
-    sizes
-        How many outcomes each choice has.
-
-    Returns
-    -------
-    tuple[Tensor, Tensor]
-        Both f32 [B, 1]; entropies in nats.
+    Logits are f32 [B, Σ sizes], actions i64 [B, K]; a size is a choice's number of outcomes.
     """
     chosen, entropies = [], []
     for index, factor in enumerate(divide(logits, sizes)):

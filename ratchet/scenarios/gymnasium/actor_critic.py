@@ -34,13 +34,7 @@ _MOST_FRAMES = 2**14
 
 
 class FeatureNormalizer(Normalizer):
-    """A mean and a deviation for each number of each agent's observations.
-
-    Parameters
-    ----------
-    shape
-        (A, D).
-    """
+    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D)."""
 
     keys: tuple[Key, ...] = (_OBSERVATION,)
 
@@ -63,16 +57,7 @@ class FeatureNormalizer(Normalizer):
 
 
 class ControlActorCritic(ActorCritic):
-    """Holds all agents and runs them together.
-
-    Parameters
-    ----------
-    agents
-        By name.
-    spaces
-        What they observe and do; every name must be among the agents.
-    normalizes
-        Whether observations are normalised.
+    """Holds all agents and runs them together; every name of the spaces must be among them.
 
     Raises
     ------

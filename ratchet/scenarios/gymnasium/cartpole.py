@@ -30,10 +30,7 @@ _LIMITS = (MAX_POSITION, MAX_ANGLE)
 class CartPole(Dynamics):
     """A cart is pushed to the left or right so that the pole on it does not fall.
 
-    Parameters
-    ----------
-    sutton_barto_reward
-        Pay −1 for a fall and nothing else, instead of 1 for every step.
+    ``sutton_barto_reward`` pays −1 for a fall and nothing else, instead of 1 for every step.
     """
 
     def __init__(self, sutton_barto_reward: bool = False) -> None:

@@ -30,24 +30,14 @@ _PARALLEL = "parallel_env"
 
 @dataclass(frozen=True)
 class BatchedGame:
-    """An environment on tensors.
-
-    Attributes
-    ----------
-    make
-        Makes the dynamics.
-    source
-        The class that says how it is played, for code fingerprints.
-    max_episode_steps
-        Its time limit; None for none.
-    """
+    """An environment on tensors; its class ``source`` is in code fingerprints."""
 
     make: Callable[[], Dynamics]
     source: type
     max_episode_steps: int | None
 
     def spaces(self) -> AgentSpaces:
-        """Say what agents observe and do."""
+        """Return what agents observe and do."""
         return AgentSpaces(self.make().agents)
 
 
@@ -55,19 +45,14 @@ class BatchedGame:
 class SimulatedGame:
     """An environment that is simulated one episode at a time.
 
-    Attributes
-    ----------
-    make
-        Makes a simulator.
-    source
-        A user's own class, for code fingerprints; None for a library's.
+    ``source`` is a user's own class, for code fingerprints; None for a library's.
     """
 
     make: Callable[[], Simulator]
     source: type | None = None
 
     def spaces(self) -> AgentSpaces:
-        """Say what agents observe and do."""
+        """Return what agents observe and do."""
         simulator = self.make()
         try:
             return simulator.spaces
@@ -79,14 +64,9 @@ Game = BatchedGame | SimulatedGame
 
 
 def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Game:
-    """Find the environment of an experiment.
+    """Return the environment whose id is ``dataset``, made as the section ``gymnasium`` says.
 
-    Parameters
-    ----------
-    hyper_params
-        ``dataset`` is its id; the section ``gymnasium`` says how it is made.
-    base_dir
-        The folder that the path of a user's file starts from; the working folder if not given.
+    The path of a user's file starts from ``base_dir``, the working folder if not given.
 
     Raises
     ------

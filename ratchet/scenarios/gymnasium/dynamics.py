@@ -19,16 +19,9 @@ State = dict[str, Tensor]
 
 
 class Transition(NamedTuple):
-    """What a step leads to.
+    """What a step leads to: the next state, rewards f32 [E, A], and ends bool [E].
 
-    Attributes
-    ----------
-    state
-        The next state.
-    reward
-        f32 [E, A].
-    terminated
-        bool [E]: whether the episode has ended, other than by a time limit.
+    ``terminated`` says whether the episode has ended, other than by a time limit.
     """
 
     state: State
@@ -60,31 +53,16 @@ class Dynamics(ABC):
 
     @abstractmethod
     def step(self, state: State, actions: Tensor) -> Transition:
-        """Let the agents act.
+        """Let the agents act; the state of E episodes is left as it is.
 
-        Parameters
-        ----------
-        state
-            Of E episodes; left as it is.
-        actions
-            [E, A, K]: int64, or f32 within the bounds if any agent's actions are continuous.
+        Actions are [E, A, K]: int64, or f32 within the bounds if any agent's are continuous.
         """
 
 
 def uniform(seeds: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Draw from a box as gymnasium's environments do after ``reset(seed)``.
+    """Draw from a box as gymnasium's environments do after ``reset(seed)``: f64 [E, n].
 
-    Parameters
-    ----------
-    seeds
-        int64 [E].
-    low, high
-        f64 [n].
-
-    Returns
-    -------
-    Tensor
-        f64 [E, n], equal to ``np_random.uniform(low, high)`` bit for bit.
+    For seeds int64 [E] and bounds f64 [n]; equal to ``np_random.uniform(low, high)`` bit for bit.
     """
     import numpy as np
 

@@ -113,7 +113,7 @@ class ControlEnvironment(TensorEnvironment):
         return {str(name): value for name, value in flat.items()}
 
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
-        """Return the states back."""
+        """Return the states that were saved."""
         size = saved["datapoint_id"].shape[0]
         on_device = {name: value.to(self.device) for name, value in saved.items()}
         return TensorDict(on_device, batch_size=[size]).unflatten_keys(".")
@@ -123,7 +123,7 @@ _CHOICES = tuple(("agents", name) for name in ("action", "log_prob", "value"))
 
 
 def _replaced(old: TensorDictBase, new: Nested, where: Tensor) -> Nested:
-    """Copy of ``old`` what ``new`` has, with the rows ``where`` replaced."""
+    """Return what ``new`` has, as ``old`` has it but for the rows ``where``."""
     return {
         name: (
             _replaced(old.get(name), value, where)
@@ -143,15 +143,7 @@ def _tensordict(content: Nested, size: torch.Size) -> TensorDict:
 
 
 class BatchedEnvironment(ControlEnvironment):
-    """Dynamics on tensors: one step advances all episodes.
-
-    Parameters
-    ----------
-    hyper_params, dataset, protocol_handler, train, device
-        As for :class:`TensorEnvironment`.
-    game
-        What is played.
-    """
+    """Dynamics on tensors: one step advances all episodes."""
 
     plays_tests_at_once = True
 
@@ -222,13 +214,7 @@ class BatchedEnvironment(ControlEnvironment):
         return low.to(self.device), high.to(self.device)
 
     def _check_observations(self) -> None:
-        """Check that the dynamics show what their spaces say.
-
-        Raises
-        ------
-        ParameterError
-            With both shapes.
-        """
+        """Check that the dynamics show what their spaces say."""
         seeds = self.dataset["seed"][:2]
         found = self.dynamics.observe(self.dynamics.first_state(seeds))
         expected = (len(seeds), len(self.spaces.names), self.spaces.observation_width)

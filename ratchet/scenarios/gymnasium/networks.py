@@ -25,15 +25,7 @@ Layer: TypeAlias = tuple[Tensor, Tensor]
 
 
 class Body(AgentPart):
-    """Hidden layers, each with the activation function after it.
-
-    Parameters
-    ----------
-    sizes
-        d_in, then the size of every layer.
-    init
-        Where weights come from.
-    """
+    """Hidden layers of sizes d_in, then each layer's, with the activation function after each."""
 
     def __init__(self, sizes: Sequence[int], init: Initializer) -> None:
         super().__init__()
@@ -47,17 +39,7 @@ class Body(AgentPart):
 
 
 class Head(AgentPart):
-    """One linear layer; of a policy with continuous actions also their log deviations.
-
-    Parameters
-    ----------
-    d_in, d_out
-        Sizes.
-    init
-        Where weights come from.
-    log_std
-        The initial log deviations f32 [K], if there are any.
-    """
+    """One linear layer; with continuous actions also their log deviations, f32 [K] at first."""
 
     def __init__(
         self, d_in: int, d_out: int, init: Initializer, log_std: Tensor | None = None
@@ -76,10 +58,7 @@ class Head(AgentPart):
 class ControlAgent:
     """One agent: what it perceives and does, and its parts; none if it acts at random.
 
-    Attributes
-    ----------
-    value_body
-        The critic's own body; None where it shares the policy's.
+    ``value_body`` is the critic's own; None where it shares the policy's.
     """
 
     name: str
@@ -92,7 +71,7 @@ class ControlAgent:
     solo_head: None = None
 
     def parts(self) -> dict[str, AgentPart]:
-        """List the parts there are, by name."""
+        """Return the parts there are, by name."""
         everything = {
             "body": self.body,
             "value_body": self.value_body,
@@ -157,7 +136,7 @@ def perceptron(
 
 
 def num_outputs(space: AgentSpace) -> int:
-    """Say how many numbers a policy gives: logits, or means."""
+    """Return the number of a policy's outputs: logits, or means."""
     if isinstance(space.actions, DiscreteActions):
         return sum(space.actions.sizes)
     return space.actions.num_factors

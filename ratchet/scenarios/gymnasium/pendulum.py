@@ -23,10 +23,7 @@ SECONDS = 0.05
 class Pendulum(Dynamics):
     """A pendulum with a weak motor; the cost is its angle, its speed and the torque, squared.
 
-    Parameters
-    ----------
-    g
-        Gravity.
+    ``g`` is gravity.
     """
 
     def __init__(self, g: float = 10.0) -> None:

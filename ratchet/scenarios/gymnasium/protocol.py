@@ -35,12 +35,7 @@ _SCENARIO = "gymnasium"
 class EnvironmentProtocolHandler(ProtocolHandler):
     """All agents act in every step; there is one round, as far as there are rounds.
 
-    Parameters
-    ----------
-    hyper_params
-        ``dataset`` is the environment's id.
-    base_dir
-        The folder that the path of a user's environment starts from.
+    ``dataset`` is the environment's id; the path of a user's own starts from ``base_dir``.
 
     Raises
     ------
@@ -91,13 +86,13 @@ class EnvironmentProtocolHandler(ProtocolHandler):
         return (type(self),) if source is None else (type(self), source)
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
-        """Say that everybody acts."""
+        """Return true: everybody acts."""
         return True
 
     def get_active_agents_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say that everybody acts, bool[*B, A, 1]."""
+        """Return true everywhere, bool[*B, A, 1]: everybody acts."""
         rounds, _ = rounds_and_seeds(round, seed)
         shape = (*rounds.shape, self.num_agents, self.num_channels)
         return torch.ones(shape, dtype=torch.bool, device=rounds.device)
@@ -105,7 +100,7 @@ class EnvironmentProtocolHandler(ProtocolHandler):
     def get_verifier_guess_mask_from_rounds_and_seed(
         self, round: Integers, seed: Integers
     ) -> Tensor:
-        """Say that nobody decides, bool[*B]."""
+        """Return false everywhere, bool[*B]: nobody decides."""
         rounds, _ = rounds_and_seeds(round, seed)
         return torch.zeros_like(rounds, dtype=torch.bool)
 

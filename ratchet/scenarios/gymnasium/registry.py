@@ -28,12 +28,8 @@ def register_dynamics(
 ) -> Callable[[_Dynamics], _Dynamics]:
     """Give dynamics the id that experiments write as ``dataset``.
 
-    Parameters
-    ----------
-    name
-        That id; with one of gymnasium's, they are played in its simulator's place.
-    max_episode_steps
-        The time limit under that id; the class's own when not given.
+    With one of gymnasium's, they are played in its simulator's place. ``max_episode_steps`` is the
+    time limit under that id; the class's own when not given.
 
     Raises
     ------

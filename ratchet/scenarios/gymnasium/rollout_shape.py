@@ -24,11 +24,11 @@ def environment_shape(
     train: bool,
     tests_at_once: bool,
 ) -> RolloutShape:
-    """Find the shape of one iteration's rollouts.
+    """Return the shape of one iteration's rollouts.
 
     In training ``gymnasium.num_envs`` environments, 8 by default, for as many steps as make up
-    ``rl.frames_per_batch`` (1000 if it is none); ``rl.steps_per_env_per_iteration`` gives the
-    steps instead, and the environments then follow from the frames if they are not given.
+    ``rl.frames_per_batch`` (1000 if it is none); ``rl.steps_per_env_per_iteration`` gives the steps
+    instead, and the environments then follow from the frames if they are not given.
 
     In tests all episodes at once, or where that is costly as many as it takes to play them all in
     ``rl.num_test_iterations`` rounds.

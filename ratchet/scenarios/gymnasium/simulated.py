@@ -37,13 +37,6 @@ class SimulatedEnvironment(ControlEnvironment):
     """A simulator for each of E episodes; episode e is simulated by the e-th.
 
     Under ``agents`` states have ``done`` bool [E, A] too: agents may leave before the others.
-
-    Parameters
-    ----------
-    hyper_params, dataset, protocol_handler, train, device
-        As for :class:`TensorEnvironment`.
-    game
-        What is played.
     """
 
     outcome_keys: ClassVar[tuple[Key, ...]] = ControlEnvironment.outcome_keys

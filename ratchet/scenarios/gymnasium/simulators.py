@@ -31,14 +31,9 @@ if TYPE_CHECKING:
 
 
 class SimulatedStep(NamedTuple):
-    """What a step leads to, for A agents.
+    """What a step leads to, for A agents: observations f32 [A, D] and rewards f32 [A].
 
-    Attributes
-    ----------
-    observation, reward
-        f32 [A, D] and [A].
-    terminated, truncated
-        bool [A]: whose part is over, and whether a time limit has ended it.
+    ``terminated`` bool [A] is whose part is over, ``truncated`` whether a time limit has ended it.
     """
 
     observation: Floats
@@ -66,15 +61,7 @@ class Simulator(ABC):
 
 
 class GymnasiumSimulator(Simulator):
-    """An environment of gymnasium's.
-
-    Parameters
-    ----------
-    env
-        Made.
-    max_episode_steps
-        A time limit, where the environment has none of its own.
-    """
+    """An environment of gymnasium's; a time limit where it has none of its own."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], max_episode_steps: int | None = None) -> None:
         if max_episode_steps is not None:
@@ -111,12 +98,7 @@ class GymnasiumSimulator(Simulator):
 class PettingZooSimulator(Simulator):
     """A parallel environment of PettingZoo's, in which agents may leave before the others.
 
-    Parameters
-    ----------
-    env
-        Made.
-    max_episode_steps
-        A time limit, beside the environment's own.
+    ``max_episode_steps`` is a time limit beside the environment's own.
     """
 
     def __init__(
@@ -172,7 +154,7 @@ class PettingZooSimulator(Simulator):
 
 
 def read_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpace:
-    """Say what an agent observes and does.
+    """Return what an agent observes and does.
 
     Raises
     ------

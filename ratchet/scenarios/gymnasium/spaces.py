@@ -10,19 +10,13 @@ from ratchet.errors import ParameterError
 
 @dataclass(frozen=True)
 class DiscreteActions:
-    """Independent choices.
-
-    Attributes
-    ----------
-    sizes
-        The number of outcomes of each choice; (n,) for a single one.
-    """
+    """Independent choices, each with its number of outcomes; (n,) for a single one."""
 
     sizes: tuple[int, ...]
 
     @property
     def num_factors(self) -> int:
-        """How many numbers an action has."""
+        """The length of an action."""
         return len(self.sizes)
 
 
@@ -30,10 +24,7 @@ class DiscreteActions:
 class ContinuousActions:
     """Real numbers within bounds, of which some may be infinite.
 
-    Attributes
-    ----------
-    low, high
-        Of each number. What an agent chooses outside is moved to the bound before it is done.
+    What an agent chooses outside is moved to the bound before it is done.
     """
 
     low: tuple[float, ...]
@@ -41,7 +32,7 @@ class ContinuousActions:
 
     @property
     def num_factors(self) -> int:
-        """How many numbers an action has."""
+        """The length of an action."""
         return len(self.low)
 
 
@@ -50,15 +41,7 @@ Actions = DiscreteActions | ContinuousActions
 
 @dataclass(frozen=True)
 class AgentSpace:
-    """One agent's observations and actions.
-
-    Attributes
-    ----------
-    observation_size
-        How many numbers an observation has.
-    actions
-        What it may do.
-    """
+    """One agent's observations, of so many numbers, and its actions."""
 
     observation_size: int
     actions: Actions

@@ -43,7 +43,7 @@ def record_agents(
 
 
 def _can_record(agent: ControlAgent) -> bool:
-    """Say whether what an agent computes is what is recorded here."""
+    """Return whether what an agent computes is what is recorded here."""
     return (
         type(agent) is ControlAgent
         and agent.parameters.activation_function in _ACTIVATIONS

@@ -44,13 +44,13 @@ class ImageAgentBuilder(AgentBuilder[ImageClassificationAgentParameters]):
         return ImageBody(plan.section, section, shape, init, read)
 
     def build_perception(self, hyper_params: HyperParameters) -> ImagePerception:
-        """Say how images are made ready."""
+        """Return how images are made ready."""
         height, width = latent_grid(hyper_params)
         return ImagePerception(height * width)
 
 
 def backbones(hyper_params: HyperParameters, names: Iterable[str]) -> list[str]:
-    """List the pretrained backbones of some agents; random agents look at nothing."""
+    """Return the pretrained backbones of some agents; random agents look at nothing."""
     sections = [hyper_params.agents[name] for name in names]
     models = {
         section.pretrained_embeddings_model

@@ -25,13 +25,13 @@ _READ_FILES = (".safetensors", "config.json")
 
 
 def local_model_files(name: str) -> dict[str, str]:
-    """Hash what decides a backbone in a folder: SHA-256 by name; nothing for one on the hub."""
+    """Return what decides a backbone in a folder: SHA-256 by name; nothing for one on the hub."""
     hashes = hash_files(Path(name).expanduser())
     return {file: digest for file, digest in hashes.items() if file.endswith(_READ_FILES)}
 
 
 def content_name(name: str) -> str:
-    """Name a backbone by what it is: one in a folder by the hash of its files."""
+    """Return a backbone's name by what it is: one in a folder by the hash of its files."""
     files = local_model_files(name)
     if not files:
         return name
@@ -40,7 +40,7 @@ def content_name(name: str) -> str:
 
 
 def embedding_channels(name: str) -> int:
-    """Read off a backbone's configuration how many features each place of its output has.
+    """Return the number of features at each place of a backbone's output, by its configuration.
 
     Raises
     ------
@@ -90,14 +90,7 @@ class Preprocessing:
 
 
 class Backbone:
-    """A pretrained backbone, for inference.
-
-    Parameters
-    ----------
-    name
-        A folder, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
-    device
-        Where it runs.
+    """A pretrained backbone, for inference: a folder, ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
 
     Raises
     ------

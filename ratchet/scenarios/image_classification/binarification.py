@@ -17,24 +17,12 @@ LEFT_OUT = -1
 
 
 def label_by_class(options: DatasetOptions, num_classes: int, seed: int) -> NDArray[np.int64]:
-    """Return the label of each class.
+    """Return the label of each class, int64 [n]: 0, 1, or -1 for classes that are left out.
 
-    Parameters
-    ----------
-    options
-        ``merge``: the lower half of the classes is 0, the upper half 1. ``select_two``: the first
-        of ``selected_classes`` is 0, the second 1, others are left out; classes 0 and 1 when not
-        given. ``random``: half of the classes, drawn with ``binarification_seed``, are 1.
-    num_classes
-        n.
-    seed
-        Stands in for a ``binarification_seed`` that is not given.
-
-    Returns
-    -------
-    NDArray
-        int64 [n]: 0, 1, or -1 for classes that are left out. With an odd number of classes one
-        more is labelled 1 than 0.
+    ``merge``: the lower half of the classes is 0, the upper half 1. ``select_two``: the first of
+    ``selected_classes`` is 0, the second 1, others are left out; classes 0 and 1 when not given.
+    ``random``: half of the classes, drawn with ``binarification_seed`` (``seed`` when not given),
+    are 1. With an odd number of classes one more is labelled 1 than 0.
 
     Raises
     ------

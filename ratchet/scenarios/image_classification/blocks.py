@@ -88,16 +88,7 @@ BLOCKS: dict[str, type[ConvBlock] | type[ResidualBlock]] = {
 class BlockGroup(nn.Module):
     """Blocks one after the other, the first of which doubles the channels, then max-pooling.
 
-    Parameters
-    ----------
-    parameters
-        The agent's.
-    c_in
-        Channels that come in; twice as many come out.
-    grid
-        Height and width that come out, whatever the stride.
-    init
-        Where weights come from.
+    ``grid`` are the height and width that come out, whatever the stride.
     """
 
     def __init__(

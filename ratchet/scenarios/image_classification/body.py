@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 
 class ImagePerception(Perception):
-    """Normalised images; every latent pixel may always be named.
-
-    Parameters
-    ----------
-    num_symbols
-        S.
-    """
+    """Normalised images; every latent pixel may always be named."""
 
     def __init__(self, num_symbols: int) -> None:
         self._num_symbols = num_symbols
@@ -45,16 +39,9 @@ class ImagePerception(Perception):
     def prepare(self, data: TensorDictBase) -> Prepared:
         """Make images ready.
 
-        Parameters
-        ----------
-        data
-            ``image`` uint8 [b, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [b, C], and
-            pretrained embeddings f16 [b, c', h', w'], if any.
-
-        Returns
-        -------
-        Prepared
-            ``image`` f32, normalised, and the embeddings, f32.
+        Given ``image`` uint8 [b, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [b, C], and
+        pretrained embeddings f16 [b, c', h', w'], if any, return the images, f32, normalised, and
+        the embeddings, f32.
         """
         mean, std = (data.get(key)[..., None, None] for key in ("pixel_mean", "pixel_std"))
         prepared = {"image": (data.get("image") / LARGEST_BYTE - mean) / std}
@@ -74,22 +61,11 @@ class ImagePerception(Perception):
 
 @dataclass(frozen=True)
 class BodyShape:
-    """Sizes of what goes into an image body and comes out.
+    """Sizes of what goes into an image body and comes out: image (C, H, W), grid (h, w).
 
-    Attributes
-    ----------
-    image
-        (C, H, W).
-    grid
-        (h, w).
-    d_history, d_message
-        F: features of the whole conversation, and of the latest messages, for each symbol.
-    d_representation
-        Size of what comes out.
-    d_linear_history
-        Features of the linear messages, None without.
-    embedding
-        The data's field with pretrained embeddings and their channels, None without.
+    ``d_history`` is F, the features of the whole conversation for each symbol, ``d_message`` those
+    of the latest messages. ``embedding`` is the data's field with pretrained embeddings and their
+    channels, None without.
     """
 
     image: tuple[int, int, int]
@@ -107,17 +83,6 @@ class ImageBody(AgentBody):
     The conversation is one layer for each round, channel and position, spread over the pixels
     that each latent pixel stands for. A perceptron for each pixel, then groups of blocks; the
     latest messages are added to what they make of the latent pixels.
-
-    Parameters
-    ----------
-    parameters, scenario_parameters
-        The agent's and the scenario's.
-    shape
-        Sizes.
-    init
-        Where weights come from.
-    read
-        What the heads read of the representation.
     """
 
     def __init__(

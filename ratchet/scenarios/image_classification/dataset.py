@@ -29,13 +29,9 @@ LARGEST_BYTE = 255.0
 def build_image_datasets(hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
     """Make ``train`` and ``test``.
 
-    Where the data have no test set of their own, ``test_size`` of them are taken at random.
-
-    Returns
-    -------
-    dict
-        Of datasets with ``image`` uint8 [N, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [N, C]
-        (of the training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N].
+    They have ``image`` uint8 [N, C, H, W], ``pixel_mean`` and ``pixel_std`` f32 [N, C] (of the
+    training images, values from 0 to 1), ``y`` and ``original_class`` int64 [N]. Where the data
+    have no test set of their own, ``test_size`` of them are taken at random.
 
     Raises
     ------

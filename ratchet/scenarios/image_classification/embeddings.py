@@ -32,38 +32,27 @@ _PREFIX = "embedding_"
 
 
 def embedding_field(model: str) -> str:
-    """Name the field that holds a backbone's embeddings."""
+    """Return the name of the field that holds a backbone's embeddings."""
     return _PREFIX + hashlib.sha256(model.encode()).hexdigest()[:12]
 
 
 def is_embedding_field(name: str) -> bool:
-    """Say whether a field holds embeddings."""
+    """Return whether a field holds embeddings."""
     return name.startswith(_PREFIX)
 
 
 def embedding_fields(dataset: TensorDictDataset) -> list[str]:
-    """List the fields of a dataset that hold embeddings."""
+    """Return the fields of a dataset that hold embeddings."""
     return [name for name in dataset.fields if is_embedding_field(name)]
 
 
 def add_embeddings(
     datasets: Mapping[str, TensorDictDataset], models: Iterable[str], settings: ExperimentSettings
 ) -> dict[str, TensorDictDataset]:
-    """Put the embeddings of all backbones beside the images.
+    """Put the embeddings of all backbones, by folder or name, beside ``image`` uint8 [N, C, H, W].
 
-    Parameters
-    ----------
-    datasets
-        With ``image`` uint8 [N, C, H, W].
-    models
-        Backbones, by folder or name.
-    settings
-        Of these: ``home``, ``device`` and ``pretrained_embeddings_batch_size``.
-
-    Returns
-    -------
-    dict
-        The same datasets with a field f16 [N, c, h, w] for each backbone; row i is image i's.
+    The datasets come back with a field f16 [N, c, h, w] for each backbone; row i is image i's. Of
+    the settings ``home``, ``device`` and ``pretrained_embeddings_batch_size`` are read.
 
     Raises
     ------

@@ -32,12 +32,7 @@ class LabelledImages:
 
 
 def load_images(dataset: str) -> dict[str, LabelledImages]:
-    """Read a dataset by its name in an experiment.
-
-    Returns
-    -------
-    dict
-        ``train`` and ``test`` where the data have both, else ``all``.
+    """Read a dataset by its name: ``train`` and ``test`` where the data have both, else ``all``.
 
     Raises
     ------

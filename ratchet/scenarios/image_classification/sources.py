@@ -15,20 +15,10 @@ DIGITS = "digits"
 
 @dataclass(frozen=True)
 class ImageSource:
-    """A dataset of images with labels.
+    """A dataset of images of a shape (C, H, W), with labels in a column.
 
-    Attributes
-    ----------
-    shape
-        (C, H, W) of each image.
-    num_classes
-        How many labels there are.
-    hub_name
-        On the Hugging Face hub; None for data that come with an installed package.
-    config
-        Which of its configurations, where it has several.
-    label
-        The column with the labels.
+    It is on the Hugging Face hub, in one of its configurations where it has several; without
+    ``hub_name`` the data come with an installed package.
     """
 
     shape: tuple[int, int, int]
@@ -52,11 +42,8 @@ SOURCES = {
 def read_dataset_name(name: str) -> tuple[str, ImageSource, str | None]:
     """Read the name of a dataset: ``NAME``, or ``NAME:PLACE`` for a copy.
 
-    Returns
-    -------
-    tuple
-        The name, what is known of it, and the place: a folder or a name on the hub, None for
-        ``digits``.
+    Returned are the name, what is known of it, and the place: a folder or a name on the hub, None
+    for ``digits``.
 
     Raises
     ------
