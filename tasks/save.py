@@ -46,7 +46,7 @@ class _Job:
         self.kind, self.folder, self.uri = kind, folder, uri
 
     def do(self) -> bool:
-        """Do it unless it was done; say whether there was anything to do."""
+        """Do it unless it was done; return whether there was anything to do."""
         content = _digest(self.folder, self.uri)
         stamps = _read_stamps(self.folder)
         missing = self.kind == "report" and not self.folder.report_path.exists()
@@ -62,13 +62,7 @@ class _Job:
 
 
 def sync_mirror(folder: RunFolder, uri: str) -> None:
-    """Bring MLflow up to a run.
-
-    Raises
-    ------
-    TrackingError
-        If it can't be reached, or refuses.
-    """
+    """Bring MLflow up to a run; TrackingError if it can't be reached, or refuses."""
     from ratchet.tracking.mlflow.mirror import MlflowMirror
 
     MlflowMirror(uri).sync(folder)
@@ -105,7 +99,7 @@ async def _save(job: _Job) -> State[Any]:
 
 
 def _digest(folder: RunFolder, uri: str) -> str:
-    """Digest all that report and mirror are made from."""
+    """Return a digest of all that report and mirror are made from."""
     manifest = folder.manifest
     digest = hashlib.sha256(uri.encode())
     described: list[Any] = [manifest.arms, manifest.seeds, manifest.dataset_hashes]

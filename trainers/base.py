@@ -45,14 +45,7 @@ class MetricRecord:
 class Trainer(ABC):
     """Base of all trainers. Subclasses write :meth:`train`.
 
-    Parameters
-    ----------
-    hyper_params
-        All that decides the result.
-    scenario_instance
-        The components of the experiment.
-    settings
-        All that must not change the result.
+    ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
     """
 
     trainer_type: ClassVar[str] = "rl"
@@ -91,29 +84,18 @@ class Trainer(ABC):
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Refuse parameters with which this trainer could not train; none by default.
 
-        Asked before anything is built.
-
-        Parameters
-        ----------
-        hyper_params
-            The experiment's.
-        base_dir
-            The folder that the path of a user's own protocol starts from.
-
-        Raises
-        ------
-        ParameterError
-            With the reason.
+        Asked before anything is built; paths of a user's own protocol start from ``base_dir``.
+        Raises ParameterError with the reason.
         """
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Say whether its agents can begin with the weights of an earlier run's."""
+        """Return whether its agents can begin with the weights of an earlier run's."""
         return False
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Say whether callbacks are told of its training."""
+        """Return whether callbacks are told of its training."""
         return False
 
     @abstractmethod
@@ -141,7 +123,7 @@ class Trainer(ABC):
         return int(self.protocol_handler.max_message_rounds)
 
     def get_total_num_iterations(self) -> int:
-        """Sum the iterations declared with :func:`trainers.attach_progress_bar`."""
+        """Return the sum of the iterations declared with :func:`trainers.attach_progress_bar`."""
         return declared_iterations(self)
 
     def log_stats(self, stats: Mapping[str, float], *, iteration: int, stage: str) -> None:
@@ -155,22 +137,10 @@ class Trainer(ABC):
     def _add_file_to_artifact(
         self, artifact_name: str, artifact_type: str, file_path: Path
     ) -> Path:
-        """Keep a file with the run, in its folder and in MLflow.
+        """Keep a copy of a file with the run, in its folder and in MLflow; return where it lies.
 
-        Parameters
-        ----------
-        artifact_name
-            What the file belongs to; further files are added to it, one of the same name is
-            replaced.
-        artifact_type
-            What kind of thing that is.
-        file_path
-            The file, which is copied.
-
-        Raises
-        ------
-        ParameterError
-            If the run has no id, or the file is not there.
+        Further files of the artifact are added to it; one of the same name is replaced. Raises
+        ParameterError if the run has no id, or the file is not there.
         """
         folder = Path(self.settings.runs) / self._run_id("a file is kept")
         return add_artifact(folder, artifact_name, artifact_type, Path(file_path))
@@ -180,15 +150,7 @@ class Trainer(ABC):
 
     @classmethod
     def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
-        """Return the folder of a run's checkpoint.
-
-        Parameters
-        ----------
-        run_id
-            The run.
-        home
-            Ratchet's own folder, ``ExperimentSettings.home``; its default when not given.
-        """
+        """Return the folder of a run's checkpoint; ``home`` defaults to that of the settings."""
         from ratchet.parameters.settings import ExperimentSettings
 
         return checkpoint_folder(home or ExperimentSettings().home, run_id)
@@ -197,10 +159,7 @@ class Trainer(ABC):
     def checkpoint_base_dir(self) -> Path:
         """The folder of this run's checkpoint.
 
-        Raises
-        ------
-        ParameterError
-            If the run has no id.
+        Raises ParameterError if the run has no id.
         """
         run_id = self._run_id("a checkpoint is kept")
         return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)

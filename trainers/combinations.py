@@ -28,12 +28,7 @@ ENVIRONMENT = "environment"
 def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
     """Refuse parameters that name things which exist but don't go together.
 
-    Parameters
-    ----------
-    hyper_params
-        Valid each by itself.
-    base_dir
-        The folder that paths to plug-ins start from.
+    Paths to plug-ins start from ``base_dir``.
 
     Raises
     ------
@@ -58,12 +53,11 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
 
 
 def plays_environment(hyper_params: HyperParameters) -> bool:
-    """Say whether the scenario is one of environments with rules of their own."""
+    """Return whether the scenario is one of environments with rules of their own."""
     return getattr(agent_model(hyper_params.scenario), "default_protocol", None) == ENVIRONMENT
 
 
 def _check_environment(hyper_params: HyperParameters) -> None:
-    """Refuse a protocol for an environment, and the other way round."""
     is_environment = hyper_params.interaction_protocol == ENVIRONMENT
     if is_environment == plays_environment(hyper_params):
         return
@@ -101,7 +95,6 @@ def _check_text(hyper_params: HyperParameters, handler: ProtocolHandler) -> None
 
 
 def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
-    """Refuse a trainer that could not train the scenario's agents."""
     if trainer.acts_alone and not plays_environment(hyper_params):
         raise ParameterError(
             f"trainer: got {hyper_params.trainer_name!r} for the scenario"

@@ -47,12 +47,7 @@ def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
 class IterationContext:
     """What a loop tells about itself while it runs.
 
-    Parameters
-    ----------
-    total
-        The number of iterations of this loop.
-    reporter
-        Who is told; whoever :func:`progress_reporter` set by default, else nobody.
+    The reporter is by default whoever :func:`progress_reporter` set, else nobody.
     """
 
     def __init__(self, total: int, reporter: ProgressReporter | None = None) -> None:
@@ -91,16 +86,9 @@ class IterationContext:
 def report_iterations(
     description: str, iterations: Sequence[int], run: Callable[[int], dict[str, float] | None]
 ) -> list[dict[str, float]]:
-    """Run iterations one after the other, reporting each with its metrics.
+    """Run iterations one after the other, reporting each; return their metrics.
 
-    Parameters
-    ----------
-    description
-        What the loop does.
-    iterations
-        Their numbers.
-    run
-        Runs the iteration of a number and gives its metrics; none if there was nothing to do.
+    ``run`` takes an iteration's number and returns its metrics; None if there was nothing to do.
     """
     metrics: list[dict[str, float]] = []
     with IterationContext(len(iterations)) as context:
@@ -121,15 +109,10 @@ _TOTAL_ATTRIBUTE = "__progress_total__"
 def attach_progress_bar(
     num_iterations: Callable[[Any], int],
 ) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Give a method an :class:`IterationContext` and declare how many iterations it has.
+    """Return a decorator: the method gets an :class:`IterationContext` and declares its iterations.
 
     The method is called without the context, which is made for it and passed as
-    ``iteration_context``.
-
-    Parameters
-    ----------
-    num_iterations
-        Takes the trainer, returns the number of iterations of this loop.
+    ``iteration_context``. ``num_iterations`` takes the trainer.
     """
 
     def decorate(method: Callable[..., _Result]) -> Callable[..., _Result]:
@@ -148,7 +131,7 @@ def attach_progress_bar(
 
 
 def declared_iterations(trainer: object) -> int:
-    """Sum the iterations that the trainer's methods declared with :func:`attach_progress_bar`."""
+    """Return the sum of the iterations that methods declared with :func:`attach_progress_bar`."""
     total = 0
     for name in dir(type(trainer)):
         num_iterations = getattr(getattr(type(trainer), name, None), _TOTAL_ATTRIBUTE, None)

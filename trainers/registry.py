@@ -22,44 +22,31 @@ TRAINERS: Registry[Trainer] = Registry("trainer", "trainers.base:Trainer", "trai
 
 
 def register_trainer(name: str) -> Callable[[_TrainerClass], _TrainerClass]:
-    """Make a trainer known by a name.
+    """Make a trainer known by a name: what experiments write as ``trainer``.
 
-    Parameters
-    ----------
-    name
-        What experiments write as ``trainer``.
-
-    Raises
-    ------
-    ParameterError
-        If another class has taken the name.
+    Raises ParameterError if another class has taken the name.
     """
     return TRAINERS.register(name)
 
 
 def trainer_names() -> list[str]:
-    """List every known trainer: built-in, registered and installed. Imports none of them."""
+    """Return the names of all trainers: built-in, registered, installed. Imports none of them."""
     return TRAINERS.names()
 
 
 def registered_names(trainer: type[Trainer]) -> tuple[str, ...]:
-    """List the names of a trainer class and of the classes it is derived from."""
+    """Return the names of a trainer class and of the classes it is derived from."""
     return TRAINERS.names_of(trainer)
 
 
 def trainer_class(
     hyper_params: HyperParameters, base_dir: str | Path | None = None
 ) -> type[Trainer]:
-    """Find the trainer of an experiment.
+    """Return the trainer of an experiment.
 
-    Parameters
-    ----------
-    hyper_params
-        ``trainer`` is a name, ``path/to/file.py:ClassName``, or a reference with
-        ``module_path`` and ``class_name``.
-    base_dir
-        The folder that a relative path starts from: the experiment file's. The current
-        folder by default.
+    ``hyper_params.trainer`` is a name, ``path/to/file.py:ClassName``, or a reference with
+    ``module_path`` and ``class_name``; relative paths start from ``base_dir``, the experiment
+    file's folder, or from the current one.
 
     Raises
     ------

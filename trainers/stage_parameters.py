@@ -29,28 +29,11 @@ def stage_parameters(
     stage: str,
     agent: str | None = None,
 ) -> dict[str, Any]:
-    """Return the parameters that a stage reads, as plain data.
+    """Return the parameters that a stage reads, as plain data: one agent's, or all agents'.
 
     Of Ratchet's own trainers that is what ``stages`` says. A user's one may read everything, but
-    the number of iterations only if one of its stages says so.
-
-    Parameters
-    ----------
-    hyper_params
-        The experiment's.
-    trainer
-        The trainer's class.
-    stages
-        What its stages read parameters for.
-    stage
-        One of them.
-    agent
-        Whose parameters are read; all agents' by default.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such stage.
+    the number of iterations only if one of its stages says so. Raises UnknownNameError if there is
+    no such stage.
     """
     if stage not in stages:
         raise UnknownNameError(f"stage: unknown {stage!r}.{nearest(stage, stages)}")

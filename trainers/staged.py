@@ -30,14 +30,9 @@ TEST_PREFIX = "test_"
 
 @dataclass(frozen=True)
 class TestResult:
-    """What a test found.
+    """What a test found: means over datapoints, and a table.
 
-    Attributes
-    ----------
-    metrics
-        Means over the tested datapoints.
-    table
-        Column → one value per datapoint, in the order of ``datapoint_id``.
+    The table: column → one value per datapoint, in the order of ``datapoint_id``.
     """
 
     __test__ = False  # not a test case, whatever its name
@@ -50,14 +45,8 @@ class TestResult:
 class PretrainResult:
     """What pretraining made of one agent's body.
 
-    Attributes
-    ----------
-    weights
-        Name of a parameter or buffer of the agent → its value.
-    metrics
-        One mapping per epoch.
-    table
-        The predictions for the test set afterwards: column → one value per datapoint.
+    ``weights``: name of a parameter or buffer → its value; ``metrics``: one mapping per epoch;
+    ``table``: the predictions for the test set afterwards, column → one value per datapoint.
     """
 
     weights: dict[str, Tensor]
@@ -81,10 +70,7 @@ class PretrainResult:
     def load(cls, directory: str | Path) -> PretrainResult:
         """Read what :meth:`save` wrote.
 
-        Raises
-        ------
-        CheckPointNotFoundError
-            If there is none in the folder.
+        Raises CheckPointNotFoundError if there is none in the folder.
         """
         from safetensors.torch import load_file
 
@@ -106,7 +92,7 @@ class StagedTrainer(ABC):
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Say whether stages do what :meth:`Trainer.train` does.
+        """Return whether stages do what :meth:`Trainer.train` does.
 
         They do not once a subclass has its own ``train`` or its own loops; such a trainer is
         run as one stage.
@@ -115,12 +101,12 @@ class StagedTrainer(ABC):
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """How many training iterations an experiment has, before anything of it is built."""
+        """Return the number of training iterations, before anything of an experiment is built."""
         return int(hyper_params.rl.num_iterations)
 
     @classmethod
     def samples_rollouts(cls) -> bool:
-        """Say whether :meth:`sample_rollouts` can be asked for."""
+        """Return whether :meth:`sample_rollouts` can be asked for."""
         return False
 
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
@@ -132,13 +118,13 @@ class StagedTrainer(ABC):
 
     @classmethod
     def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """Whom :meth:`pretrain` is to be called for, before anything is built."""
+        """Return whom :meth:`pretrain` is to be called for, before anything is built."""
         return []
 
     @property
     @abstractmethod
     def num_train_iterations(self) -> int:
-        """How many training iterations there are."""
+        """The number of training iterations."""
 
     @abstractmethod
     def initial_state(self) -> Any:  # noqa: ANN401 -- each family has its own state
@@ -155,27 +141,17 @@ class StagedTrainer(ABC):
         """Continue from a state."""
 
     def save_state(self, folder: Path, key: str) -> None:
-        """Write the state as what a stage ends with.
+        """Write the state into a folder, as what the stage of a key ends with.
 
-        Parameters
-        ----------
-        folder
-            Where to.
-        key
-            The stage's. A trainer with much to keep may leave out what earlier stages have, and
-            remember that the rest lies here.
+        A trainer with much to keep may leave out what earlier stages have, and remember that the
+        rest lies here.
         """
         self.state.save(folder)
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from the state that :meth:`save_state` wrote.
 
-        Parameters
-        ----------
-        folder, key
-            Where it lies, and the stage's key.
-        folder_of
-            Finds the states of earlier stages, to which this one may refer.
+        ``folder_of`` finds the states of earlier stages, to which this one may refer.
         """
         self.state = type(self).State.load(folder)
 
@@ -219,12 +195,5 @@ class StagedTrainer(ABC):
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data.
 
-        Parameters
-        ----------
-        hyper_params
-            The experiment's.
-        stage
-            ``"initial_state"``, ``"pretrain"``, ``"train"`` or ``"test"``.
-        agent_name
-            Who is pretrained.
+        Stages are ``"initial_state"``, ``"pretrain"`` (of an agent), ``"train"`` and ``"test"``.
         """

@@ -64,17 +64,7 @@ def _as_text(metrics: Mapping[str, float]) -> str:
 
 
 class PlainLines:
-    """A line every few seconds, and one at the end.
-
-    Parameters
-    ----------
-    total
-        Iterations of the whole run.
-    write
-        What takes a line.
-    seconds
-        Time between lines.
-    """
+    """A line every few ``seconds``, and one at the end; ``total`` is that of the whole run."""
 
     def __init__(
         self,
@@ -135,7 +125,7 @@ class PlainLines:
         self._write("  ".join([*parts, *filter(None, [_as_text(self._metrics)])]))
 
     def _pace(self, total: int) -> list[str]:
-        """Say how fast it goes and how long it will, once more than the first step is done."""
+        """Return how fast it goes and how long it will, once more than the first step is done."""
         if self._first is None or self._done == self._first[0]:
             return []
         done, begin = self._first
@@ -144,15 +134,7 @@ class PlainLines:
 
 
 class Bar:
-    """One bar with rate, time left and metrics.
-
-    Parameters
-    ----------
-    progress
-        Where it is drawn.
-    total
-        Iterations of the whole run.
-    """
+    """One bar with rate, time left and metrics; ``total`` is that of the whole run."""
 
     def __init__(self, progress: Progress, total: Total = None) -> None:
         self._progress = progress
@@ -204,12 +186,8 @@ def shown_progress(
 ) -> Iterator[ProgressReporter | None]:
     """Show the progress of all loops inside.
 
-    Parameters
-    ----------
-    how
-        ``settings.progress``; "auto" is a bar on a terminal, else plain lines.
-    total
-        Iterations of the whole run.
+    ``how`` is ``settings.progress``, where "auto" is a bar on a terminal, else plain lines;
+    ``total`` iterations are those of the whole run.
     """
     from trainers.progress import progress_reporter
 

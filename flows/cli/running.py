@@ -85,10 +85,7 @@ def split_settings(
 ) -> tuple[dict[str, Any], ExperimentSettings]:
     """Divide what is put over a run into changes of parameters and its settings, changed.
 
-    Raises
-    ------
-    ParameterError
-        If an override or a setting is wrong.
+    Raises ParameterError if an override or a setting is wrong.
     """
     from ratchet.experiment_files.loading import expand_paths, parse_overrides
     from ratchet.parameters.changes import merge_changes

@@ -24,22 +24,10 @@ if TYPE_CHECKING:
 def estimate_stages(
     store: StageStore, keys: AnyKeys, settings: ExperimentSettings
 ) -> Mapping[tuple[str, int], StageEstimate]:
-    """Estimate what each stage of an arm asks for at most.
+    """Estimate what each stage of an arm asks for at most: stage and iteration → estimate.
 
-    Parameters
-    ----------
-    store
-        Where the datasets may lie, whose sizes are asked for.
-    keys
-        The arm's.
-    settings
-        Of these: prices, workers and limits per minute.
-
-    Returns
-    -------
-    Mapping
-        Stage and iteration → estimate; empty while the sizes of the datasets are unknown, and for
-        networks.
+    Empty while the sizes of the datasets, which lie in the store, are unknown, and for networks. Of
+    the settings prices, workers and limits per minute are read.
     """
     sizes = _sizes(store, keys)
     if sizes is None or not isinstance(keys, TextArmKeys):
@@ -55,7 +43,7 @@ def estimate_stages(
 
 
 def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
-    """Count the rollouts of chat models that stages of each kind play; empty while unknown."""
+    """Return the number of rollouts that stages of each kind play; empty while unknown."""
     sizes = _sizes(store, keys)
     if sizes is None or not isinstance(keys, TextArmKeys):
         return {}
@@ -67,7 +55,7 @@ def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
 
 
 def plays(keys: AnyKeys, call: StageCall) -> bool:
-    """Say whether a stage plays anew what it tests; not if the last iteration has done so."""
+    """Return whether a stage plays anew what it tests; not if the last iteration has done so."""
     return not (
         isinstance(keys, TextArmKeys)
         and call.stage == "test"
@@ -76,7 +64,7 @@ def plays(keys: AnyKeys, call: StageCall) -> bool:
 
 
 def remaining_iterations(experiment: ResolvedExperiment) -> int:
-    """Count the iterations, epochs and rollouts of the stages that are not stored yet."""
+    """Return the number of iterations, epochs and rollouts of stages that are not stored yet."""
     store = experiment.store
     course = StoredCourse(store, experiment.settings)
     total = 0
@@ -95,7 +83,7 @@ def remaining_iterations(experiment: ResolvedExperiment) -> int:
 
 
 def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
-    """Sum the estimates of what is to do; what arms share counts once. None without any."""
+    """Return the sum of what is to do; what arms share counts once. None without estimates."""
     to_do = {stage.key: stage.estimate for stage in plan if not stage.hit and stage.estimate}
     estimates = [estimate for estimate in to_do.values() if estimate is not None]
     if not estimates:
@@ -108,10 +96,7 @@ def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
 def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:
     """Refuse a plan that may cost more than the budget.
 
-    Raises
-    ------
-    BudgetExceededError
-        With the estimate, or the models that have no price.
+    Raises BudgetExceededError with the estimate, or the models that have no price.
     """
     total = remaining(plan)
     if budget is None or total is None:

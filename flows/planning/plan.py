@@ -25,22 +25,18 @@ class PlannedStage:
 
     Attributes
     ----------
-    arm, stage
-        Whose, and its name: "train", "pretrain-verifier" …
+    stage
+        Its name: "train", "pretrain-verifier" …
     iteration, start
         Iterations done after and before it.
-    hit
-        Whether it is in the store.
-    reason
-        Why, or why not.
-    key
-        Its key.
+    hit, reason
+        Whether it is in the store, and why, or why not.
     seconds
         How long it took when it was made; None if it was not.
     estimate
         What it asks of services at most; None if it asks nothing, or that is not known.
     num_rollouts
-        How many rollouts of chat models it plays, where that is known.
+        The number of rollouts of chat models that it plays, where that is known.
     """
 
     arm: str
@@ -62,20 +58,16 @@ def plan_experiment(
     arms: ArmChanges | None = None,
     keep: bool = False,
 ) -> list[PlannedStage]:
-    """Say for every stage of an experiment whether it is done, and why not.
+    """Return for every stage of an experiment whether it is done, and why not.
 
-    Parameters
-    ----------
-    hyper_params, settings, arms
-        As :func:`flows.run_experiment`.
-    keep
-        As on resume: keep what the run ``settings.run_id`` has finished with other code.
+    Parameters as for :func:`flows.run_experiment`; ``keep``, as on resume, what the run
+    ``settings.run_id`` has finished with other code.
     """
     return plan(resolve(hyper_params, settings, arms, keep=keep))
 
 
 def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
-    """Say for every stage of a resolved experiment whether it is done, and why not."""
+    """Return for every stage of a resolved experiment whether it is done, and why not."""
     store, settings = experiment.store, experiment.settings
     course = StoredCourse(store, settings)
     stages: list[PlannedStage] = []

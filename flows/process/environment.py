@@ -35,16 +35,8 @@ def prepare_environment(
     """Keep Prefect's files under ``home``, use the local stack if it is up, and tell no one.
 
     A Prefect that the user has chosen (``PREFECT_API_URL``, ``PREFECT_HOME`` or
-    ``PREFECT_PROFILE``) is used as it is.
-
-    Parameters
-    ----------
-    home
-        ``ExperimentSettings.home``.
-    num_threads
-        Threads of the numerical libraries.
-    make_folders
-        Whether to make Prefect's folder; Prefect itself makes no parents.
+    ``PREFECT_PROFILE``) is used as it is. Numerical libraries get ``num_threads``;
+    ``make_folders``: whether to make Prefect's folder, since Prefect itself makes no parents.
     """
     has_chosen = any(os.environ.get(name) for name in _CHOSEN_PREFECT)
     leave_compiler_out()

@@ -22,7 +22,7 @@ class ProcessMark:
     started: float
 
     def is_alive(self) -> bool:
-        """Say whether that very process still runs."""
+        """Return whether that very process still runs."""
         import psutil
 
         try:
@@ -44,16 +44,9 @@ class ProcessMark:
 
 @dataclass(frozen=True)
 class Stack:
-    """The local stack as it was started.
+    """The local stack as it was started: who runs it, and its parts by name.
 
-    Attributes
-    ----------
-    prefect_port, mlflow_port
-        On the loopback interface.
-    ready
-        Whether all health checks have passed.
-    supervisor, processes
-        Who runs the stack, and its parts by name.
+    Ports are on the loopback interface. ``ready``: whether all health checks have passed.
     """
 
     prefect_port: int
@@ -78,7 +71,7 @@ class Stack:
         return f"http://127.0.0.1:{self.mlflow_port}"
 
     def is_up(self) -> bool:
-        """Say whether the stack is ready and its supervisor runs."""
+        """Return whether the stack is ready and its supervisor runs."""
         return self.ready and self.supervisor.is_alive()
 
     def write(self, home: Path) -> None:

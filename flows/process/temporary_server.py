@@ -26,13 +26,7 @@ _launched: TemporaryServer | None = None
 
 
 class TemporaryServer:
-    """A server that is starting, or has started.
-
-    Parameters
-    ----------
-    folder
-        ``PREFECT_HOME``: its database and log.
-    """
+    """A server that is starting, or has started, with database and log in ``PREFECT_HOME``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,13 +39,7 @@ class TemporaryServer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until it answers.
-
-        Raises
-        ------
-        StageFailedError
-            If it does not; the message names its log.
-        """
+        """Wait until it answers; StageFailedError, which names its log, if it does not."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -107,12 +95,8 @@ class TemporaryServer:
 def launch(home: str | Path) -> None:
     """Begin to start a server, unless there is one already; returns at once.
 
-    Call it before Prefect is imported, since Prefect reads the server's address then.
-
-    Parameters
-    ----------
-    home
-        ``ExperimentSettings.home``, whose folder for Prefect exists.
+    Call it before Prefect is imported, since Prefect reads the server's address then. ``home``
+    is ``ExperimentSettings.home``, whose folder for Prefect exists.
     """
     global _launched  # one server a process, like the environment that names it
     if _launched is not None or "prefect" in sys.modules or _is_chosen():
@@ -127,10 +111,7 @@ def launch(home: str | Path) -> None:
 def ensure(home: str | Path) -> None:
     """Wait for a server: the launched one, a chosen one, or one that Prefect starts itself.
 
-    Raises
-    ------
-    StageFailedError
-        If the launched one does not start.
+    Raises StageFailedError if the launched one does not start.
     """
     launch(home)
     if _launched is not None:
@@ -149,7 +130,7 @@ def ensure(home: str | Path) -> None:
 
 
 def _is_chosen() -> bool:
-    """Say whether the user has, or may have, named a server of their own."""
+    """Return whether the user has, or may have, named a server of their own."""
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_PROFILE"):
         return True
     profiles = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser() / "profiles.toml"

@@ -91,7 +91,6 @@ def resolve_fork(
 def _check_state(
     manifest: RunManifest, arms: Arms, iteration: int, stage: str, base_dir: str | None
 ) -> None:
-    """Make sure that the parent has what the fork begins with."""
     for arm, hyper_params in arms.items():
         if isinstance(make_keys(arm, hyper_params, base_dir=base_dir), TextArmKeys):
             _check_text_state(manifest, arm, ForkPoint.at(iteration, stage or ITERATION_STAGES[0]))

@@ -44,13 +44,7 @@ class Fork(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Fork | None:
-        """Read a run's file; None if the run is no fork.
-
-        Raises
-        ------
-        DataError
-            If the file is damaged.
-        """
+        """Read a run's file; None if the run is no fork, DataError if the file is damaged."""
         path = folder / FORK_FILE
         if not path.exists():
             return None
@@ -69,13 +63,7 @@ class ForkPoint:
 
     @classmethod
     def at(cls, iteration: int, stage: str = ITERATION_STAGES[0]) -> ForkPoint:
-        """Make the point before a stage of an iteration.
-
-        Raises
-        ------
-        ParameterError
-            If an iteration has no such stage.
-        """
+        """Make the point before a stage of an iteration; ParameterError if there is none such."""
         if stage not in ITERATION_STAGES:
             raise ParameterError(
                 f"fork: got the stage {iteration}:{stage}, expected K or K:STAGE with one of"
@@ -94,7 +82,7 @@ class ForkPoint:
         ]
 
     def is_after(self, call: StageCall) -> bool:
-        """Say whether a stage comes before the point."""
+        """Return whether a stage comes before the point."""
         if call.stage == "initial_state":
             return self > ForkPoint(0)
         if call.stage not in ITERATION_STAGES:
@@ -103,13 +91,7 @@ class ForkPoint:
 
 
 def parse_stage(from_stage: str | int) -> int:
-    """Read "3" or "3:train" as 3.
-
-    Raises
-    ------
-    ParameterError
-        For anything else.
-    """
+    """Read "3" or "3:train" as 3; ParameterError for anything else."""
     iteration, stage = parse_point(from_stage)
     if stage not in ("", "train"):
         raise ParameterError(
@@ -122,10 +104,7 @@ def parse_stage(from_stage: str | int) -> int:
 def parse_point(from_stage: str | int) -> tuple[int, str]:
     """Read "3:create_fine_tune_jobs" as its two parts, the second empty if it is not there.
 
-    Raises
-    ------
-    ParameterError
-        For anything else.
+    Raises ParameterError for anything else.
     """
     match = _POINT.fullmatch(str(from_stage))
     if match is None:

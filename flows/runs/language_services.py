@@ -27,13 +27,8 @@ SECRET_PREFIX = "prefect-secret:"
 class LanguageServices:
     """The services of a run's agents.
 
-    Parameters
-    ----------
-    settings
-        Of these ``home``, where the embedded service keeps its files, ``base_dir``, ``budget`` and
-        ``prices`` are read.
-    arms
-        The arms' parameters by name.
+    Of the settings ``home``, where the embedded service keeps its files, ``base_dir``, ``budget``
+    and ``prices`` are read.
     """
 
     def __init__(self, settings: ExperimentSettings, arms: Mapping[str, HyperParameters]) -> None:
@@ -48,10 +43,7 @@ class LanguageServices:
     def make_ready(self) -> None:
         """Look up keys and start the embedded service, unless that is done.
 
-        Raises
-        ------
-        MissingKeyError
-            If a secret block is not there.
+        Raises MissingKeyError if a secret block is not there.
         """
         with self._lock:
             if self._ready:
@@ -72,10 +64,7 @@ class LanguageServices:
     def check_prices(self) -> None:
         """Refuse a budget for models without a price: nothing could ever be held against it.
 
-        Raises
-        ------
-        ParameterError
-            With the models' names.
+        Raises ParameterError with the models' names.
         """
         if self._budget is None:
             return
@@ -117,15 +106,7 @@ class LanguageServices:
 def embedded_service(home: Path) -> Iterator[None]:
     """Run Ratchet's own service, unless the user has named one in the environment.
 
-    Parameters
-    ----------
-    home
-        Ratchet's own folder.
-
-    Raises
-    ------
-    LanguageServiceError
-        If it does not start.
+    ``home`` is Ratchet's own folder. Raises LanguageServiceError if it does not start.
     """
     from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 
@@ -145,15 +126,8 @@ def embedded_service(home: Path) -> Iterator[None]:
 def find_key(name: str | None) -> None:
     """Put the value of a secret block into the environment, under its whole name.
 
-    Parameters
-    ----------
-    name
-        ``"prefect-secret:BLOCK"``; anything else is the name of a variable, and left alone.
-
-    Raises
-    ------
-    MissingKeyError
-        If there is no such block.
+    It is ``"prefect-secret:BLOCK"``; any other name is that of a variable, and left alone.
+    Raises MissingKeyError if there is no such block.
     """
     if name is None or not name.startswith(SECRET_PREFIX) or name in os.environ:
         return

@@ -44,23 +44,9 @@ def arm_keys(
 ) -> list[AnyKeys]:
     """Make the keys of every arm, with what is kept of earlier stages.
 
-    Parameters
-    ----------
-    arms
-        Parameters by name.
-    settings
-        Of these, ``base_dir`` and where earlier runs lie are read.
-    store
-        Where the stages lie.
-    fork
-        What the run shares with its parent, if it is a fork.
-    records
-        Those of the run's own stages that are to be kept.
-
-    Raises
-    ------
-    ParameterError
-        If an arm's parameters don't go together.
+    ``records`` are those of the run's own stages that are to be kept; of the settings ``base_dir``
+    and where earlier runs lie are read. Raises ParameterError if an arm's parameters don't go
+    together.
     """
     for hyper_params in arms.values():
         check_combination(hyper_params, settings.base_dir)
@@ -99,7 +85,7 @@ def _keep(
 def _is_shared(
     manifest: Manifest | None, call: StageCall, keys: AnyKeys, fork: Fork | None
 ) -> bool:
-    """Say whether a fork takes a stage of its parent's: before its point, or but for the code."""
+    """Return whether a fork takes a parent's stage: before its point, or but for the code."""
     if isinstance(keys, TextArmKeys) and fork is not None and fork.point.is_after(call):
         return True
     return (
@@ -111,7 +97,7 @@ def _is_shared(
 
 
 def _continues(manifest: Manifest | None, call: StageCall) -> bool:
-    """Say whether a stored stage was made of what the call takes in, by a task of its kind."""
+    """Return whether a stored stage was made of what the call takes in, by a task of its kind."""
     return (
         manifest is not None
         and manifest.inputs == call.inputs
@@ -122,12 +108,8 @@ def _continues(manifest: Manifest | None, call: StageCall) -> bool:
 def _keep_states(store: StageStore, keys: AnyKeys, runs: Path) -> None:
     """Pin the states of the run ``base_run.run_id``, to test them again.
 
-    Raises
-    ------
-    ParameterError
-        If no run is named, or its states can't be tested.
-    RunNotFoundError
-        If there is no such run.
+    Raises ParameterError if no run is named, or its states can't be tested; RunNotFoundError if
+    there is no such run.
     """
     run_id = keys.hyper_params.base_run.run_id
     if run_id is None:
@@ -166,7 +148,7 @@ def _stored(
 
 
 def _longest_chain(records: Sequence[StageRecord], last: int | None) -> list[StageRecord]:
-    """Find the chain of training stages from 0 that ends furthest, at ``last`` at most."""
+    """Return the chain of training stages from 0 that ends furthest, at ``last`` at most."""
     links = {record.iteration: record for record in records}
     for end in sorted(links, reverse=True):
         if last is not None and end > last:

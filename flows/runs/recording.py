@@ -47,10 +47,6 @@ class RunRecorder:
 
     Parameters
     ----------
-    folder
-        The run's.
-    store
-        Where the stages lie.
     tracking_uri
         The MLflow to mirror to on the way; None for none.
     arms
@@ -221,7 +217,7 @@ def _copy(source: Path, place: Path) -> None:
 
 
 def transcripts_name(call: StageCall) -> str:
-    """Name a stage's transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
+    """Return the name of transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
     if call.stage == "sample_rollouts":
         return f"{call.iteration}.jsonl"
     if call.stage == "test_during_training":

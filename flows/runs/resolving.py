@@ -42,8 +42,6 @@ class ResolvedExperiment:
 
     Attributes
     ----------
-    name
-        The experiment's.
     arms
         The complete parameters of every arm by name, the main one first.
     settings
@@ -107,21 +105,11 @@ def resolve(
     name: str = "experiment",
     keep: bool = False,
 ) -> ResolvedExperiment:
-    """Resolve parameters.
+    """Resolve parameters as :func:`flows.run_experiment` takes them.
 
-    Parameters
-    ----------
-    hyper_params, settings, arms, name
-        As :func:`flows.run_experiment` takes them.
-    keep
-        Whether to keep what the run ``settings.run_id`` has finished with other code.
-
-    Raises
-    ------
-    ParameterError
-        If parameters are wrong.
-    RunNotFoundError
-        If a run that they build on is not there.
+    ``keep``: whether to keep what the run ``settings.run_id`` has finished with other code. Raises
+    ParameterError if parameters are wrong, RunNotFoundError if a run that they build on is not
+    there.
     """
     chosen = absolute_settings(settings or ExperimentSettings())
     if not isinstance(hyper_params, HyperParameters):
@@ -139,18 +127,10 @@ def resolve_arms(
     keep: bool = False,
     origin: Sequence[str] = (),
 ) -> ResolvedExperiment:
-    """Resolve an experiment of which all arms are complete.
+    """Resolve an experiment of which all arms are complete, the main one among them.
 
-    Parameters
-    ----------
-    arms
-        The arms, the main one among them.
-    settings
-        Where and how it runs; the run's id is made of the rest if they have none.
-    name, keep
-        As :func:`resolve`.
-    origin
-        What else tells the run apart, such as the run that it was forked from.
+    If the settings have no run's id, it is made of the rest: ``origin`` is what else tells the run
+    apart, such as the run that it was forked from. ``name`` and ``keep`` as for :func:`resolve`.
     """
     chosen = absolute_settings(settings)
     run_id = chosen.run_id or stable_run_id(name, arms, *origin)
@@ -165,19 +145,10 @@ def resolve_arms(
 def resolve_file(
     path: str, overrides: Sequence[str] = (), *, new: bool = False
 ) -> ResolvedExperiment:
-    """Resolve an experiment file with overrides.
+    """Resolve an experiment file with overrides; with ``new`` as a new run if there is one already.
 
-    Parameters
-    ----------
-    path, overrides
-        As :func:`ratchet.experiment_files.loading.load_experiment` takes them.
-    new
-        Whether to begin a new run where there is one already.
-
-    Raises
-    ------
-    ParameterError
-        If something in it is wrong.
+    Path and overrides are as :func:`ratchet.experiment_files.loading.load_experiment` takes them.
+    Raises ParameterError if something in the file is wrong.
     """
     file = load_experiment(path, overrides)
     arms = {MAIN_ARM: file.hyper_params, **file.arms}
@@ -190,19 +161,8 @@ def resolve_file(
 def resolve_run(run: str, settings: ExperimentSettings | None, runs: str) -> ResolvedExperiment:
     """Resolve a run that is to go on as it was started, keeping what it has finished.
 
-    Parameters
-    ----------
-    run
-        The run's id, its beginning, or its folder.
-    settings
-        Other settings than the run was started with.
-    runs
-        The folder of all runs.
-
-    Raises
-    ------
-    RunNotFoundError
-        If there is no such run.
+    ``run`` is the run's id, its beginning, or its folder; ``settings`` are others than it was
+    started with, ``runs`` the folder of all runs. Raises RunNotFoundError if there is no such run.
     """
     folder = find_run(runs, run)
     manifest = folder.manifest
@@ -239,19 +199,9 @@ def read_arms(
 ) -> Arms:
     """Make the parameters of all arms, the main one first.
 
-    Parameters
-    ----------
-    hyper_params
-        The main arm's.
-    arms
-        Further arms by name: whole parameters, or changes to the main arm's, nested or dotted.
-    base_dir
-        The folder that paths of the user's files start from.
-
-    Raises
-    ------
-    ParameterError
-        If an arm is named like the main one, or its changes don't fit.
+    ``arms`` are further ones by name: whole parameters, or changes to the main arm's, nested or
+    dotted. Paths of the user's files start from ``base_dir``. Raises ParameterError if an arm is
+    named like the main one, or its changes don't fit.
     """
     found = {MAIN_ARM: hyper_params}
     complete = hyper_params.to_dict().keys()
@@ -275,14 +225,7 @@ def read_arms(
 def stable_run_id(name: str, arms: Arms, *origin: str) -> str:
     """Return the id of a run: its name and eight digits that follow from the parameters.
 
-    Parameters
-    ----------
-    name
-        The experiment's name, e.g. its file's.
-    arms
-        The parameters of all arms.
-    origin
-        What else tells it apart, e.g. the run it was forked from.
+    ``origin`` is what else tells it apart, e.g. the run it was forked from.
     """
     plain = {arm: params.to_dict() for arm, params in arms.items()}
     digest = hashlib.sha256(canonical_json([plain, list(origin)])).hexdigest()

@@ -13,18 +13,14 @@ class ExperimentResult:
 
     Attributes
     ----------
-    run_id
-        The run's id.
-    folder
-        Its folder.
     metrics
         Arm → name of a test ("test", "test-NAME") → its metrics.
     states
         Arm → key of its final state in the store; arms without one are left out.
     made, found
-        How many stages this flow run made, and how many it found in the store.
+        The numbers of stages that this flow run made, and that it found in the store.
     flow_run_id
-        The Prefect flow run.
+        The Prefect flow run's.
     """
 
     run_id: str
@@ -37,7 +33,7 @@ class ExperimentResult:
 
     @property
     def report(self) -> Path:
-        """The report."""
+        """The file of the report."""
         return Path(self.folder) / "report.html"
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,5 +42,5 @@ class ExperimentResult:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Make a result of what :meth:`to_dict` gave."""
+        """Make a result of what :meth:`to_dict` returned."""
         return cls(**data)

@@ -107,10 +107,7 @@ def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> Expe
 def prepare_process(settings: ExperimentSettings) -> None:
     """Set the process up for Prefect, which is imported after this, and begin to start a server.
 
-    Raises
-    ------
-    StoreError
-        If ``settings.home`` can't be made.
+    Raises StoreError if ``settings.home`` can't be made.
     """
     _make_home(Path(settings.home))
     prepare_environment(settings.home, settings.num_threads)

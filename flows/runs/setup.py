@@ -46,19 +46,8 @@ class ExperimentRun:
 def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> ExperimentRun:
     """Open the store, make or find the run's folder, and prepare the arms.
 
-    Parameters
-    ----------
-    experiment
-        What runs.
-    flow_run_id
-        The Prefect flow run.
-
-    Raises
-    ------
-    ParameterError
-        If parameters don't go together.
-    StoreError
-        If the store can't be written; nothing has been begun then.
+    Raises ParameterError if parameters don't go together, and StoreError if the store can't be
+    written; nothing has been begun then.
     """
     settings = experiment.settings
     uri, manifest = _tracking_uri(settings), _manifest(experiment, flow_run_id)

@@ -34,15 +34,7 @@ class _StageUsage:
 
 
 class RunUsage:
-    """Keeps a run's ``usage.json`` up to what the flow has done.
-
-    Parameters
-    ----------
-    folder
-        The run's.
-    store
-        Where the stages lie.
-    """
+    """Keeps a run's ``usage.json`` up to what the flow has done."""
 
     def __init__(self, folder: RunFolder, store: StageStore) -> None:
         self._folder = folder
@@ -82,7 +74,7 @@ class RunUsage:
 
 
 def spent_by_run(store: StageStore, folder: RunFolder) -> float:
-    """Sum what the stages have cost that a run has made itself; what it found was paid before."""
+    """Return what the stages have cost that a run made itself; what it found was paid before."""
     spent = 0.0
     for key in {record.key for record in folder.manifest.stages}:
         manifest = store.peek(key)
@@ -100,7 +92,7 @@ def stage_usage(store: StageStore, manifest: Manifest) -> UsageMeter | None:
 
 
 def _sums(stages: Iterable[_StageUsage], name: str) -> dict[str, dict[str, float]]:
-    """Sum tokens and money by agent, stage or model; what has no price counts as free."""
+    """Return sums of tokens and money by agent, stage or model; what has no price is free."""
     totals: dict[str, dict[str, float]] = {}
     for stage in stages:
         for row in stage.rows():

@@ -37,15 +37,7 @@ _PREFERRED = ("train", "run_trainer", "test", "initial_state", "build_scenario")
 
 @dataclass(frozen=True)
 class CheckedStage:
-    """One stage of a run.
-
-    Attributes
-    ----------
-    record
-        What the run says about it.
-    problems
-        What is wrong with its files; none if they are as they were written.
-    """
+    """One stage of a run: its record, and what is wrong with its files, if anything."""
 
     record: StageRecord
     problems: tuple[str, ...]
@@ -55,14 +47,8 @@ class CheckedStage:
 class RemadeStage:
     """A stage that was made once more.
 
-    Attributes
-    ----------
-    record
-        What the run says about it.
-    differences
-        Files and metrics that came out otherwise; none if every bit is the same.
-    code_changes
-        Modules that have changed since it was stored, which may explain differences.
+    ``differences`` are files and metrics that came out otherwise, none if every bit is the same;
+    ``code_changes`` modules that have changed since it was stored, which may explain differences.
     """
 
     record: StageRecord

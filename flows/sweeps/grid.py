@@ -16,19 +16,13 @@ _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
-    """Tell what varies from what is the same for all members.
+    """Return what varies, dotted path → values, and the assignments of one value: overrides.
 
     Parameters
     ----------
     assignments
         ``a.b=VALUES``. Values are YAML with commas between them; ``0..4`` stands for the integers
         from 0 to 4. A value that is a list itself stands in brackets: ``[7,8],[9]`` are two.
-
-    Returns
-    -------
-    tuple
-        Dotted path → values, for those with several; and the assignments with a single one, which
-        are overrides of the experiment file.
 
     Raises
     ------
@@ -63,12 +57,9 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
 
 
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """List the combinations of a grid, the last parameter changing fastest.
+    """Return the combinations of a grid, the last parameter changing fastest.
 
-    Raises
-    ------
-    ParameterError
-        If a parameter has no values.
+    Raises ParameterError if a parameter has no values.
     """
     for path, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:

@@ -43,12 +43,8 @@ class ResolvedSweep:
     ----------
     sweep_id
         Its id, or the name that the user gave it.
-    name
-        The experiment's.
     grid
         Dotted path → values.
-    members
-        Its experiments.
     settings, base, arms
         What all members have in common; the arms as changes.
     """
@@ -112,23 +108,9 @@ def sweep_members(
 ) -> list[SweepMember]:
     """Make the experiments of a grid; a combination that makes no sense is refused here.
 
-    Parameters
-    ----------
-    base
-        What all have in common.
-    grid
-        Dotted path → values.
-    arms
-        Further experiments of each member's run, as changes.
-    name
-        The experiment's name, from which run ids are made.
-    settings
-        Of these ``base_dir`` and where earlier runs lie are read.
-
-    Raises
-    ------
-    ParameterError
-        If a combination is refused, saying which.
+    ``base`` is what all have in common, ``grid`` dotted path → values, ``arms`` further experiments
+    of each member's run, as changes. Of the settings ``base_dir`` and where earlier runs lie are
+    read. Raises ParameterError if a combination is refused, saying which.
     """
     members = []
     for changes in grid_points(grid):

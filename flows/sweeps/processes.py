@@ -31,18 +31,10 @@ async def play_side_by_side(
     num_processes: int,
     log_folder: Path,
 ) -> None:
-    """Run members in a few processes until all have been run.
+    """Run members, begun in their order, in a few processes until all have been run.
 
-    Parameters
-    ----------
-    members
-        Whom to run; begun in this order.
-    done
-        Called with each member and its answer, in the order in which they end.
-    num_processes
-        How many run at a time.
-    log_folder
-        Where each process' output goes, ``worker-1.log`` and so on.
+    ``done`` is called with each member and its answer, in the order in which they end. Each
+    process' output goes to ``worker-1.log`` and so on in ``log_folder``.
     """
     waiting = deque(members)
 
@@ -106,7 +98,7 @@ class _Worker:
         return self._process
 
     def _died(self, member: SweepMember, code: int) -> str:
-        """Say how the process ended, in the member's run folder too."""
+        """Return how the process ended; note it in the member's run folder too."""
         self._process = None
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         text = f"its process was ended {how}; what it printed: {self._log}."

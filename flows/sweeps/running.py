@@ -26,12 +26,7 @@ def run_sweep(
 ) -> list[ExperimentResult]:
     """Run an experiment for every combination of values, or go on with it.
 
-    Parameters
-    ----------
-    hyper_params, grid, arms, name, parallel, sweep_name
-        As :func:`flows.sweep` takes them.
-    settings
-        Where and how the members run; their run ids are made here.
+    Parameters as :func:`flows.sweep` takes them; the members' run ids are made here.
 
     Raises
     ------

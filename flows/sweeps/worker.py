@@ -19,17 +19,9 @@ _KILLED = 3
 
 
 def play_member(request: dict[str, Any]) -> dict[str, Any]:
-    """Run one member.
+    """Run one member, with the parameters of the ``experiment`` flow as plain data.
 
-    Parameters
-    ----------
-    request
-        The parameters of the ``experiment`` flow, as plain data.
-
-    Returns
-    -------
-    dict
-        ``result``, an :class:`flows.runs.result.ExperimentResult` as plain data, or ``error``.
+    Returns ``result``, an :class:`flows.runs.result.ExperimentResult` as plain data, or ``error``.
     """
     from flows.runs.resolving import resolve_parameters
     from flows.runs.running import run_resolved

@@ -28,10 +28,10 @@ ITERATION_STAGES = (
 class StageCall:
     """One stage of one arm.
 
+    ``arm`` is never in the key, so that arms share stages.
+
     Attributes
     ----------
-    arm
-        The part of the experiment that asks; never in the key, so that arms share stages.
     stage
         The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "train",
         "test" or "run_trainer"; of chat models "sample_rollouts", "log_stats" … too.

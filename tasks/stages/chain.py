@@ -21,29 +21,17 @@ class TrainedArm(Protocol):
 
     @property
     def num_iterations(self) -> int:
-        """How many training iterations the arm has."""
+        """The number of the arm's training iterations."""
 
     def state_key(self, iteration: int) -> str:
         """Return the key of the stage whose result is the state after so many iterations."""
 
 
 def find_chain(store: StageStore, keys: TrainedArm, target: int) -> list[Manifest]:
-    """Find the stored links from the initial state to the furthest state up to ``target``.
+    """Return the stored links from the initial state to the furthest state up to ``target``.
 
-    Parameters
-    ----------
-    store
-        Where the stages lie.
-    keys
-        The arm's keys.
-    target
-        How many iterations are wanted.
-
-    Returns
-    -------
-    list of Manifest
-        In the order of training, each beginning where the one before ends; empty if nothing is
-        there to begin with.
+    In the order of training, each beginning where the one before ends; empty if nothing is there to
+    begin with.
     """
     for iteration in range(target, 0, -1):
         links = trace_chain(store, keys, iteration)
@@ -68,15 +56,10 @@ def trace_chain(store: StageStore, keys: TrainedArm, iteration: int) -> list[Man
 class Cut:
     """Where training is cut into stages, and which states are played from for a sample.
 
-    Every period cuts at its multiples, so that runs of different lengths share their stages; no
-    state depends on it.
-
-    Attributes
-    ----------
-    periods
-        ``settings.iterations_per_task``, ``checkpoint_period`` and ``rollout_sample_period``.
-    sample_period
-        Rollouts of every ``sample_period``-th iteration are kept; of none when None.
+    Every period (``settings.iterations_per_task``, ``checkpoint_period``,
+    ``rollout_sample_period``) cuts at its multiples, so that runs of different lengths share their
+    stages; no state depends on it. Rollouts of every ``sample_period``-th iteration are kept; of
+    none when None.
     """
 
     periods: tuple[int, ...]
@@ -97,6 +80,6 @@ class Cut:
         return min(*((position // period + 1) * period for period in self.periods), target)
 
     def samples_at(self, position: int, target: int) -> bool:
-        """Say whether the rollouts of the iteration that begins at a state are kept."""
+        """Return whether the rollouts of the iteration that begins at a state are kept."""
         period = self.sample_period
         return period is not None and position < target and position % period == 0

@@ -94,19 +94,8 @@ class Stage(Generic[_Session]):
     ) -> StageOutcome:
         """Find the stage in the store or make it, as a task of the running flow.
 
-        Parameters
-        ----------
-        call
-            Which stage.
-        session
-            What the arm's stages share.
-        force
-            Whether to make it anew even if it is stored.
-
-        Raises
-        ------
-        RatchetError
-            Whatever the work raised, after ``settings.retries`` further attempts.
+        With ``force`` it is made anew even if it is stored. Raises RatchetError, whatever the work
+        raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
         # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
@@ -137,12 +126,8 @@ def make_stage(
 ) -> StageOutcome:
     """Find a stage in the store or make it; knows nothing of Prefect.
 
-    Whoever comes second waits for the first and takes its result.
-
-    Raises
-    ------
-    StoreError
-        If the store cannot be written; nothing half-written is left behind.
+    Whoever comes second waits for the first and takes its result. Raises StoreError if the store
+    cannot be written; nothing half-written is left behind.
     """
     stored = session.store.find(call.key)
     if stored is not None and not force and _fits(stored, call):
@@ -232,7 +217,7 @@ _NOT_WORTH_A_RETRY = (
 
 
 async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
-    """Say whether another attempt could end otherwise."""
+    """Return whether another attempt could end otherwise."""
     try:
         await state.aresult(raise_on_failure=True)
     except _NOT_WORTH_A_RETRY:

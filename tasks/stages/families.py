@@ -24,17 +24,9 @@ def make_keys(
     base_dir: str | None = None,
     checkpoints: Mapping[str, str] | None = None,
 ) -> AnyKeys:
-    """Make the keys of an arm, of its trainer's family.
+    """Make the keys of an arm, of its trainer's family; see :class:`tasks.stages.keys.BaseKeys`.
 
-    Parameters
-    ----------
-    arm, hyper_params, base_dir, checkpoints
-        As for :class:`tasks.stages.keys.BaseKeys`.
-
-    Raises
-    ------
-    UnknownNameError
-        If there is no such trainer.
+    Raises UnknownNameError if there is no such trainer.
     """
     from trainers.registry import trainer_class
 
@@ -55,7 +47,7 @@ def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
 
 
 def plays_in_text_stages(trainer: type[Trainer]) -> bool:
-    """Say whether a trainer's iterations are cut into the stages of chat models."""
+    """Return whether a trainer's iterations are cut into the stages of chat models."""
     from trainers.text.staged import StagedTextTrainer
 
     return issubclass(trainer, StagedTextTrainer) and trainer.supports_stages()

@@ -31,8 +31,6 @@ class Fault:
 
     Attributes
     ----------
-    stage
-        The kind of stage, e.g. "train".
     iteration
         Only in the stage that ends after this many iterations; None means in any.
     detail
@@ -53,7 +51,7 @@ class Fault:
     once: Path | None = None
 
     def concerns(self, stage: str, iteration: int, detail: str) -> bool:
-        """Say whether the fault strikes in this stage."""
+        """Return whether the fault strikes in this stage."""
         return (
             self.stage == stage
             and self.iteration in (None, iteration)
@@ -75,12 +73,8 @@ def read_fault(text: str) -> Fault:
 
     Fields, divided by semicolons: ``stage``, ``kind`` (raise or kill), and optionally
     ``iteration``, ``detail``, ``once=FILE``, and the moment of a kill: ``after=SECONDS``, or
-    ``within=SECONDS`` with ``seed=N`` for a random one.
-
-    Raises
-    ------
-    ParameterError
-        If a field is unknown or missing.
+    ``within=SECONDS`` with ``seed=N`` for a random one. Raises ParameterError if a field is unknown
+    or missing.
     """
     fields: dict[str, str] = {}
     for part in filter(None, text.split(";")):

@@ -29,19 +29,10 @@ if TYPE_CHECKING:
 class BaseKeys(ABC):
     """The stages of one arm, in their order.
 
-    Parameters
-    ----------
-    arm
-        Its name.
-    hyper_params
-        What it is made of.
-    base_dir
-        The folder that paths to plug-ins start from.
-    pins
-        Stages of an earlier run that are kept although their keys may no longer be computed: name
-        and iteration → key. Those of states are given before any stage is asked for.
-    checkpoints
-        Digests of the states of earlier runs that agents begin with, by agent.
+    Paths to plug-ins start from ``base_dir``. ``checkpoints`` are digests of the states of earlier
+    runs that agents begin with, by agent. ``pins`` are stages of an earlier run that are kept
+    although their keys may no longer be computed: name and iteration → key; those of states are
+    given before any stage is asked for.
     """
 
     stage_versions: ClassVar[dict[str, int]]
@@ -88,7 +79,7 @@ class BaseKeys(ABC):
     @property
     @abstractmethod
     def num_iterations(self) -> int:
-        """How many training iterations the arm has."""
+        """The number of the arm's training iterations."""
 
     @property
     def only_tests(self) -> bool:
@@ -137,7 +128,7 @@ class BaseKeys(ABC):
         return self._call("initial_state", inputs, self._code_fingerprint)
 
     def code_changes(self, manifest: Manifest) -> list[str]:
-        """Say which modules differ from those that a stored stage was made with."""
+        """Return which modules differ from those that a stored stage was made with."""
         is_data = manifest.stage == "build_scenario"
         current = self._data_fingerprint if is_data else self._fingerprint_of(manifest.stage)
         current = self._with_callbacks(current, manifest.stage)
@@ -197,7 +188,7 @@ class BaseKeys(ABC):
 
     @abstractmethod
     def _ends_training(self, stage: str, iteration: int) -> bool:
-        """Say whether training ends with a stage."""
+        """Return whether training ends with a stage."""
 
     def _with_callbacks(self, fingerprint: Fingerprint, stage: str) -> Fingerprint:
         """Add the code of the callbacks that take part in a stage."""

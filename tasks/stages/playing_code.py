@@ -31,11 +31,6 @@ def class_that_plays(trainer: type) -> type:
 
     A class that overrides nothing of its bases but what is about learning does not: nobody calls
     what else is in it. So an edit of what is learned from changes no key of rollouts.
-
-    Parameters
-    ----------
-    trainer
-        A trainer's class.
     """
     order = trainer.__mro__[:-1]
     for place, found in enumerate(order):

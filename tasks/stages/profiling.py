@@ -46,7 +46,7 @@ def profiled(call: StageCall, settings: ExperimentSettings) -> Iterator[None]:
 
 
 def profile_name(call: StageCall) -> str:
-    """Name a stage's profile: "train-10-20", "test-20", "pretrain-verifier-0"."""
+    """Return the name of a stage's profile: "train-10-20", "test-20", "pretrain-verifier-0"."""
     span = f"{call.start_iteration}-{call.iteration}" if call.stage == "train" else call.iteration
     return f"{call.name}-{span}"
 

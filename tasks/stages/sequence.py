@@ -41,27 +41,20 @@ class Course(Protocol):
     """What decides, beside an arm's parameters, which stages it has."""
 
     def tested(self, keys: BaseKeys) -> list[str]:
-        """List the datasets that states are tested on."""
+        """Return the datasets that states are tested on."""
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Go through the iterations after which a stage of training ends, up to the last one."""
 
     def samples_at(self, iteration: int, last: int) -> bool:
-        """Say whether the rollouts of the iteration that begins at a state are kept."""
+        """Return whether the rollouts of the iteration that begins at a state are kept."""
 
 
 @dataclass(frozen=True)
 class StoredCourse:
     """The course of a run: cut as the settings say, but for what is stored already.
 
-    Attributes
-    ----------
-    store
-        Where the stages lie.
-    settings
-        Of these, what cuts training and which rollouts are kept.
-    fresh
-        Whether nothing that is stored counts, since all is made anew.
+    With ``fresh`` nothing that is stored counts, since all is made anew.
     """
 
     store: StageStore
@@ -69,7 +62,7 @@ class StoredCourse:
     fresh: bool = False
 
     def tested(self, keys: BaseKeys) -> list[str]:
-        """List the datasets that were made; those that are expected if none were made yet."""
+        """Return the datasets that were made; those that are expected if none were made yet."""
         data = self.store.peek(keys.build_scenario().key)
         if data is not None:
             return tested_datasets(data)
@@ -87,24 +80,18 @@ class StoredCourse:
             yield position
 
     def samples_at(self, iteration: int, last: int) -> bool:
-        """Say whether the settings ask for the rollouts."""
+        """Return whether the settings ask for the rollouts."""
         return Cut.of(self.settings).samples_at(iteration, last)
 
 
 class RecordedCourse:
-    """The course that a run has taken so far.
-
-    Parameters
-    ----------
-    places
-        Name and iteration of each stage of the arm that the run has recorded.
-    """
+    """The course that a run has taken so far, by name and iteration of an arm's recorded stages."""
 
     def __init__(self, places: Iterable[tuple[str, int]]) -> None:
         self._places = set(places)
 
     def tested(self, keys: BaseKeys) -> list[str]:
-        """List the datasets of recorded tests."""
+        """Return the datasets of recorded tests."""
         names = {name for name, _ in self._places if name.partition("-")[0] == "test"}
         return [name.partition("-")[2] or TEST_DATASET for name in sorted(names)]
 
@@ -116,7 +103,7 @@ class RecordedCourse:
             yield keys.num_iterations
 
     def samples_at(self, iteration: int, last: int) -> bool:
-        """Say whether rollouts were recorded."""
+        """Return whether rollouts were recorded."""
         return ("rollouts", iteration) in self._places
 
 

@@ -16,19 +16,7 @@ STATE_FOLDER = "state"
 
 
 class BaseSession:
-    """What the stages of any arm need of the process.
-
-    Parameters
-    ----------
-    keys
-        The arm's stages.
-    settings
-        Where and how it runs.
-    store
-        Where its stages lie.
-    executor
-        Runs the stages' work.
-    """
+    """What the stages of any arm need of the process."""
 
     def __init__(
         self,

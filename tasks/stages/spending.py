@@ -19,12 +19,8 @@ if TYPE_CHECKING:
 class Spending:
     """Money spent by the stages that a run has made, and its limit.
 
-    Parameters
-    ----------
-    limit
-        ``settings.budget``, in the currency of the table of prices; None for no limit.
-    spent
-        By earlier attempts at the same run.
+    ``limit`` is ``settings.budget``, in the currency of the table of prices, or None; ``spent``
+    that of earlier attempts at the same run.
     """
 
     def __init__(self, limit: float | None = None, spent: float = 0.0) -> None:
@@ -44,12 +40,9 @@ class Spending:
             self._spent += cost
 
     def left(self, run_id: str | None) -> float | None:
-        """Return what the next stage may cost; None for anything.
+        """Return what the next stage may cost, None for anything.
 
-        Raises
-        ------
-        BudgetExceededError
-            If nothing is left.
+        Raises BudgetExceededError if nothing is left.
         """
         if self.limit is None:
             return None
@@ -60,13 +53,7 @@ class Spending:
 
     @contextmanager
     def watched(self, call: StageCall, run_id: str | None) -> Iterator[None]:
-        """Say in which stage the budget came to its end.
-
-        Raises
-        ------
-        BudgetExceededError
-            If the stage has raised it.
-        """
+        """Raise BudgetExceededError again, saying in which stage the budget came to its end."""
         try:
             yield
         except BudgetExceededError as error:

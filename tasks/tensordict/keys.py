@@ -75,12 +75,12 @@ class ArmKeys(BaseKeys):
 
     @property
     def num_iterations(self) -> int:
-        """How many training iterations the arm has."""
+        """The number of the arm's training iterations."""
         return self._staged_class.count_train_iterations(self.hyper_params)
 
     @property
     def tested_iterations(self) -> list[int]:
-        """After how many iterations the agents are tested: at the end, or in each kept state."""
+        """The iterations after which agents are tested: the last, or those of all kept states."""
         if self.only_tests:
             return [0, *sorted(self.kept_states)]
         return [self.num_iterations]

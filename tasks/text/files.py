@@ -63,7 +63,7 @@ def write_readable(
 
 
 def has_rollouts(store: StageStore, key: str) -> bool:
-    """Say whether a finished stage played any: none after a callback has stopped the run."""
+    """Return whether a finished stage played any: none after a callback has stopped the run."""
     return (store.open(key) / ROLLOUTS_FILE).is_file()
 
 

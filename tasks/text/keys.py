@@ -46,7 +46,7 @@ class TextArmKeys(BaseKeys):
 
     @property
     def num_iterations(self) -> int:
-        """How many iterations the arm has."""
+        """The number of the arm's iterations."""
         return int(self.text_class.count_train_iterations(self.hyper_params))
 
     def training(self, course: Course) -> Iterator[Step]:
@@ -138,13 +138,13 @@ class TextArmKeys(BaseKeys):
         return [("initial_state", 0), *(("await_fine_tune_jobs", done) for done in jobs)]
 
     def earlier_rollouts(self, iteration: int) -> list[StageCall]:
-        """List the stages whose rollouts an iteration learns from beside its own, oldest first."""
+        """Return the stages whose rollouts an iteration learns from too, oldest first."""
         if not self.hyper_params.text_rl.fine_tune_on_all_previous_rollouts:
             return []
         return [self.sample_rollouts(earlier) for earlier in range(iteration)]
 
     def tests_during_training(self, iteration: int) -> bool:
-        """Say whether the agents are tested in an iteration."""
+        """Return whether the agents are tested in an iteration."""
         return bool(self.text_class.tests_during_training(self.hyper_params, iteration))
 
     @property
@@ -170,7 +170,7 @@ class TextArmKeys(BaseKeys):
         return self.test_during_training(last)
 
     def makes_jobs(self, iteration: int) -> bool:
-        """Say whether models are fine-tuned in an iteration: in all but the last."""
+        """Return whether models are fine-tuned in an iteration: in all but the last."""
         return iteration < self.num_iterations - 1
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:

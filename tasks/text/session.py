@@ -38,19 +38,7 @@ _Result = TypeVar("_Result")
 
 
 class TextArmSession(BaseSession):
-    """The components of one arm of chat models.
-
-    Parameters
-    ----------
-    keys
-        The arm's stages.
-    settings
-        Where and how it runs.
-    store
-        Where its stages lie.
-    spending
-        What the run has spent, and what it may.
-    """
+    """The components of one arm of chat models."""
 
     keys: TextArmKeys
 
@@ -69,11 +57,8 @@ class TextArmSession(BaseSession):
     def new_trainer(self, *, calls: bool = False) -> StagedTextTrainer:
         """Build a trainer that no other stage knows.
 
-        Parameters
-        ----------
-        calls
-            Whether the stage speaks to a service: it is made ready, and what is left of the
-            budget is what the trainer may spend.
+        ``calls``: whether the stage speaks to a service: it is made ready, and what is left of the
+        budget is what the trainer may spend.
         """
         from ratchet.scenarios.building import build_scenario_instance
         from trainers.text.staged import StagedTextTrainer

@@ -36,14 +36,8 @@ STAGES = (
 class Moment:
     """When a callback is called.
 
-    Attributes
-    ----------
-    iteration
-        Which iteration; of a test, how many were done before.
-    stage
-        ``"train"``, or the stage that begins or ends.
-    metrics
-        What the iteration or the stage is known to have come to by now.
+    ``iteration`` is, of a test, the number of those done before; ``stage`` is ``"train"``, or the
+    stage that begins or ends; ``metrics`` are those known by now of the iteration or stage.
     """
 
     iteration: int
@@ -55,12 +49,8 @@ class Moment:
 class CallbackState:
     """What a callback remembers from one iteration to the next.
 
-    Attributes
-    ----------
-    values
-        Plain, JSON-compatible values.
-    tensors
-        Tensors by names without a slash. Those of chat models' trainers keep none.
+    ``values`` are JSON-compatible; ``tensors`` go by names without a slash, and those of chat
+    models' trainers keep none.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -91,13 +81,6 @@ class Callback:
     a callback that only looks on has nothing played or trained again), and :attr:`stages` into
     those. One with an :meth:`end_run` makes the last iteration's key another than the same
     iteration's of a longer run, which then goes on from the last state before.
-
-    Parameters
-    ----------
-    parameters
-        Its own, as the experiment gives them.
-    trainer
-        Whose training it is.
     """
 
     Parameters: ClassVar[type[SubParameters]] = SubParameters
@@ -129,19 +112,8 @@ class Callback:
     ) -> None:
         """Refuse an experiment in which the callback could not do what it is for.
 
-        Asked before anything is built.
-
-        Parameters
-        ----------
-        spec
-            How it is given, for messages, and its parameters.
-        hyper_params, trainer, handler
-            The experiment's parameters, trainer and protocol.
-
-        Raises
-        ------
-        ParameterError
-            With the reason.
+        Asked before anything is built; ``spec`` says how the callback is given. Raises
+        ParameterError with the reason.
         """
 
     # -- moments ---------------------------------------------------------------------------
@@ -158,13 +130,8 @@ class Callback:
     def after_rollouts(self, now: Moment, rollouts: Any) -> Metrics | None:  # noqa: ANN401
         """Look at an iteration's rollouts.
 
-        Parameters
-        ----------
-        now
-            When.
-        rollouts
-            A tensordict ``[E, T]`` that must not be changed; of chat models a
-            ``NestedArrayDict`` ``[N]``. Agents that are trained alone play none.
+        A tensordict ``[E, T]`` that must not be changed; of chat models a ``NestedArrayDict``
+        ``[N]``. Agents that are trained alone play none.
         """
 
     def after_loss(self, now: Moment, losses: Mapping[str, Tensor]) -> None:
@@ -189,13 +156,8 @@ class Callback:
 
         The stages that were planned after it do nothing, and no metrics are written for them. The
         state says that it has stopped, and so it stays: a run that is asked for more iterations
-        later has them pass in the same way. Change the callback's parameters, or leave it out in
-        a fork, to go on.
-
-        Raises
-        ------
-        ParameterError
-            If :attr:`steers` is not set, on which keys depend.
+        later has them pass in the same way. Change the callback's parameters, or leave it out in a
+        fork, to go on. Raises ParameterError if :attr:`steers` is not set, on which keys depend.
         """
         if not self.steers:
             raise ParameterError(

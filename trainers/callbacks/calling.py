@@ -29,13 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Callbacks:
-    """The callbacks of one trainer, in the order in which the experiment asks for them.
-
-    Parameters
-    ----------
-    trainer
-        Whose moments they are told.
-    """
+    """The callbacks of one trainer, in the order in which the experiment asks for them."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -65,21 +59,10 @@ class Callbacks:
     # -- moments ---------------------------------------------------------------------------
 
     def iterate(self, iteration: int, work: Callable[[], Metrics], *, last: bool) -> Metrics | None:
-        """Do an iteration, with the moments around it.
+        """Do an iteration with the moments around it; None if the run has been stopped before.
 
-        Parameters
-        ----------
-        iteration
-            Which.
-        work
-            Does it, calls the moments inside of it, and returns its metrics.
-        last
-            Whether the run ends with it.
-
-        Returns
-        -------
-        Metrics or None
-            The iteration's, with what callbacks add; None if the run has been stopped before.
+        ``work`` calls the moments inside of it and returns its metrics, to which callbacks add
+        theirs; ``last``: whether the run ends with it.
         """
         if not self:
             return work()
@@ -109,10 +92,8 @@ class Callbacks:
     def stage(self, name: str, iteration: int) -> Iterator[Metrics]:
         """Do a stage, with the moments around it.
 
-        Yields
-        ------
-        Metrics
-            The stage's, to be filled by whoever does it; what callbacks add is in it afterwards.
+        Yields its metrics, to be filled by whoever does it; what callbacks add is in them
+        afterwards.
         """
         taking_part = [spec for spec in self._specs if name in spec.kind.stages]
         self._count = 0
@@ -209,13 +190,7 @@ class Callbacks:
 
 
 def _merge(metrics: Metrics, added: Metrics | None, origin: str) -> None:
-    """Add metrics to others.
-
-    Raises
-    ------
-    ParameterError
-        If one of the name is there already.
-    """
+    """Add metrics to others; ParameterError if one of the name is there already."""
     for name, value in (added or {}).items():
         if name in metrics:
             raise ParameterError(

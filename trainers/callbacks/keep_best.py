@@ -55,13 +55,7 @@ class KeepBest(Callback):
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse tests of chat models after each iteration, which cost money.
-
-        Raises
-        ------
-        ParameterError
-            If a dataset is given for them.
-        """
+        """Refuse tests of chat models after each iteration, which cost money: ParameterError."""
         dataset = getattr(spec.parameters, "dataset", None)
         if dataset is not None and trainer.plays_text:
             raise ParameterError(

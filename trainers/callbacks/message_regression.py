@@ -79,13 +79,7 @@ class MessageRegression(Callback):
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse trainers without rollouts of networks, and agents that are not there.
-
-        Raises
-        ------
-        ParameterError
-            With the reason.
-        """
+        """Refuse trainers without rollouts of networks, and agents that are not there."""
         if not (issubclass(trainer, StagedTrainer) and trainer.samples_rollouts()):
             raise ParameterError(
                 f"{spec.given}, but the trainer {hyper_params.trainer_name!r} plays no rollouts of"
@@ -96,20 +90,10 @@ class MessageRegression(Callback):
         _choose_agents(spec.parameters, handler.agent_names, spec.path)
 
     def after_rollouts(self, now: Moment, rollouts: TensorDictBase) -> Metrics:
-        """Fit every regressor to the episodes that ended, and score it.
+        """Fit every regressor to the episodes of ``[E, T]`` that ended, and score it.
 
-        Parameters
-        ----------
-        now
-            Whose iteration's generators are used.
-        rollouts
-            ``[E, T]``.
-
-        Returns
-        -------
-        Metrics
-            ``AGENT.message_regression_score``: the accuracy on the datapoints that were held out.
-            Nothing where fewer than two datapoints were played to the end.
+        ``AGENT.message_regression_score`` is the accuracy on the datapoints that were held out.
+        Nothing where fewer than two datapoints were played to the end.
         """
         iteration = now.iteration
         episodes = finished_episodes(rollouts)
@@ -143,10 +127,7 @@ class MessageRegression(Callback):
     def load_state(self, state: CallbackState) -> None:
         """Put back what :meth:`take_state` returned.
 
-        Raises
-        ------
-        StateError
-            If networks are missing or have other shapes.
+        Raises StateError if networks are missing or have other shapes.
         """
         if self.section.reset_on_fit:
             return
@@ -185,22 +166,10 @@ class MessageRegression(Callback):
 
 
 def episode_messages(rollouts: TensorDictBase, agent: int, max_rounds: int) -> Tensor:
-    """Lay out what an agent said in the episodes that ended.
+    """Return what an agent said in the episodes that ended in ``[E, T]``: f32 ``[K, R, F]``.
 
-    Parameters
-    ----------
-    rollouts
-        ``[E, T]``.
-    agent
-        Its place in the agent dimension.
-    max_rounds
-        R.
-
-    Returns
-    -------
-    Tensor
-        f32 ``[K, R, F]``, one-hot: the symbols in all channels and positions, then the linear
-        message if there is one; 0 where nothing was said.
+    One-hot: the symbols in all channels and positions, then the linear message if there is one; 0
+    where nothing was said. ``agent`` is its place in the agent dimension, ``max_rounds`` R.
     """
     agents = rollouts.get("agents")
     active = agents.get("active")[:, :, agent]  # [E, T, C]
@@ -258,7 +227,7 @@ class _Learner:
         return {**clone_tensors(self.params), **flat}
 
     def load(self, saved: Mapping[str, Tensor], what: str) -> None:
-        """Put back what :meth:`tensors` gave."""
+        """Put back what :meth:`tensors` returned."""
         kept: TensorTree = {}
         mine = {}
         for name, tensor in saved.items():

@@ -21,16 +21,9 @@ _KERNEL = 3
 
 
 class MlpRegressor(nn.Module):
-    """A multilayer perceptron over all rounds at once.
+    """A multilayer perceptron over all R rounds of F features at once.
 
-    Parameters
-    ----------
-    section
-        ``num_layers`` hidden layers of ``hidden_size`` with ``activation`` between them.
-    num_rounds, num_features
-        R and F.
-    init
-        Where weights come from.
+    ``num_layers`` hidden layers of ``hidden_size`` with ``activation`` between them.
     """
 
     def __init__(

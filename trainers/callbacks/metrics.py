@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 def read_metric(now: Moment, name: str, *, seen: bool) -> float | None:
     """Return a metric; None if it was not measured this time.
 
-    Raises
-    ------
-    UnknownNameError
-        If it is not there, and has not been seen before.
+    Raises UnknownNameError if it is not there, and has not been seen before.
     """
     if name not in now.metrics and not seen:
         raise UnknownNameError(
@@ -30,5 +27,5 @@ def read_metric(now: Moment, name: str, *, seen: bool) -> float | None:
 def is_better(
     value: float, best: float, mode: Literal["max", "min"], min_delta: float = 0.0
 ) -> bool:
-    """Say whether a value is better than another by more than ``min_delta``; NaN is not."""
+    """Return whether a value is better than another by more than ``min_delta``; NaN is not."""
     return value > best + min_delta if mode == "max" else value < best - min_delta

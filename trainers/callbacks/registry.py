@@ -44,10 +44,7 @@ _Class = TypeVar("_Class", bound=type[Callback])
 def register_callback(name: str) -> Callable[[_Class], _Class]:
     """Make a callback known by a name.
 
-    Raises
-    ------
-    ParameterError
-        If the name is taken by another class.
+    Raises ParameterError if the name is taken by another class.
     """
     return CALLBACKS.register(name)
 
@@ -56,16 +53,8 @@ def register_callback(name: str) -> Callable[[_Class], _Class]:
 class CallbackSpec:
     """A callback that an experiment asks for.
 
-    Attributes
-    ----------
-    kind
-        Its class.
-    parameters
-        Its own.
-    label
-        What tells it apart from the others of the experiment.
-    path, given
-        Where it is asked for: the dotted path of its parameters, and what messages begin with.
+    ``label`` tells it apart from the others of the experiment; ``path`` is the dotted path of its
+    parameters, ``given`` what messages about it begin with.
     """
 
     kind: type[Callback]
@@ -75,11 +64,11 @@ class CallbackSpec:
     given: str
 
     def writes(self, moment: str) -> bool:
-        """Say whether its class does something at a moment."""
+        """Return whether its class does something at a moment."""
         return getattr(self.kind, moment) is not getattr(Callback, moment)
 
     def takes_part(self, stage: str) -> bool:
-        """Say whether it is part of a stage."""
+        """Return whether it is part of a stage."""
         in_iterations = any(self.writes(moment) for moment in _OF_ITERATIONS)
         return stage in self.kind.stages or (stage in ITERATION_STAGES and in_iterations)
 
@@ -89,14 +78,9 @@ class CallbackSpec:
         return self.kind.steers or "test" in self.kind.stages
 
     def key_parameters(self, stage: str, *, last: bool) -> dict[str, Any]:
-        """Return what belongs to a stage's key.
+        """Return what belongs to the key of a stage in which it takes part.
 
-        Parameters
-        ----------
-        stage
-            One in which it takes part.
-        last
-            Whether the run ends with the stage's last iteration.
+        ``last``: whether the run ends with the stage's last iteration.
         """
         ends = last and stage in ITERATION_STAGES and self.writes("end_run")
         key = {"name": self.label, **self.parameters.to_dict()}
@@ -106,14 +90,9 @@ class CallbackSpec:
 def callback_specs(
     hyper_params: HyperParameters, base_dir: str | Path | None = None
 ) -> tuple[CallbackSpec, ...]:
-    """Find the callbacks of an experiment: those of enabled sections, then those of the list.
+    """Return the callbacks of an experiment: those of enabled sections, then those of the list.
 
-    Parameters
-    ----------
-    hyper_params
-        The experiment's.
-    base_dir
-        The folder that relative paths start from: the experiment file's.
+    Relative paths start from ``base_dir``, the experiment file's folder.
 
     Raises
     ------
@@ -146,10 +125,7 @@ def check_callbacks(
 ) -> None:
     """Refuse callbacks that the trainer does not call, or that don't fit the experiment.
 
-    Raises
-    ------
-    ParameterError
-        With the reason.
+    Raises ParameterError with the reason.
     """
     for spec in callback_specs(hyper_params, base_dir):
         spec.kind.check(spec, hyper_params, trainer, handler)

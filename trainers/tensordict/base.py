@@ -39,10 +39,7 @@ class TensorDictTrainer(Trainer):
     def combined_agents(self) -> ActorCritic:
         """All agents as one actor.
 
-        Raises
-        ------
-        ParameterError
-            If the scenario was built without them.
+        Raises ParameterError if the scenario was built without them.
         """
         combined = self.scenario_instance.combined_agents
         if combined is None:
@@ -63,13 +60,7 @@ class TensorDictTrainer(Trainer):
         return self.scenario_instance.test_environment
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Put what training needs on the stack: threads, seeds, sampled actions, train mode.
-
-        Returns
-        -------
-        list[AbstractContextManager]
-            The contexts, entered already.
-        """
+        """Enter training's contexts; return them: threads, seeds, sampled actions, train mode."""
         return self._enter(
             stack,
             self._threads(),
@@ -79,13 +70,7 @@ class TensorDictTrainer(Trainer):
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Put what testing needs on the stack: no gradients, likeliest actions, eval mode.
-
-        Returns
-        -------
-        list[AbstractContextManager]
-            The contexts, entered already.
-        """
+        """Enter a test's contexts; return them: no gradients, likeliest actions, eval mode."""
         return self._enter(
             stack,
             self._threads(),

@@ -31,23 +31,16 @@ _OF_STEPS: tuple[Key, ...] = (("agents", "reward"), _TRUNCATED)
 
 
 def acts_deterministically() -> bool:
-    """Say whether the interaction type that is set asks for the likeliest actions."""
+    """Return whether the interaction type that is set asks for the likeliest actions."""
     return interaction_type() in (InteractionType.DETERMINISTIC, InteractionType.MODE)
 
 
 class RolloutCollector:
     """Collects batches of ``E × T`` frames.
 
-    Parameters
-    ----------
-    environment
-        What is played; E and T are its ``num_envs`` and ``steps_per_env_per_iteration``.
-    combined_agents
-        Who plays.
-    cursor
-        Which datapoints come next; advanced by each batch.
-    seed, stage
-        Of the experiment; with the iteration they make the generators.
+    E and T are the environment's ``num_envs`` and ``steps_per_env_per_iteration``. The cursor,
+    which says which datapoints come next, is advanced by each batch; seed, stage and iteration make
+    the generators.
     """
 
     def __init__(
@@ -76,21 +69,10 @@ class RolloutCollector:
 
     @torch.no_grad()
     def collect(self, iteration: int, num_steps: int | None = None) -> TensorDictBase:
-        """Collect the batch of an iteration.
+        """Collect the batch of an iteration, ``[E, T]``; T is the environment's by default.
 
-        Parameters
-        ----------
-        iteration
-            Whose generators are used.
-        num_steps
-            T; the environment's by default.
-
-        Returns
-        -------
-        TensorDictBase
-            ``[E, T]``. Where the batch or a time limit cuts an episode off,
-            ``("next", "agents", "value")`` holds the values of those who act next, and
-            ``("next", "agents", "value_known")`` says so.
+        Where the batch or a time limit cuts an episode off, ``("next", "agents", "value")`` holds
+        the values of those who act next, and ``("next", "agents", "value_known")`` says so.
         """
         environment, agents = self.environment, self.combined_agents
         steps = environment.steps_per_env_per_iteration if num_steps is None else num_steps
@@ -133,7 +115,7 @@ class RolloutCollector:
         return self.environment.save_episodes(self._unfinished)
 
     def load_episodes(self, saved: Mapping[str, Tensor]) -> None:
-        """Go on with what :meth:`save_episodes` gave; they are taken up with the next batch."""
+        """Go on with what :meth:`save_episodes` returned; taken up with the next batch."""
         self._unfinished, self._saved = None, dict(saved)
 
     def _first_states(self, draws: torch.Generator) -> TensorDictBase:
@@ -193,7 +175,7 @@ class _UnseenObservations:
         return value, known
 
     def _acting(self, like: Tensor) -> Tensor:
-        """Say who would act in them, bool ``[E, T, A]``."""
+        """Return who would act in them, bool ``[E, T, A]``."""
         last = self.states[-1]
         over = (last.get("done") | last.get("terminated")).unsqueeze(-1)
         if last.get(_TRUNCATED, None) is None:
@@ -213,16 +195,10 @@ def stack_frames(
     only: Sequence[Key] | None = None,
     leave_out: Sequence[Key] = (),
 ) -> TensorDict:
-    """Stack T frames ``[E]`` of the same kind into ``[E, T]``.
+    """Stack T ≥ 1 frames ``[E]`` of the same kind into ``[E, T]``.
 
-    Parameters
-    ----------
-    frames
-        At least one.
-    only
-        Which keys; all by default. A key that is not there is left out.
-    leave_out
-        Keys to leave out, with all that is under them.
+    ``only``: these keys, as far as they are there; all by default. ``leave_out``: not these, nor
+    what is under them.
     """
     first = frames[0]
     keys = first.keys(include_nested=True, leaves_only=True) if only is None else only

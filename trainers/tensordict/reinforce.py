@@ -38,15 +38,8 @@ _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 class RewardToGoEstimator(MaskedGae):
     """Puts rewards to go in the place of advantages; values are not looked at.
 
-    Parameters
-    ----------
-    gamma
-        Discount.
-    keys
-        Where things lie.
-    horizon
-        The longest an episode can take. Only episodes that had the time to end in the batch
-        are learned from: choosing those that did end would favour short ones.
+    ``horizon`` is the longest an episode can take, in steps. Only episodes that had the time to end
+    in the batch are learned from: choosing those that did end would favour short ones.
     """
 
     def __init__(self, *, gamma: float, keys: dict[str, Key], horizon: int) -> None:
@@ -70,15 +63,8 @@ class ReinforceLoss(Objective):
     """−log π·w, and the critic's loss where there is one.
 
     Each agent's losses are means over its learning frames of the minibatch; agents are summed.
-
-    Parameters
-    ----------
-    actor
-        The policy operator.
-    critic
-        The value operator; None where returns are not compared with values.
-    loss_critic_type, clip_value
-        As for :class:`trainers.tensordict.objectives.ppo.PpoObjective`.
+    ``loss_critic_type`` and ``clip_value`` as for
+    :class:`trainers.tensordict.objectives.ppo.PpoObjective`.
     """
 
     def __init__(
@@ -149,13 +135,7 @@ class ReinforceTrainer(TensorDictRlTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse a bound on values without a number, and batches in which no episode can end.
-
-        Raises
-        ------
-        ParameterError
-            With the reason.
-        """
+        """Refuse a bound on values without a number, and batches in which no episode can end."""
         super().check_parameters(hyper_params, base_dir)
         rl = hyper_params.rl
         if hyper_params.reinforce.use_advantage_and_critic:

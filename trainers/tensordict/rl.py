@@ -70,7 +70,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def reads_num_iterations(cls, hyper_params: HyperParameters) -> bool:
-        """Say whether an iteration depends on how many there are, as an annealed rate does.
+        """Return whether an iteration depends on how many there are, as an annealed rate does.
 
         Override this in a trainer that reads ``rl.num_iterations`` itself: where it is false, a
         run whose ``num_iterations`` is raised goes on instead of starting over.
@@ -89,10 +89,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
         """Make what holds an iteration's frames and gives out minibatches.
 
-        Parameters
-        ----------
-        transform
-            Applied to rollouts ``[E, T]`` before they are stored.
+        ``transform`` is applied to rollouts ``[E, T]`` before they are stored.
         """
         return RolloutBuffer(self.hyper_params.rl.minibatch_size, transform)
 
@@ -114,16 +111,10 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         *,
         train: bool = True,
     ) -> Metrics:
-        """Compute the statistics to log.
+        """Compute the statistics of rollouts ``[E, T]`` to log.
 
-        Parameters
-        ----------
-        rollouts
-            ``[E, T]``.
-        mean_loss_vals
-            Losses and metrics averaged over minibatches.
-        train
-            Whether the rollouts are for training; else names begin with ``test_``.
+        Names of a test's begin with ``test_``. ``mean_loss_vals``: losses and metrics averaged over
+        minibatches.
         """
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
@@ -189,11 +180,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return self.components.take_state(iteration, stage)
 
     def _load_state(self, state: TrainerState) -> None:
-        """Put back what :meth:`_take_state` gave."""
+        """Put back what :meth:`_take_state` returned."""
         self.components.load_state(state)
 
     def initial_state(self) -> TrainerState:
-        """Go back to the untrained agents, fit the normalisation, and give that state."""
+        """Go back to the untrained agents, fit the normalisation, and return that state."""
         self.state = self.components.untrained
         normalization = load_earlier_agents(
             self.combined_agents, self.hyper_params.agents, self.state_finder
@@ -213,7 +204,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def pretrained_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
-        """The agents whose bodies are pretrained: those that learn at all."""
+        """Return the agents whose bodies are pretrained: those that learn at all."""
         if not hyper_params.pretrain_agents:
             return []
         names = build_protocol_handler(hyper_params).agent_names
@@ -260,12 +251,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @property
     def num_train_iterations(self) -> int:
-        """How many training iterations there are; at most one in a test run."""
+        """The number of training iterations; at most one in a test run."""
         iterations: int = self.hyper_params.rl.num_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
 
     def _do_iteration(self, iteration: int) -> Metrics:
-        """Run one iteration, changing agents, optimizer, loss and cursor; give its metrics."""
+        """Run one iteration, changing agents, optimizer, loss and cursor; return its metrics."""
         rl, parts = self.hyper_params.rl, self.components
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
             learning = parts.freezer.freeze_for(iteration)
@@ -290,12 +281,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Say that they can."""
+        """Return True: they can."""
         return True
 
     @classmethod
     def samples_rollouts(cls) -> bool:
-        """Say that rollouts can be kept."""
+        """Return True: rollouts can be kept."""
         return True
 
     def sample_rollouts(self, iteration: int) -> TensorDictBase:
@@ -313,10 +304,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _train_on_replay_buffer(self) -> TensorDict:
         """Train the agents on the stored frames, several epochs long.
 
-        Returns
-        -------
-        TensorDict
-            Losses, metrics and ``grad_norm``, averaged over minibatches.
+        Returns losses, metrics and ``grad_norm``, averaged over minibatches.
         """
         rl, parts = self.hyper_params.rl, self.components
         shuffle = torch_generator(self.hyper_params.seed, STAGE, self.iteration, "minibatch")
@@ -344,7 +332,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def _take_step(self, params: list[nn.Parameter]) -> Tensor:
-        """Take one step of the optimizer; give the gradient's norm before clipping."""
+        """Take one step of the optimizer; return the gradient's norm before clipping."""
         if all(param.grad is None for param in params):  # nobody who learns acts in this minibatch
             return torch.zeros((), device=self.device)
         norm = clip_gradients(params, self.hyper_params.rl.max_grad_norm)
@@ -355,7 +343,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     @property
     def num_test_iterations(self) -> int:
-        """For how many batches of datapoints a test goes on, unless all have been seen."""
+        """The number of batches of datapoints after which a test ends, unless all are seen."""
         iterations: int = self.hyper_params.rl.num_test_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
 

@@ -32,13 +32,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
 
     @property
     def solo_agents(self) -> list[str]:
-        """The agents that can be trained alone.
-
-        Raises
-        ------
-        ParameterError
-            If there is none.
-        """
+        """The agents that can be trained alone; ParameterError if there is none."""
         agents = self.scenario_instance.agents
         names = [name for name in self.agent_names if agents[name].solo_head is not None]
         if not names:
@@ -62,7 +56,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """The number of epochs."""
+        """Return the number of epochs."""
         return int(hyper_params.solo_agent.num_epochs)
 
     @property
@@ -89,7 +83,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         )
 
     def initial_state(self) -> TrainerState:
-        """Go back to the untrained agents, and give that state."""
+        """Go back to the untrained agents, and return that state."""
         _ = self.learner
         self.state = self._untrained
         load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
@@ -98,7 +92,7 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def loads_agents(cls) -> bool:
-        """Say that they can."""
+        """Return True: they can."""
         return True
 
     @property

@@ -80,13 +80,7 @@ class SpgTrainer(TensorDictRlTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse sequences that don't fit the protocol, and experiments without followers.
-
-        Raises
-        ------
-        ParameterError
-            With the reason.
-        """
+        """Refuse sequences that don't fit the protocol, and experiments without followers."""
         super().check_parameters(hyper_params, base_dir)
         if hyper_params.ppo.loss_type != "clip":
             raise ParameterError(
@@ -101,7 +95,6 @@ class SpgTrainer(TensorDictRlTrainer):
 
 
 def _groups(spg: SpgParameters, default: Sequence[Sequence[str]]) -> Groups:
-    """Return the Stackelberg sequence: the chosen one, or the protocol's."""
     return tuple(tuple(group) for group in spg.stackelberg_sequence or default)
 
 

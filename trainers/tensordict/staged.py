@@ -57,11 +57,11 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @abstractmethod
     def _load_state(self, state: Any) -> None:  # noqa: ANN401
-        """Put back what :meth:`_take_state` gave."""
+        """Put back what :meth:`_take_state` returned."""
 
     @abstractmethod
     def _do_iteration(self, iteration: int) -> Metrics:
-        """Run one iteration; give its metrics."""
+        """Run one iteration; return its metrics."""
 
     @abstractmethod
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
@@ -70,7 +70,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     @property
     @abstractmethod
     def num_test_iterations(self) -> int:
-        """How many steps the test's progress has."""
+        """The number of steps of the test's progress."""
 
     def _pretrain_agents(self) -> None:
         """Train each agent's body alone, supervised, and put it into the state."""
@@ -91,10 +91,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     def state(self) -> Any:  # noqa: ANN401
         """What the next iteration continues from; a copy.
 
-        Raises
-        ------
-        StateError
-            Before :meth:`initial_state` or :meth:`train`.
+        Raises StateError before :meth:`initial_state` or :meth:`train`.
         """
         if self._stage is None:
             raise StateError(
@@ -116,7 +113,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Say that they are."""
+        """Return True: they are told."""
         return True
 
     def take_weights(self) -> CallbackState:
@@ -147,13 +144,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @attach_progress_bar(lambda self: self.num_train_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:
-        """Run all iterations that are left.
-
-        Parameters
-        ----------
-        iteration_context
-            Shows the progress.
-        """
+        """Run all iterations that are left."""
         iteration_context.set_description("Training")
         iteration_context.step(self.iteration)
         period = self.settings.checkpoint_period
@@ -168,12 +159,9 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
                 self.save_checkpoint()
 
     def run_iterations(self, start: int, stop: int) -> list[Metrics]:
-        """Run iterations [start, stop) and give the metrics of those that were run.
+        """Run iterations [start, stop) and return the metrics of those that were run.
 
-        Raises
-        ------
-        StateError
-            If the state is not after ``start`` iterations.
+        Raises StateError if the state is not after ``start`` iterations.
         """
         if self._stage is None or start != self.iteration:
             raise StateError(
@@ -197,13 +185,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @attach_progress_bar(lambda self: self.num_test_iterations)
     def _run_test_loop(self, iteration_context: IterationContext) -> None:
-        """Test the agents on every test set.
-
-        Parameters
-        ----------
-        iteration_context
-            Shows the progress.
-        """
+        """Test the agents on every test set."""
         iteration_context.set_description("Testing")
         self.test_results = {}
         for name in self.scenario_instance.test_environments:
@@ -215,10 +197,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state.
 
-        Parameters
-        ----------
-        dataset
-            ``"test"``, ``"train"``, or the name of an extra test set.
+        On ``"test"``, ``"train"``, or the name of an extra test set.
         """
         with ExitStack() as stack:
             self._build_test_context(stack)
@@ -240,7 +219,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Say whether stages do what :meth:`train` does: unless a subclass has its own loops."""
+        """Return whether stages do what :meth:`train` does: unless a subclass has its own loops."""
         return all(getattr(cls, name) is getattr(StagedTensorDictTrainer, name) for name in _LOOPS)
 
     # -- keys ------------------------------------------------------------------------------
@@ -267,11 +246,8 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     def save_checkpoint(self, log: bool = True) -> None:
         """Write the state into the run's checkpoint folder, in the place of the one before.
 
-        Parameters
-        ----------
-        log
-            Whether to keep it beside the later ones too, as a version that is named by the
-            number of finished iterations.
+        With ``log`` it is kept beside the later ones too, as a version that is named by the number
+        of finished iterations.
         """
         folders = [self.checkpoint_base_dir]
         if log:
@@ -287,12 +263,8 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     ) -> None:
         """Continue from the checkpoint of this run, or from a state of the run it builds on.
 
-        Parameters
-        ----------
-        from_base_run
-            Whether to take a state of the run ``base_run.run_id``.
-        version
-            Of the base run: ``"latest"``, or the number of iterations that led to the state.
+        ``from_base_run``: of the run ``base_run.run_id``, in the version ``"latest"`` or of a
+        number of iterations.
 
         Raises
         ------
@@ -316,10 +288,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
         """Read the checkpoint of this run as plain values and tensors.
 
-        Raises
-        ------
-        CheckPointNotFoundError
-            If there is none.
+        Raises CheckPointNotFoundError if there is none.
         """
         content: dict[str, Any] = type(self).State.load(self.checkpoint_state_path).to_dict()
         return content
@@ -327,15 +296,8 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
         """Read a state of the run ``base_run.run_id`` as plain values and tensors.
 
-        Parameters
-        ----------
-        version
-            ``"latest"``, or the number of iterations that led to the state.
-
-        Raises
-        ------
-        CheckPointNotFoundError
-            If no run is named, or it has no such state.
+        The version is ``"latest"``, or the number of iterations that led to the state. Raises
+        CheckPointNotFoundError if no run is named, or it has no such state.
         """
         run_id = self.hyper_params.base_run.run_id
         if run_id is None:

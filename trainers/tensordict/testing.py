@@ -39,14 +39,7 @@ _SEED_BOUND = 2**31
 class TestPlayer:
     """Plays datapoints of one environment, from the first, each to its end.
 
-    Parameters
-    ----------
-    environment
-        Whose dataset is played.
-    combined_agents
-        Who plays.
-    seed, purpose
-        Of the generators, with the stage ``"test"``.
+    Its generators are made of seed, purpose and the stage ``"test"``.
     """
 
     __test__ = False  # not a test case, whatever its name
@@ -69,26 +62,17 @@ class TestPlayer:
 
     @property
     def num_envs(self) -> int:
-        """How many are played side by side."""
+        """The number of datapoints that are played side by side."""
         return min(int(self.environment.num_envs), self.num_datapoints)
 
     @torch.no_grad()
     def play(self, count: int, on_batch: Callable[[], None] | None = None) -> Table:
         """Play the first ``count`` datapoints, all of them if there are no more.
 
-        Parameters
-        ----------
-        count
-            How many.
-        on_batch
-            Called whenever as many episodes have ended as are played side by side.
-
-        Returns
-        -------
-        Table
-            One row per datapoint, in order: ``datapoint_id``, ``rounds``, ``terminated``, and
-            ``reward.AGENT`` for each agent; where there is a label to be decided on, ``y`` and
-            ``decision.AGENT`` too.
+        ``on_batch`` is called whenever as many episodes have ended as are played side by side.
+        Returns one row per datapoint, in order: ``datapoint_id``, ``rounds``, ``terminated``, and
+        ``reward.AGENT`` for each agent; where there is a label to be decided on, ``y`` and
+        ``decision.AGENT`` too.
         """
         wanted = min(count, self.num_datapoints)
         names = self.agents.agent_names
@@ -132,7 +116,7 @@ class TestPlayer:
         self.measures.add(td, counts, with_values=True)
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
-        """Begin anew, so that a test does not depend on the tests before; give the agents'."""
+        """Begin anew, so that a test does not depend on the tests before; return the agents'."""
         self._started = 0
         self._draws = torch_generator(self.seed, "test", 0, f"{self.purpose}.environment")
         device = self.environment.device
@@ -221,13 +205,7 @@ class _Columns:
 
 
 def environment_of(scenario: ScenarioInstance, dataset: str) -> TensorEnvironment:
-    """Return the environment that plays on a dataset.
-
-    Raises
-    ------
-    UnknownNameError
-        If the scenario has no dataset of that name.
-    """
+    """Return the environment that plays on a dataset; UnknownNameError if there is no such one."""
     environments = {"train": scenario.train_environment, **scenario.test_environments}
     if dataset not in environments:
         raise UnknownNameError(
@@ -245,26 +223,10 @@ def summarise_test(
     *,
     groups: Sequence[TestGroups] = (),
 ) -> TestResult:
-    """Complete a table and average it.
+    """Complete a table of :meth:`TestPlayer.play` and average it; undecided counts as wrong.
 
-    Parameters
-    ----------
-    table
-        As :meth:`TestPlayer.play` gives it. Where there are verifiers it gets ``decision`` and
-        ``correct``: the first one's decision, and whether it is y.
-    dataset
-        What was played.
-    agent_names, verifier_names
-        The protocol's.
-    measures
-        What policies and critics said meanwhile, if that is known.
-    groups
-        Whose columns the table gets from the data.
-
-    Returns
-    -------
-    TestResult
-        Undecided counts as wrong.
+    Where there are verifiers the table gets ``decision`` and ``correct``: the first one's decision,
+    and whether it is y; ``groups`` add their columns of the data.
     """
     metrics = complete_table(table, dataset, verifier_names, groups)
     length = torch.tensor(table["rounds"])
@@ -284,10 +246,7 @@ def complete_table(
 ) -> Metrics:
     """Add ``decision`` and ``correct``, the first decider's, and the groups' columns of the data.
 
-    Returns
-    -------
-    Metrics
-        ``num_datapoints``, and if anybody decides, ``accuracy`` and each decider's.
+    Returns ``num_datapoints``, and if anybody decides, ``accuracy`` and each decider's.
     """
     metrics: Metrics = {"num_datapoints": float(len(table["datapoint_id"]))}
     for name in deciders:

@@ -62,38 +62,17 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         """Create a fine-tune job for each shared model group that is to learn.
 
         Call ``create_supervised_fine_tune_job`` or ``create_dpo_fine_tune_job`` of each of
-        :attr:`learning_model_groups`.
-
-        Parameters
-        ----------
-        rollouts
-            The iteration's, after those of all earlier ones where
-            ``text_rl.fine_tune_on_all_previous_rollouts`` is set; batch [N].
+        :attr:`learning_model_groups`. The rollouts, batch [N], are the iteration's, after those of
+        all earlier ones where ``text_rl.fine_tune_on_all_previous_rollouts`` is set.
         """
 
     def _sample_rollouts(
         self, environment: PureTextEnvironment, iteration: int, use_tqdm: bool = False
     ) -> NestedArrayDict:
-        """Play an iteration's rollouts, or those of a test, many at the same time.
+        """Play an iteration's rollouts, or those of a test, many at the same time: batch [N].
 
-        Parameters
-        ----------
-        environment
-            The training environment, or one for testing.
-        iteration
-            Which iteration; a test's rollouts don't depend on it.
-        use_tqdm
-            Whether to show the progress.
-
-        Returns
-        -------
-        NestedArrayDict
-            Batch [N], see :func:`ratchet.rollouts.spec.rollout_spec`.
-
-        Raises
-        ------
-        RolloutError
-            If some failed.
+        A test's rollouts don't depend on the iteration. See
+        :func:`ratchet.rollouts.spec.rollout_spec`. Raises RolloutError if some failed.
         """
         plan = self._plan_rollouts(environment, iteration)
         workers = self.settings.num_rollout_workers
@@ -142,7 +121,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     @property
     def num_train_iterations(self) -> int:
-        """How many training iterations there are."""
+        """The number of training iterations."""
         return self.count_train_iterations(self.hyper_params)
 
     def train(self) -> None:
@@ -166,7 +145,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     @classmethod
     def calls_callbacks(cls) -> bool:
-        """Say that they are."""
+        """Return True: they are told."""
         return True
 
     def compute_stats(self, iteration: int, rollouts: NestedArrayDict) -> Metrics:
@@ -246,12 +225,12 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return self.state
 
     def job_stats(self) -> Metrics:
-        """Say of each group whether it has no job, for lack of examples or since it is frozen."""
+        """Return which groups have no job, by 0 and 1: for lack of examples, or since frozen."""
         return {**no_job_stats(self.shared_model_groups), **self.stage_metrics}
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Say whether stages do what :meth:`train` does: unless a subclass has its own loop."""
+        """Return whether stages do what :meth:`train` does: unless a subclass has its own loop."""
         return cls.train is PureTextRlTrainer.train
 
     @classmethod
@@ -277,7 +256,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     def _call_context(
         self, environment: PureTextEnvironment, iteration: int, calls: Calls
     ) -> CallContext:
-        """Say what calls are made with: journal, meter, and the seed that theirs come from."""
+        """Return what calls are made with: journal, meter, and the seed that theirs come from."""
         training = self._is_training(environment)
         seed = call_seed(self.hyper_params.seed, training=training, iteration=iteration)
         return CallContext(journal=calls.journal, usage=calls.usage, call_prefix="", seed=seed)

@@ -70,7 +70,7 @@ class TextTrainerComponents(CallingTrainer):
         return self.scenario_instance.test_environment
 
     def is_learning(self, agent_name: str) -> bool:
-        """Say whether an agent learns in this iteration: not frozen, and its schedule is on."""
+        """Return whether an agent learns in this iteration: not frozen, and its schedule is on."""
         agent = self.hyper_params.agents[agent_name]
         return not agent.freeze_agent and agent.update_schedule.is_on(self._iteration, agent_name)
 
@@ -111,10 +111,7 @@ class TextTrainerComponents(CallingTrainer):
     def state(self) -> TrainerState:
         """Where the training is; a value.
 
-        Raises
-        ------
-        StateError
-            Before :meth:`initial_state` or :meth:`train`.
+        Raises StateError before :meth:`initial_state` or :meth:`train`.
         """
         if self._stage is None:
             raise StateError(

@@ -31,26 +31,11 @@ async def run_bounded(
     workers: int,
     finished: Callable[[], None] = lambda: None,
 ) -> list[Outcome[_Item, _Result]]:
-    """Run a coroutine for each item.
+    """Run a coroutine for each item, ``workers`` of them at the same time; outcomes in their order.
 
-    A failed item stops no other. Only when everything has failed so far, ``workers`` items or
-    more, are no new ones begun: they would fail too.
-
-    Parameters
-    ----------
-    items
-        What to run for.
-    run
-        Makes an item's coroutine.
-    workers
-        How many run at the same time.
-    finished
-        Called after each item that did not fail.
-
-    Returns
-    -------
-    list[Outcome]
-        In the order of the items, whichever ended first.
+    A failed item stops no other. Only when everything has failed so far, ``workers`` items or more,
+    are no new ones begun: they would fail too. ``finished`` is called after each item that did not
+    fail.
 
     Raises
     ------

@@ -30,7 +30,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """How many copies weighted sampling draws of a rollout in the mean."""
+        """Return the mean number of copies that weighted sampling draws of a rollout."""
         parameters = hyper_params.pure_text_ei
         is_weighted = parameters.rollout_selection_method == "weighted_sampling"
         return float(parameters.weighting_sample_size_factor) if is_weighted else 1.0
@@ -50,7 +50,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
     def _set_aside(
         self, agent: str, rollouts: NestedArrayDict
     ) -> tuple[NestedArrayDict, NestedArrayDict]:
-        """Draw the rollouts whose guesses are replaced; give them, and the rest."""
+        """Draw the rollouts whose guesses are replaced; return them, and the rest."""
         text_rl, iteration = self.hyper_params.text_rl, self.state.iteration
         proportion = selection.guess_replacement_proportion(
             text_rl.verifier_guess_replacement_proportion,

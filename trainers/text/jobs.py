@@ -22,17 +22,8 @@ _NO_JOB = ("frozen", "insufficient_data")
 async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: UsageMeter) -> None:
     """Wait until no job runs any more, then switch models; nothing is switched if one failed.
 
-    Parameters
-    ----------
-    groups
-        By name.
-    usage
-        Counts what the jobs used.
-
-    Raises
-    ------
-    FineTuneError
-        If a job failed or was cancelled: with the group, and the service's reason.
+    ``usage`` counts what the jobs used. Raises FineTuneError if a job failed or was cancelled: with
+    the group, and the service's reason.
     """
     await asyncio.gather(*(group.await_job() for group in groups.values()))
     statuses = {name: group.get_fine_tune_job_status() for name, group in groups.items()}

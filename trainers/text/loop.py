@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 
 class TextTrainLoop:
-    """Runs the stages of a trainer one after the other, from wherever its state is.
-
-    Parameters
-    ----------
-    trainer
-        Whose stages.
-    """
+    """Runs the stages of a trainer one after the other, from wherever its state is."""
 
     def __init__(self, trainer: PureTextRlTrainer) -> None:
         self.trainer = trainer

@@ -35,17 +35,17 @@ class PureTextMaltTrainer(PureTextRlTrainer):
 
     @property
     def num_responses(self) -> int:
-        """How many answers are sampled at each step."""
+        """The number of answers sampled at each step."""
         return int(self.hyper_params.pure_text_malt.num_responses_per_timestep)
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:
-        """How many replies are sampled at each node that is no leaf."""
+        """Return the number of replies sampled at each node that is no leaf."""
         return int(hyper_params.pure_text_malt.num_responses_per_timestep)
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """How many nodes of a tree have answers to choose from."""
+        """Return the number of nodes of a tree that have answers to choose from."""
         branches = cls.responses_per_step(hyper_params)
         return float(sum(branches**depth for depth in range(num_rounds)))
 
@@ -111,7 +111,7 @@ class PureTextMaltTrainer(PureTextRlTrainer):
 
     @staticmethod
     def _acts(rollouts: NestedArrayDict, nodes: trees.TreeNodes, place: int) -> trees.Flags:
-        """At which nodes an agent acts, bool[M]."""
+        """Return at which nodes an agent acts, bool[M]."""
         acts: trees.Flags = rollouts.array(("agents", "active"))[nodes.leaf, nodes.step, place]
         return acts
 

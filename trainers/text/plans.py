@@ -21,20 +21,9 @@ class PlannedRollout:
 
 
 def train_plan(seed: int, iteration: int, size: int, count: int) -> list[PlannedRollout]:
-    """Plan the rollouts of a training iteration.
+    """Plan the ``count`` rollouts of a training iteration, of ``size`` datapoints.
 
     Every datapoint comes once before any comes twice, over all iterations.
-
-    Parameters
-    ----------
-    seed
-        The experiment's.
-    iteration
-        Which iteration.
-    size
-        How many datapoints there are.
-    count
-        How many rollouts an iteration has.
     """
     order = DataOrder(seed, size, purpose="train")
     ids = order.take(iteration * count, count)
@@ -47,14 +36,7 @@ def train_plan(seed: int, iteration: int, size: int, count: int) -> list[Planned
 def test_plan(seed: int, size: int, count: int | None) -> list[PlannedRollout]:
     """Plan the rollouts of a test: the same in each iteration, so that tests are pairs.
 
-    Parameters
-    ----------
-    seed
-        The experiment's.
-    size
-        How many datapoints there are.
-    count
-        How many of them are played; all, in their order, when None.
+    ``count`` of ``size`` datapoints are played; all, in their order, when None.
     """
     if count is None:
         ids = list(range(size))

@@ -21,13 +21,7 @@ from trainers.text.state import STATE_FILE, State
 
 
 class RunFiles:
-    """The files of one run.
-
-    Parameters
-    ----------
-    folder
-        Where they lie; made if need be.
-    """
+    """The files of one run, in a folder that is made if need be."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,10 +42,7 @@ class RunFiles:
     def check_parameters(self, parameters: dict[str, Any]) -> None:
         """Note the run's hyper-parameters, or check that they are those of before.
 
-        Raises
-        ------
-        StateError
-            With the first dotted path that differs.
+        Raises StateError with the first dotted path that differs.
         """
         path = self.folder / "hyper_params.json"
         if not path.is_file():
@@ -79,17 +70,11 @@ class RunFiles:
         self.journal(name).unlink(missing_ok=True)
 
     def has_rollouts(self, name: str) -> bool:
-        """Whether a stage's rollouts were saved."""
+        """Return whether a stage's rollouts were saved."""
         return self._rollouts(name).is_file()
 
     def load_rollouts(self, name: str) -> NestedArrayDict:
-        """Read a stage's rollouts.
-
-        Raises
-        ------
-        CheckPointNotFoundError
-            If they aren't there.
-        """
+        """Read a stage's rollouts; CheckPointNotFoundError if they aren't there."""
         if not self.has_rollouts(name):
             raise CheckPointNotFoundError(
                 f"no rollouts of {name} in {self.folder}, but the state is after them. Set"
@@ -102,7 +87,7 @@ class RunFiles:
         _write(self.folder / "usage" / f"{name}.json", usage.to_table())
 
     def spent(self) -> float:
-        """Sum what all finished stages have cost."""
+        """Return what all finished stages have cost."""
         files = sorted((self.folder / "usage").glob("*.json"))
         tables = (json.loads(file.read_text(encoding="utf-8")) for file in files)
         return sum(UsageMeter.from_table(table).cost for table in tables)
@@ -130,7 +115,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def _first_difference(before: object, now: object, path: str = "") -> str | None:
-    """Say where two plain values differ first; None if they don't."""
+    """Return where two plain values differ first; None if they don't."""
     if isinstance(before, dict) and isinstance(now, dict):
         for name in sorted({*before, *now}):
             inner = f"{path}.{name}" if path else name

@@ -35,28 +35,9 @@ async def play_rollouts(
     workers: int,
     show_progress: bool,
 ) -> list[NestedArrayDict]:
-    """Play all planned rollouts.
+    """Play all planned rollouts, ``workers`` at the same time, and return them in the plan's order.
 
-    Parameters
-    ----------
-    plan
-        What to play.
-    play
-        Plays one.
-    workers
-        How many are played at the same time.
-    show_progress
-        Whether to tell whoever listens.
-
-    Returns
-    -------
-    list[NestedArrayDict]
-        What ``play`` gave, in the order of the plan.
-
-    Raises
-    ------
-    RolloutError
-        If any failed, when all others have ended. The first error is its cause.
+    Raises RolloutError if any failed, when all others have ended. The first error is its cause.
     """
     progress = IterationContext(len(plan)) if show_progress else nullcontext()
     with progress as context:

@@ -44,17 +44,17 @@ class StagedTextTrainer(ABC):
 
     @classmethod
     def supports_stages(cls) -> bool:
-        """Say whether stages do what :meth:`Trainer.train` does."""
+        """Return whether stages do what :meth:`Trainer.train` does."""
         return True
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:
-        """How many training iterations an experiment has, before anything of it is built."""
+        """Return the number of training iterations, before anything of an experiment is built."""
         return int(hyper_params.rl.num_iterations)
 
     @classmethod
     def tests_during_training(cls, hyper_params: HyperParameters, iteration: int) -> bool:
-        """Say whether the agents are tested in an iteration, by ``text_rl.test_scheme``."""
+        """Return whether the agents are tested in an iteration, by ``text_rl.test_scheme``."""
         last = iteration == cls.count_train_iterations(hyper_params) - 1
         match hyper_params.text_rl.test_scheme:
             case "all":
@@ -68,12 +68,12 @@ class StagedTextTrainer(ABC):
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:
-        """How many replies are sampled at each step: 1 for a game, more for a tree."""
+        """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
         return 1
 
     @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
-        """How many examples a game, or a tree, makes for an agent at most."""
+        """Return the largest number of examples that a game, or a tree, makes for an agent."""
         return 1.0
 
     @classmethod
@@ -83,27 +83,15 @@ class StagedTextTrainer(ABC):
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data.
 
-        Parameters
-        ----------
-        hyper_params
-            The experiment's.
-        stage
-            ``"initial_state"``, ``"sample_rollouts"``, ``"log_stats"``,
-            ``"test_during_training"``, ``"create_fine_tune_jobs"``,
-            ``"await_fine_tune_jobs"`` or ``"test"``.
-        iteration
-            Which iteration's.
-
-        Raises
-        ------
-        UnknownNameError
-            If there is no such stage.
+        Stages are ``"initial_state"``, ``"sample_rollouts"``, ``"log_stats"``,
+        ``"test_during_training"``, ``"create_fine_tune_jobs"``, ``"await_fine_tune_jobs"`` and
+        ``"test"``. Raises UnknownNameError for any other.
         """
 
     @property
     @abstractmethod
     def num_train_iterations(self) -> int:
-        """How many training iterations there are."""
+        """The number of training iterations."""
 
     @abstractmethod
     def initial_state(self) -> State:
@@ -123,15 +111,10 @@ class StagedTextTrainer(ABC):
     def sample_rollouts(
         self, iteration: int, journal_path: Path
     ) -> tuple[NestedArrayDict, UsageMeter]:
-        """Play the iteration's rollouts with the models of the state.
+        """Play the rollouts of the state's iteration with its models.
 
-        Parameters
-        ----------
-        iteration
-            The state's.
-        journal_path
-            Where finished calls are kept until the rollouts are stored; those that are there
-            already are not made again.
+        Finished calls are kept in the journal until the rollouts are stored; those that are there
+        already are not made again.
 
         Raises
         ------
@@ -163,16 +146,8 @@ class StagedTextTrainer(ABC):
         """Play and judge test rollouts with the models of the state, without changing it.
 
         Which datapoints are played with which seeds depends neither on the iteration nor on
-        the models, so that tests can be compared pair by pair.
-
-        Parameters
-        ----------
-        iteration
-            The state's, or ``"test"`` for the test after training.
-        journal_path
-            As in :meth:`sample_rollouts`.
-        dataset
-            Which test set.
+        the models, so that tests can be compared pair by pair. ``iteration`` is the state's, or
+        ``"test"`` for the test after training; the journal is as in :meth:`sample_rollouts`.
         """
 
     @abstractmethod
@@ -182,26 +157,17 @@ class StagedTextTrainer(ABC):
         rollouts: NestedArrayDict,
         previous_rollouts: Sequence[NestedArrayDict] = (),
     ) -> State:
-        """Make the jobs that train the next models; give the state that knows them.
+        """Make the jobs that train the next models; return the state that knows them.
 
-        None are made once a callback has stopped the run.
-
-        Called again with the same arguments it finds the jobs it made before.
-
-        Parameters
-        ----------
-        iteration
-            The state's; not the last, which makes no jobs.
-        rollouts
-            The iteration's.
-        previous_rollouts
-            Those of all earlier iterations, in order, where
-            ``text_rl.fine_tune_on_all_previous_rollouts`` wants them.
+        None are made once a callback has stopped the run. Called again with the same arguments it
+        finds the jobs it made before. Not for the last iteration. ``previous_rollouts`` are
+        those of all earlier iterations, in order, where
+        ``text_rl.fine_tune_on_all_previous_rollouts`` wants them.
         """
 
     @abstractmethod
     def job_stats(self) -> Metrics:
-        """Say of each shared model group whether it has no job, and why, by 0 and 1.
+        """Return for each shared model group whether it has no job, and why, by 0 and 1.
 
         ``GROUP.insufficient_data`` and ``GROUP.frozen``, for the state after
         :meth:`create_fine_tune_jobs`.
@@ -215,15 +181,7 @@ class StagedTextTrainer(ABC):
 
     @abstractmethod
     def await_fine_tune_jobs(self, iteration: int) -> State:
-        """Wait for the state's jobs and switch to the models they made.
+        """Wait for the jobs and switch to their models: the state that begins the next iteration.
 
-        Returns
-        -------
-        State
-            At the beginning of the next iteration.
-
-        Raises
-        ------
-        FineTuneError
-            If a job failed, with the service's reason.
+        Raises FineTuneError if a job failed, with the service's reason.
         """

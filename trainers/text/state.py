@@ -40,10 +40,6 @@ class State:
 
     Attributes
     ----------
-    iteration
-        The current iteration.
-    agents
-        Which model plays each agent.
     train_loop_stage
         What is to be done next.
     shared_model_groups
@@ -80,10 +76,7 @@ class State:
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Make the state of plain data; the inverse of :meth:`to_dict`.
 
-        Raises
-        ------
-        StateError
-            If the data are of another schema or have another form.
+        Raises StateError if the data are of another schema or have another form.
         """
         if data.get("schema") != SCHEMA:
             raise StateError(f"state: got schema {data.get('schema')!r}, expected {SCHEMA}.")
@@ -120,12 +113,8 @@ class State:
     def load(cls, directory: str | Path) -> Self:
         """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
 
-        Raises
-        ------
-        CheckPointNotFoundError
-            If there is none in the folder.
-        StateError
-            If it cannot be read.
+        Raises CheckPointNotFoundError if there is none in the folder, and StateError if it cannot
+        be read.
         """
         path = Path(directory) / STATE_FILE
         if not path.is_file():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def nodes_per_tree(num_responses: int, num_rounds: int) -> int:
-    """Count the nodes of a full tree, the root left out: k + k² + … + k^rounds."""
+    """Return the number of nodes of a full tree, the root left out: k + k² + … + k^rounds."""
     return sum(num_responses**depth for depth in range(1, num_rounds + 1))
 
 
@@ -33,18 +33,8 @@ def nodes_per_tree(num_responses: int, num_rounds: int) -> int:
 class TreeGrower:
     """Grows trees.
 
-    Parameters
-    ----------
-    environment
-        Dataset and protocol.
-    agents
-        By name.
-    context
-        What calls are made with.
-    num_responses
-        k, how often the agents whose turn it is answer at each step.
-    slots
-        Bounds how many steps are played at the same time.
+    ``num_responses`` is k, how often the agents whose turn it is answer at each step; ``slots``
+    bounds how many steps are played at the same time.
     """
 
     environment: PureTextEnvironment
@@ -54,19 +44,11 @@ class TreeGrower:
     slots: asyncio.Semaphore
 
     async def grow(self, planned: PlannedRollout, first_node: int) -> NestedArrayDict:
-        """Grow the tree of one datapoint.
+        """Grow the tree of one datapoint; return its leaves, batch [at most k^rounds].
 
-        Parameters
-        ----------
-        planned
-            What is played; all branches have its seed.
-        first_node
-            The id of the node at place 1; others follow by their places.
-
-        Returns
-        -------
-        NestedArrayDict
-            Its leaves, batch [at most k^rounds], from the first branch to the last.
+        The leaves are in order from the first branch to the last. All branches have the seed of
+        what is planned. ``first_node`` is the id of the node at place 1; others follow by their
+        places.
         """
         root = begin_episode(
             self.environment, planned.datapoint_id, planned.seed, planned.rollout_id

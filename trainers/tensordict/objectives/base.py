@@ -39,12 +39,8 @@ class Evaluation(NamedTuple):
 class Objective(nn.Module, ABC):
     """A loss to be minimised. Subclasses write :meth:`forward`.
 
-    Parameters
-    ----------
-    actor
-        The policy operator, ``trainer.policy_operator``.
-    critic
-        The value operator, ``trainer.value_operator``, if the loss needs values.
+    ``actor`` is ``trainer.policy_operator``; ``critic`` ``trainer.value_operator``, if the loss
+    needs values.
     """
 
     can_be_compiled: ClassVar[bool] = True
@@ -67,11 +63,8 @@ class Objective(nn.Module, ABC):
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses of a minibatch ``[B]``.
 
-        Returns
-        -------
-        TensorDict
-            Scalars whose names begin with ``loss_``, which are summed and minimised, and
-            metrics: scalars or ``[A]``, detached.
+        Scalars whose names begin with ``loss_`` are summed and minimised; the others are metrics:
+        scalars or ``[A]``, detached.
         """
 
     def compute_gradients(
@@ -80,18 +73,8 @@ class Objective(nn.Module, ABC):
         """Put the gradients of the summed losses of a minibatch ``[B]`` into the parameters.
 
         These must have none before. Nothing is put if nobody who learns acts in it.
-
-        Parameters
-        ----------
-        tensordict
-            The minibatch.
-        forward_context
-            Around the losses, and not around the way back.
-
-        Returns
-        -------
-        Mapping[str, Tensor]
-            What :meth:`forward` gives, detached.
+        ``forward_context`` is around the losses, and not around the way back. Returns what
+        :meth:`forward` does, detached.
         """
         with forward_context:
             losses = self._compute(tensordict)
@@ -103,13 +86,9 @@ class Objective(nn.Module, ABC):
     def compile_losses(self) -> None:
         """Let ``torch.compile`` make what :meth:`compute_gradients` computes losses with.
 
-        One version is compiled for each size of minibatches, so that results depend on nothing
-        that came before.
-
-        Raises
-        ------
-        ParameterError
-            If sizes differ with who acts, or the losses take gradients themselves.
+        One version is compiled for each size of minibatches, so that results depend on nothing that
+        came before. Raises ParameterError if sizes differ with who acts, or the losses take
+        gradients themselves.
         """
         if not (self.combined_agents.has_fixed_shapes and self.can_be_compiled):
             raise ParameterError(
@@ -135,12 +114,9 @@ class Objective(nn.Module, ABC):
             return self._compiled(tensordict)
 
     def set_keys(self, **keys: Key) -> None:
-        """Say where things lie in the tensordicts, e.g. ``value=("agents", "value")``.
+        """Set where things lie in the tensordicts, e.g. ``value=("agents", "value")``.
 
-        Raises
-        ------
-        ParameterError
-            If there is no such key to set.
+        Raises ParameterError if there is no such key to set.
         """
         for name, key in keys.items():
             if name not in self.tensor_keys:
@@ -157,12 +133,8 @@ class Objective(nn.Module, ABC):
     ) -> None:
         """Make :attr:`value_estimator`.
 
-        Parameters
-        ----------
-        value_type
-            A member of ``torchrl.objectives.ValueEstimators`` or its name.
-        **hyper_params
-            ``gamma`` and ``lmbda``.
+        Types and ``hyper_params`` are those of
+        :func:`trainers.tensordict.objectives.value_estimators.make_value_estimator`.
         """
         self._value_estimator = make_value_estimator(value_type, self.tensor_keys, **hyper_params)
 
@@ -180,15 +152,9 @@ class Objective(nn.Module, ABC):
     def evaluate(self, tensordict: TensorDictBase, *, as_stored: bool = False) -> Evaluation:
         """Evaluate the actions in frames ``[B]`` with gradients, policy and value in one pass.
 
-        Agents that do not learn in this iteration are left out.
-
-        Parameters
-        ----------
-        tensordict
-            The frames.
-        as_stored
-            Whether they are as the replay buffer gave them, so that what agents remember of them
-            holds; :attr:`in_keys` needs :data:`INDEX` then.
+        Agents that do not learn in this iteration are left out. ``as_stored``: whether frames are
+        as the replay buffer gave them, so that what agents remember of them holds; :attr:`in_keys`
+        needs :data:`INDEX` then.
         """
         agents, names = self.combined_agents, self.learning_agents
         score = agents.score_remembered if as_stored else agents.score
@@ -198,7 +164,7 @@ class Objective(nn.Module, ABC):
         return Evaluation(*run_recorded(record, lambda: score(tensordict, agents=names)))
 
     def learning_mask(self, tensordict: TensorDictBase) -> Tensor:
-        """Say whose frames are learned from: bool ``[B, A]``.
+        """Return whose frames are learned from: bool ``[B, A]``.
 
         Those the estimator marked, or without one those in which an agent acts; none of agents
         that do not learn in this iteration.
@@ -212,7 +178,7 @@ class Objective(nn.Module, ABC):
         return mask if all(learning) else mask & torch.tensor(learning, device=mask.device)
 
     def select_agents(self, names: Sequence[str] | None) -> None:
-        """Say which agents learn in the iteration that begins; everybody if None."""
+        """Set which agents learn in the iteration that begins; everybody if None."""
         self.learning_agents = None if names is None else tuple(names)
 
     def end_iteration(self, mean_losses: TensorDictBase) -> None:
@@ -223,13 +189,7 @@ class Objective(nn.Module, ABC):
 
 
 def total_loss(losses: TensorDictBase) -> Tensor:
-    """Sum everything whose name begins with ``loss_``.
-
-    Raises
-    ------
-    ParameterError
-        If there is nothing of the kind.
-    """
+    """Return the sum of all whose names begin with ``loss_``; ParameterError if none does."""
     parts = [value for name, value in losses.items() if str(name).startswith("loss_")]
     if not parts:
         raise ParameterError(

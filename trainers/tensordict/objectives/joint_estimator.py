@@ -52,7 +52,7 @@ class JointAdvantageEstimator(MaskedGae):
         return rollouts
 
     def _known(self, rollouts: TensorDictBase, acting: Tensor, ends: Tensor) -> Tensor:
-        """Say where returns can be trusted; nowhere after an agent is done."""
+        """Return where returns can be trusted; nowhere after an agent is done."""
         truncated = rollouts.get(("next", "agents", "truncated"), torch.zeros_like(ends))
         cut = ends & truncated
         cut[:, -1] |= ~ends[:, -1]

@@ -51,10 +51,6 @@ class PpoObjective(Objective):
 
     Parameters
     ----------
-    actor, critic
-        The policy and value operators.
-    entropy_coef, critic_coef
-        Weights of the entropy and of the critic's loss.
     normalize_advantage
         Whether to whiten advantages per agent and minibatch.
     loss_critic_type
@@ -118,13 +114,7 @@ class PpoObjective(Objective):
     ) -> TensorDict:
         """Add what goes with the policy's loss ``[A]``: critic, entropy and metrics.
 
-        Parameters
-        ----------
-        tensordict, now, log_ratio, mask
-            The minibatch ``[B]``, what the agents make of it, log π − log π_old ``[B, A]``, and
-            whose frames are learned from.
-        policy
-            ``[A]``.
+        ``log_ratio``: log π − log π_old ``[B, A]``; ``mask``: whose frames are learned from.
         """
         keys = self.tensor_keys
         critic = critic_loss(
@@ -210,7 +200,7 @@ class ClippedPpoObjective(PpoObjective):
         return super().compute_gradients(tensordict, forward_context)
 
     def _fuses(self, tensordict: TensorDictBase) -> bool:
-        """Say whether the losses can be one operation here and now."""
+        """Return whether the losses can be one operation here and now."""
         changed = any(
             getattr(type(self), part) is not getattr(ClippedPpoObjective, part)
             for part in self._PARTS
@@ -259,8 +249,6 @@ class KlPenaltyPpoObjective(PpoObjective):
 
     Parameters
     ----------
-    actor, critic
-        The policy and value operators.
     kl_target
         The divergence aimed at.
     kl_beta

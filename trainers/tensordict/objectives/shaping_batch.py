@@ -45,7 +45,7 @@ class ShapingBatch:
     episode: Tensor
 
     def take(self, rows: Tensor) -> ShapingBatch:
-        """Take some environments, i64 [k]."""
+        """Return some environments' part, i64 [k]."""
         return ShapingBatch(
             **{field.name: getattr(self, field.name)[rows] for field in fields(self)}
         )
@@ -56,16 +56,10 @@ class ShapingBatch:
         places: Mapping[str, int],
         clip_epsilon: float | None,
     ) -> SampledGame:
-        """Make the game.
+        """Make the game of some players, with their policies as they are now.
 
-        Parameters
-        ----------
-        players
-            Those who play it, with their policies as they are now.
-        places
-            Everybody's place in agent dimensions.
-        clip_epsilon
-            ε of PPO's clipped loss; None for the plain policy gradient.
+        ``places`` are everybody's in agent dimensions; ``clip_epsilon`` is ε of PPO's clipped loss,
+        None for the plain policy gradient.
         """
         count = self.learned.sum((0, 1)).clamp(min=1)
         weight = -self.advantage / count

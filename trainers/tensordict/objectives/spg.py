@@ -50,10 +50,6 @@ class SpgObjective(PpoObjective):
 
     Parameters
     ----------
-    actor, critic
-        The policy and value operators.
-    parameters
-        The section ``spg``.
     groups
         The Stackelberg sequence.
     actor_params
@@ -242,7 +238,7 @@ class SpgObjective(PpoObjective):
         return rates.repeat_interleave(sizes)
 
     def _shaping_metrics(self, update: ShapedUpdate) -> dict[str, Tensor]:
-        """Say how long χ and h are beside ξ, ``[A]`` each, and p."""
+        """Return how long χ and h are beside ξ, ``[A]`` each, and p."""
         xi = {name: vector.norm() for name, vector in update.simultaneous.items()}
         none = next(iter(xi.values())).new_zeros(())
 
@@ -268,5 +264,5 @@ def _carry(game: SampledGame, direction: Mapping[str, Tensor]) -> Tensor:
 
 
 def _followers(groups: Groups) -> list[str]:
-    """List those who are shaped: everybody but the first group."""
+    """Return those who are shaped: everybody but the first group."""
     return [name for group in groups[1:] for name in group]

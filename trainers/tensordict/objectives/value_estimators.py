@@ -28,7 +28,7 @@ DEFAULT_KEYS: dict[str, Key] = {
 
 
 def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
-    """Say where an agent's episode ends with the step: bool ``[*B, A]``.
+    """Return where an agent's episode ends with the step: bool ``[*B, A]``.
 
     It does when the shared episode does, in whichever way, and when the agent is done before.
     """
@@ -39,7 +39,7 @@ def episode_ends(rollouts: TensorDictBase, num_agents: int) -> Tensor:
 
 
 def acting_mask(rollouts: TensorDictBase) -> Tensor:
-    """Say which agents act and are not done yet: bool ``[*B, A]``.
+    """Return which agents act and are not done yet: bool ``[*B, A]``.
 
     Everybody acts where the frames say nothing about it; A is that of the observations then.
     """
@@ -57,12 +57,8 @@ def acting_mask(rollouts: TensorDictBase) -> Tensor:
 class MaskedGae(nn.Module):
     """Adds advantages, value targets and the mask of learning frames to rollouts ``[E, T]``.
 
-    Parameters
-    ----------
-    gamma, lmbda
-        Discount of rewards and of temporal differences.
-    keys
-        Where things lie: see ``DEFAULT_KEYS``.
+    ``gamma`` discounts rewards, ``lmbda`` temporal differences; ``keys`` say where things lie: see
+    ``DEFAULT_KEYS``.
     """
 
     def __init__(self, *, gamma: float, lmbda: float, keys: dict[str, Key] | None = None) -> None:
@@ -73,16 +69,12 @@ class MaskedGae(nn.Module):
 
     @torch.no_grad()
     def forward(self, rollouts: TensorDictBase, **unused: object) -> TensorDictBase:
-        """Add ``advantage``, ``value_target``, ``learns`` and the backed-up ``value``.
+        """Add ``advantage``, ``value_target``, ``learns`` and the backed-up ``value`` to rollouts.
 
-        Parameters
-        ----------
-        rollouts
-            ``[E, T]``, with the reward under ``next``. Where the batch cuts an episode off, or
-            a time limit does (``("next", "agents", "truncated")``), what follows is worth
-            ``("next", "agents", "value")`` if ``("next", "agents", "value_known")``.
-        **unused
-            TorchRL's estimators take ``params`` and ``target_params``; there are none here.
+        They are ``[E, T]``, with the reward under ``next``. Where the batch cuts an episode off,
+        or a time limit does (``("next", "agents", "truncated")``), what follows is worth
+        ``("next", "agents", "value")`` if ``("next", "agents", "value_known")``. TorchRL's
+        estimators take ``params`` and ``target_params``; there are none here.
         """
         value = rollouts.get(self.keys["value"])
         ends = episode_ends(rollouts, value.shape[-1])
@@ -125,20 +117,9 @@ def make_value_estimator(
 ) -> MaskedGae:
     """Make an estimator.
 
-    Parameters
-    ----------
-    value_type
-        A member of ``torchrl.objectives.ValueEstimators``, or its name: GAE, MAGAE (here the
-        same), TDLambda, TD0, TD1.
-    keys
-        Where things lie in the rollouts.
-    **hyper_params
-        ``gamma``, and ``lmbda`` where it has one.
-
-    Raises
-    ------
-    ParameterError
-        If the type is not supported, or takes no such hyper-parameter.
+    Types are members of ``torchrl.objectives.ValueEstimators``, or their names: GAE, MAGAE (here
+    the same), TDLambda, TD0, TD1. ``hyper_params`` are ``gamma``, and ``lmbda`` where it has one.
+    Raises ParameterError if the type is not supported, or takes no such hyper-parameter.
     """
     name = getattr(value_type, "name", value_type)
     by_name = {known.lower(): maker for known, maker in _MAKERS.items()}

@@ -26,14 +26,9 @@ class EpisodeBuffer(RolloutBuffer):
     def minibatches(
         self, generator: torch.Generator, keys: Sequence[Key] | None = None
     ) -> Iterator[TensorDictBase]:
-        """Return every row once, in minibatches whose sizes differ by at most one row.
+        """Return every row once, shuffled, in minibatches whose sizes differ by at most one row.
 
-        Parameters
-        ----------
-        generator
-            Shuffles.
-        keys
-            Which keys to give; all by default. :data:`INDEX` is the place among all frames.
+        ``keys``: all by default; :data:`INDEX` is the place among all frames.
         """
         frames = self.frames if keys is None else self.frames.select(*keys, strict=False)
         num_rows = len(self) // self.num_steps

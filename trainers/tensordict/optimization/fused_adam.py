@@ -19,12 +19,7 @@ Rate = tuple[float, float, float, float]
 class FusedAdam(torch.optim.Adam):
     """Adam (Kingma & Ba 2015) with torch's fused kernel; no weight decay, no AMSGrad.
 
-    Parameters
-    ----------
-    params
-        Parameters or groups of them, as for :class:`torch.optim.Adam`.
-    lr
-        The learning rate of groups without one of their own.
+    ``lr`` is the learning rate of groups without one of their own.
     """
 
     def __init__(self, params: Iterable[Any], lr: float) -> None:
@@ -85,7 +80,7 @@ class _Moments:
             values["step"] = step
 
     def is_of(self, params: list[Tensor], state: MutableMapping[Any, Any]) -> bool:
-        """Say whether these are still what is kept for the parameters; a loaded state is not."""
+        """Return whether these are still what is kept for the parameters; a loaded state is not."""
         return self.params == list(map(id, params)) and state.get(params[0]) is self.first
 
 
@@ -112,12 +107,8 @@ def _step(params: list[Tensor], known: _Moments, part: slice, rate: Rate) -> Non
 def clip_gradients(params: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale all gradients so that their joint 2-norm is at most ``max_norm``.
 
-    As :func:`torch.nn.utils.clip_grad_norm_`, for parameters on one device.
-
-    Returns
-    -------
-    Tensor
-        f32 [], the norm before.
+    As :func:`torch.nn.utils.clip_grad_norm_`, for parameters on one device. Returns the norm
+    before, f32 [].
     """
     gradients = [param.grad for param in params if param.grad is not None]
     if not gradients:

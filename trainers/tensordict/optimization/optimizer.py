@@ -27,14 +27,7 @@ def build_adam(
 ) -> torch.optim.Adam:
     """Make a fused Adam optimizer with one parameter group for each learning rate.
 
-    Parameters
-    ----------
-    groups
-        The agents' parameters.
-    lr
-        The base learning rate.
-    extra
-        Parameters of the loss itself, at the base rate.
+    ``lr`` is the base rate, at which ``extra``, the loss's own parameters, learn.
     """
     param_groups = [
         {"params": list(group.params), "name": group.name, "lr_factor": group.lr_factor}
@@ -52,7 +45,7 @@ def build_adam(
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, lr: float) -> dict[str, float]:
-    """Set each group's learning rate from the base; give them by the group's name."""
+    """Set each group's learning rate from the base; return them by the group's name."""
     rates: dict[str, float] = {}
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_factor", 1.0)
@@ -70,13 +63,6 @@ class ParamGroupFreezer:
 
     A frozen parameter gets no gradient, so that an optimizer skips it: it and what the optimizer
     keeps for it stay the same bit for bit.
-
-    Parameters
-    ----------
-    groups
-        The agents' parameters.
-    agents
-        The agents' parameter sections, for their schedules.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], agents: AgentsParameters) -> None:
@@ -92,7 +78,7 @@ class ParamGroupFreezer:
         )
 
     def freeze_for(self, iteration: int) -> tuple[str, ...]:
-        """Freeze who is off and free who is on; give those who are on."""
+        """Freeze who is off and free who is on; return those who are on."""
         learning = self.learning_agents(iteration)
         for name, params in self.params.items():
             for param in params:
@@ -108,14 +94,9 @@ class ParamGroupFreezer:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> TensorTree:
-    """Copy what the optimizer keeps, by the parameters' names.
+    """Copy what the optimizer keeps, tensors and numbers, by the parameters' names.
 
-    Parameters
-    ----------
-    optimizer
-        Any whose state is tensors and numbers.
-    names
-        ``id`` of a parameter → its name.
+    ``names``: ``id`` of a parameter → its name.
     """
     kept: TensorTree = {}
     for param, values in optimizer.state.items():
@@ -127,12 +108,9 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]
 def load_optimizer_tensors(
     optimizer: torch.optim.Optimizer, tensors: TensorTree, params: Mapping[str, nn.Parameter]
 ) -> None:
-    """Put back what :func:`optimizer_tensors` gave.
+    """Put back what :func:`optimizer_tensors` returned.
 
-    Raises
-    ------
-    StateError
-        If a parameter is not the optimizer's, or a tensor has another shape.
+    Raises StateError if a parameter is not the optimizer's, or a tensor has another shape.
     """
     mine = {id(param) for group in optimizer.param_groups for param in group["params"]}
     known = {name: param for name, param in params.items() if id(param) in mine}

@@ -19,12 +19,8 @@ Transform = Callable[[TensorDictBase], TensorDictBase]
 class RolloutBuffer:
     """Holds one batch of frames without copying it.
 
-    Parameters
-    ----------
-    minibatch_size
-        The largest number of frames in a minibatch.
-    transform
-        Applied to rollouts ``[E, T]`` before they are stored.
+    ``minibatch_size`` is the largest number of frames in a minibatch; ``transform`` is applied to
+    rollouts ``[E, T]`` before they are stored.
     """
 
     def __init__(self, minibatch_size: int, transform: Transform | None = None) -> None:
@@ -43,13 +39,7 @@ class RolloutBuffer:
 
     @property
     def frames(self) -> TensorDictBase:
-        """All frames, ``[E·T]``.
-
-        Raises
-        ------
-        StateError
-            If nothing has been stored.
-        """
+        """All frames, ``[E·T]``; StateError if nothing has been stored."""
         if self._frames is None:
             raise StateError("replay buffer: nothing has been stored; call store(rollouts) first.")
         return self._frames
@@ -59,14 +49,8 @@ class RolloutBuffer:
     ) -> Iterator[TensorDictBase]:
         """Return every frame once, in minibatches of sizes that differ by at most one.
 
-        The frames are shuffled as a whole, so that minibatches are views.
-
-        Parameters
-        ----------
-        generator
-            Shuffles.
-        keys
-            Which keys to give; all by default. :data:`INDEX` is the place among all frames.
+        The frames are shuffled as a whole, so that minibatches are views. ``keys``: all by default;
+        :data:`INDEX` is the place among all frames.
         """
         frames = self.frames
         if keys is not None:

@@ -27,19 +27,10 @@ if TYPE_CHECKING:
 
 
 class SoloLearner:
-    """Trains the bodies and solo heads of some agents.
+    """Trains the bodies and solo heads of some agents, in place.
 
-    Parameters
-    ----------
-    agents
-        All agents; what is trained changes in place.
-    names
-        Who is trained.
-    hyper_params
-        ``solo_agent``, ``rl.body_lr_factor``, ``rl.max_grad_norm`` (for each agent's gradient) and
-        the seed are read.
-    stage
-        Of the generators.
+    Of the parameters ``solo_agent``, ``rl.body_lr_factor``, ``rl.max_grad_norm`` (for each agent's
+    gradient) and the seed are read; with the stage it makes the generators.
     """
 
     def __init__(
@@ -77,19 +68,9 @@ class SoloLearner:
     ) -> Metrics:
         """Train on every datapoint once, in minibatches of sizes that differ by at most one.
 
-        Parameters
-        ----------
-        epoch, environment
-            Which epoch, and whose datapoints.
-        max_batches
-            How many minibatches; all if None.
-        after_loss
-            Called with the losses, [agents], before each step.
-
-        Returns
-        -------
-        Metrics
-            ``AGENT.train_loss`` and ``AGENT.train_accuracy``, measured while learning.
+        At most ``max_batches`` of them. ``after_loss`` is called with the losses, [agents], before
+        each step. Returns ``AGENT.train_loss`` and ``AGENT.train_accuracy``, measured while
+        learning.
         """
         size = len(environment.dataset)
         purpose = "minibatch" if len(self.names) != 1 else f"minibatch.{self.names[0]}"
@@ -124,13 +105,8 @@ class SoloLearner:
     def predict(self, environment: TensorEnvironment) -> tuple[Metrics, Table]:
         """Predict every datapoint.
 
-        Returns
-        -------
-        metrics
-            ``AGENT.test_loss`` and ``AGENT.test_accuracy``.
-        table
-            ``datapoint_id``, ``y``, and for each agent ``decision.AGENT`` and
-            ``probability.AGENT`` (of y = 1).
+        Returns ``AGENT.test_loss`` and ``AGENT.test_accuracy``, and a table with ``datapoint_id``,
+        ``y``, and for each agent ``decision.AGENT`` and ``probability.AGENT`` (of y = 1).
         """
         size = len(environment.dataset)
         every = torch.arange(size, device=environment.device)

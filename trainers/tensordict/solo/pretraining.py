@@ -32,17 +32,7 @@ PARTS = ("body", "solo_head")
 def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResult:
     """Train one agent's body and solo head, which change in place.
 
-    Parameters
-    ----------
-    trainer
-        Whose agents, environments and parameters.
-    agent_name
-        Who is trained.
-
-    Returns
-    -------
-    PretrainResult
-        Weights, loss and accuracy of each epoch, predictions for the test set.
+    Returns weights, loss and accuracy of each epoch, and predictions for the test set.
     """
     hyper_params, agents = trainer.hyper_params, trainer.combined_agents
     learner = SoloLearner(agents, [agent_name], hyper_params, stage=STAGE)
@@ -67,10 +57,7 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
 def load_pretrained(agents: ActorCritic, agent_name: str, weights: Mapping[str, Tensor]) -> None:
     """Put a pretrained body and solo head into an agent; into its value body too, if any.
 
-    Raises
-    ------
-    StateError
-        If names or shapes differ.
+    Raises StateError if names or shapes differ.
     """
     live = agent_tensors(agents)[agent_name]
     mine = _parts(live, PARTS)

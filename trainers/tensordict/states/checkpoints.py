@@ -22,12 +22,7 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint aside and put it in the place of the one before.
 
-    Parameters
-    ----------
-    base
-        The run's checkpoint folder, or that of one of its versions.
-    state, hyper_params, metadata
-        What is kept.
+    ``base`` is the run's checkpoint folder, or that of one of its versions.
     """
     base.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{base.name}-", dir=base.parent))

@@ -67,12 +67,9 @@ class Components:
         )
 
     def load_state(self, state: State) -> None:
-        """Put back what :meth:`take_state` gave.
+        """Put back what :meth:`take_state` returned.
 
-        Raises
-        ------
-        StateError
-            If the state is of other agents, another loss or another dataset.
+        Raises StateError if the state is of other agents, another loss or another dataset.
         """
         snapshots.load_agents(self.agents, state.agents)
         snapshots.load_normalization(self.agents, state.normalization)

@@ -33,22 +33,10 @@ def loaded_agent_names(names: tuple[str, ...], sections: AgentsParameters) -> li
 def load_earlier_agents(
     agents: ActorCritic, sections: AgentsParameters, find: StateFinder
 ) -> TensorTree | None:
-    """Put the weights of earlier runs into the agents that are to have them.
+    """Put the weights of earlier runs into the agents, in place, that are to have them.
 
-    Parameters
-    ----------
-    agents
-        All agents; those that are loaded change in place.
-    sections
-        Their parameters, which name run and version.
-    find
-        Finds a run's state.
-
-    Returns
-    -------
-    TensorTree or None
-        What observations were normalised with where the agents come from; None if nobody is
-        loaded, or if they come from different normalisations.
+    Returns what observations were normalised with where the agents come from; None if nobody is
+    loaded, or if they come from different normalisations.
 
     Raises
     ------

@@ -36,13 +36,7 @@ def take_agents(agents: ActorCritic) -> TensorTree:
 
 
 def load_agents(agents: ActorCritic, saved: TensorTree) -> None:
-    """Put back what :func:`take_agents` gave.
-
-    Raises
-    ------
-    StateError
-        If agents, names or shapes differ.
-    """
+    """Put back what :func:`take_agents` returned; StateError if agents, names or shapes differ."""
     live = {name: tensors for name, tensors in agent_tensors(agents).items() if tensors}
     there = {name for name, tensors in saved.items() if tensors}  # random agents have none
     for name in sorted(there ^ live.keys()):
@@ -79,7 +73,7 @@ def take_normalization(agents: ActorCritic) -> TensorTree:
 
 
 def load_normalization(agents: ActorCritic, saved: TensorTree) -> None:
-    """Put back what :func:`take_normalization` gave."""
+    """Put back what :func:`take_normalization` returned."""
     live = _tensors(agents.normalizer)
     check_same_tensors(saved.get(OBSERVATIONS, {}), live, "normalization")
     copy_tensors(live, saved[OBSERVATIONS])
@@ -99,7 +93,7 @@ def take_controllers(loss_module: nn.Module, agents: ActorCritic) -> TensorTree:
 
 
 def load_controllers(loss_module: nn.Module, agents: ActorCritic, saved: TensorTree) -> None:
-    """Put back what :func:`take_controllers` gave."""
+    """Put back what :func:`take_controllers` returned."""
     live = own_tensors(loss_module, agents)
     check_same_tensors(saved.get(LOSS, {}), live, "loss")
     copy_tensors(live, saved.get(LOSS, {}))
@@ -112,7 +106,7 @@ def take_episodes(collector: RolloutCollector) -> TensorTree:
 
 
 def load_episodes(collector: RolloutCollector, saved: TensorTree) -> None:
-    """Put back what :func:`take_episodes` gave."""
+    """Put back what :func:`take_episodes` returned."""
     collector.load_episodes(saved.get(TRAIN, {}))
 
 

@@ -96,13 +96,7 @@ class State:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> State:
-        """Make a state of what :meth:`to_dict` gave.
-
-        Raises
-        ------
-        StateError
-            If it has other names.
-        """
+        """Make a state of what :meth:`to_dict` returned; StateError if it has other names."""
         expected = {*_VALUE_FIELDS, *_TENSOR_FIELDS}
         if content.keys() | set(_ADDED_FIELDS) != expected:
             raise StateError(f"state: got {sorted(content)}, expected {sorted(expected)}.")
@@ -111,10 +105,7 @@ class State:
     def save(self, directory: str | Path) -> None:
         """Write the state into a folder, which is made if need be.
 
-        Raises
-        ------
-        StateError
-            If a name contains a slash, or a value is not JSON.
+        Raises StateError if a name contains a slash, or a value is not JSON.
         """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -131,12 +122,8 @@ class State:
     def load(cls, directory: str | Path) -> State:
         """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
 
-        Raises
-        ------
-        CheckPointNotFoundError
-            If there is none in the folder.
-        StateError
-            If it cannot be read.
+        Raises CheckPointNotFoundError if there is none in the folder, and StateError if it cannot
+        be read.
         """
         directory = Path(directory)
         for name in (TENSORS_FILE, VALUES_FILE):
@@ -166,21 +153,9 @@ class State:
 def check_same_tensors(
     found: Mapping[str, Tensor], expected: Mapping[str, Tensor], what: str
 ) -> None:
-    """Check that two mappings have the same names and shapes.
+    """Check that a state's tensors have the names and shapes of the trainer's that loads it.
 
-    Parameters
-    ----------
-    found
-        From the saved state.
-    expected
-        From the trainer that loads it.
-    what
-        What they are, for the message.
-
-    Raises
-    ------
-    StateError
-        With the first differing name, what was got and what was expected.
+    Raises StateError with the first differing name, what was got and what was expected.
     """
     advice = " The state is of other parameters (widths, layers, agents); train anew or take those."
     for name in sorted(expected.keys() - found.keys()):
@@ -202,7 +177,7 @@ def clone_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Say whether two tensors are equal bit by bit, NaN with NaN included."""
+    """Return whether two tensors are equal bit by bit, NaN with NaN included."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]

@@ -13,7 +13,7 @@ from trainers.staged import TEST_PREFIX
 
 
 def test_names(stats: dict[str, float]) -> dict[str, float]:
-    """Give a test's statistics the names under which they are recorded."""
+    """Return a test's statistics under the names by which they are recorded."""
     return {f"{TEST_PREFIX}{name}": value for name, value in stats.items()}
 
 
@@ -23,21 +23,10 @@ test_names.__test__ = False  # type: ignore[attr-defined]  # not a test case, wh
 def episode_statistics(
     length: Tensor, reward: Tensor
 ) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Measure finished episodes.
+    """Measure K > 0 finished episodes by steps ``[K]`` and summed rewards ``[K, A]``.
 
-    Parameters
-    ----------
-    length
-        Number of steps, ``[K]``, K > 0.
-    reward
-        Summed over the episode, ``[K, A]``.
-
-    Returns
-    -------
-    stats
-        ``mean_episode_length`` and ``std_episode_length``.
-    per_agent
-        ``mean_episode_reward`` and ``worst_episode_reward``, the smallest, ``[A]``.
+    Returns ``mean_episode_length`` and ``std_episode_length``; and by agent, ``[A]``,
+    ``mean_episode_reward`` and ``worst_episode_reward``, the smallest.
     """
     steps = length.double()
     stats = {
@@ -54,20 +43,9 @@ def episode_statistics(
 def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> dict[str, float]:
     """Measure how often a verifier decides, and decides right; undecided counts as wrong.
 
-    Parameters
-    ----------
-    decision
-        0, 1, or 2 for none, ``[K]``, K > 0.
-    y
-        What is right, ``[K]``.
-    datapoint_id
-        What the episodes were about, ``[K]``.
-
-    Returns
-    -------
-    dict[str, float]
-        ``accuracy``, ``std_accuracy``, ``worst_datapoint_accuracy`` (the lowest share of right
-        episodes that a datapoint has) and ``decided_fraction``.
+    ``decision``, ``[K]``, K > 0, is 0, 1, or 2 for none; ``y``, ``[K]``, what is right. Returns
+    ``accuracy``, ``std_accuracy``, ``worst_datapoint_accuracy`` (the lowest share of right episodes
+    that a datapoint has) and ``decided_fraction``.
     """
     right = (decision == y).double()
     _, which, count = datapoint_id.unique(  # type: ignore[no-untyped-call] # of torch
@@ -94,17 +72,10 @@ class PolicyMeasures:
         self._counts: dict[str, Tensor] = {}
 
     def add(self, frames: TensorDictBase, acting: Tensor, *, with_values: bool = False) -> None:
-        """Add frames.
+        """Add frames ``[*B]``; who acts and counts is bool ``[*B, A]``.
 
-        Parameters
-        ----------
-        frames
-            ``[*B]``, with ``message_logits`` [*B, A, C, P, S] and ``decision_logits`` [*B, A, 3]
-            under ``agents`` where agents have such; −inf stands for what is impossible.
-        acting
-            Who acts and counts, bool ``[*B, A]``.
-        with_values
-            Whether to measure values too.
+        Under ``agents`` lie ``message_logits`` [*B, A, C, P, S] and ``decision_logits`` [*B, A, 3]
+        where agents have such; −inf stands for what is impossible.
         """
         agents = frames.get("agents")
         logits = agents.get("message_logits", None)

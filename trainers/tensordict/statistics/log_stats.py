@@ -86,19 +86,9 @@ def _agents(values: Tensor) -> Tensor:
 def rollout_stats(
     rollouts: TensorDictBase, agent_names: Sequence[str], verifier_names: Sequence[str]
 ) -> dict[str, float]:
-    """Measure what happened in rollouts ``[E, T]``.
+    """Measure what happened in rollouts ``[E, T]``, with advantages if an estimator has added them.
 
-    Parameters
-    ----------
-    rollouts
-        With advantages, if an estimator has added them.
-    agent_names, verifier_names
-        The protocol's.
-
-    Returns
-    -------
-    dict[str, float]
-        Of episodes only those that ended count; what cannot be measured is left out.
+    Of episodes only those that ended count; what cannot be measured is left out.
     """
     episodes = finished_episodes(rollouts)
     reward = rollouts.get(("next", "agents", "reward"))
