@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,3 +114,22 @@ def test_a_callback_added_later_begins_where_it_is_added(tiny, moments):
     later.run_iterations(1, 3)
     assert moments[:2] == [("begin_run", "train", 1), ("begin_iteration", "train", 1)]
     assert moments[-1] == ("end_run", "train", 2)
+
+
+@register_callback("test_scribe")
+class Scribe(Callback):
+    def end_iteration(self, now):
+        file = Path(tempfile.mkdtemp()) / f"iteration_{now.iteration}.txt"
+        file.write_text(str(len(now.metrics)))
+        self.add_artifact(file, "notes")
+
+
+def test_files_of_a_callback_are_kept_with_a_run_that_has_an_id(tiny, tmp_path):
+    hyper_params = tiny.parameters(callbacks=["test_scribe"], rl__num_iterations=2)
+    tiny.trainer(hyper_params, runs=str(tmp_path / "none")).train()
+    assert not (tmp_path / "none").exists()
+    trainer = tiny.trainer(hyper_params, runs=str(tmp_path), run_id="mine")
+    trainer.initial_state()
+    trainer.run_iterations(0, 2)
+    kept = tmp_path / "mine" / "artifacts" / "callback" / "notes"
+    assert sorted(path.name for path in kept.iterdir()) == ["iteration_0.txt", "iteration_1.txt"]
