@@ -110,40 +110,43 @@ def floors() -> None:
     picture("floors.svg", 790, int(end + 10), "The floors of the house", parts)
 
 
+STEPS = [
+    (
+        PLAIN,
+        [
+            "Key",
+            "SHA-256 of stage, iteration, the parameters it reads,",
+            "keys of its inputs, code fingerprint",
+        ],
+    ),
+    (PLAIN, ["Look it up in the store", "files are checked against their SHA-256"]),
+    (TEAL, ["Claim", "one works, whoever else wants it waits (flock)"]),
+    (
+        ORANGE,
+        [
+            "Work",
+            "generators from (seed, stage, iteration, purpose,",
+            "agent); files into a folder set aside",
+        ],
+    ),
+    (TEAL, ["Commit", "flushed to disk, then renamed: whole or not at all"]),
+    (
+        BLUE,
+        [
+            "Recorded",
+            "manifest.json and metrics.jsonl of the run,",
+            "Prefect's state, MLflow; each once",
+        ],
+    ),
+]
+"""Of a stage's life: the box's colour, its name and what is done."""
+
+
 def life() -> None:
     """Draw a stage's life, from its key to its place in the run's folder."""
     x, w = 20, 360
-    steps = [
-        (
-            PLAIN,
-            [
-                "Key",
-                "SHA-256 of stage, iteration, the parameters it reads,",
-                "keys of its inputs, code fingerprint",
-            ],
-        ),
-        (PLAIN, ["Look it up in the store", "files are checked against their SHA-256"]),
-        (TEAL, ["Claim", "one works, whoever else wants it waits (flock)"]),
-        (
-            ORANGE,
-            [
-                "Work",
-                "generators from (seed, stage, iteration, purpose,",
-                "agent); files into a folder set aside",
-            ],
-        ),
-        (TEAL, ["Commit", "flushed to disk, then renamed: whole or not at all"]),
-        (
-            BLUE,
-            [
-                "Recorded",
-                "manifest.json and metrics.jsonl of the run,",
-                "Prefect's state, MLflow; each once",
-            ],
-        ),
-    ]
     parts, y, tops = [], 14.0, []
-    for fill, lines in steps:
+    for fill, lines in STEPS:
         height = 22 + 18 * len(lines)
         parts.append(box(x, y, w, height, fill, lines))
         tops.append((y, height))
