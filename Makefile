@@ -2,31 +2,44 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready
+CORE := $(VENV)/.core
+LLM := $(VENV)/.llm
+ALL := $(VENV)/.ready
 
 .PHONY: setup demo text-demo results test test-slow test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-setup: $(STAMP)  ## make .venv and install everything (immediate when nothing changed)
+setup: $(ALL)  ## make .venv and install everything (immediate when nothing changed)
 
-$(STAMP): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test,dev,llm,finetune,hub,rl,ray,peers,docs]'
-	@touch $(STAMP)
-
-demo: setup  ## run experiments/demo.yaml from start to report
+demo: $(CORE)  ## run experiments/demo.yaml from start to report
 	$(BIN)/ratchet run experiments/demo.yaml
 
-text-demo: setup  ## run experiments/text_demo.yaml: chat models, no key, no network
+text-demo: $(LLM)  ## run experiments/text_demo.yaml: chat models, no key, no network
 	$(BIN)/ratchet run experiments/text_demo.yaml
+
+# A target installs what it needs and no more: the demos little, the tests everything.
+INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e
+
+$(CORE): pyproject.toml constraints.txt
+	$(INSTALL) .
+	@touch $@
+
+$(LLM): pyproject.toml constraints.txt
+	$(INSTALL) '.[llm]'
+	@touch $@ $(CORE)
+
+$(ALL): pyproject.toml constraints.txt
+	$(INSTALL) '.[test,dev,llm,finetune,hub,rl,ray,peers,docs]'
+	@touch $@ $(CORE) $(LLM)
 
 # A file's tests stay together, so that what they share is made once.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
 STUDY := graph_isomorphism_protocols
-results: setup  ## run the study of protocols, or go on with it; write docs/results (half an hour)
+results: $(CORE)  ## run the study of protocols, or go on with it; write docs/results (half an hour)
 	$(BIN)/ratchet sweep experiments/$(STUDY).yaml --name $(STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
 	$(BIN)/ratchet compare $(STUDY) --page docs/results/$(STUDY).md \
@@ -58,7 +71,7 @@ bench: setup  ## who is faster, in one run: prints ratios
 	@for file in $(filter-out %_players.py,$(wildcard benchmarks/*.py)); do \
 		echo "== $$file"; OMP_NUM_THREADS=1 $(BIN)/python "$$file" || exit 1; done
 
-up: setup  ## Prefect server, MLflow server and a worker, until Ctrl-C
+up: $(CORE)  ## Prefect server, MLflow server and a worker, until Ctrl-C
 	$(BIN)/ratchet up
 
 down:  ## stop what `ratchet up --detach` started

@@ -16,6 +16,7 @@ from deployments.parts import POOL, get_text, stack_environment
 from flows.process.messages import print_error, print_plain
 from flows.process.stack_file import read_stack
 from ratchet.errors import RatchetError
+from ratchet.shadowing import refuse_working_folder
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")
 
@@ -32,7 +33,11 @@ def deploy(home: Path, prefect_file: Path = PREFECT_FILE) -> None:
     ------
     LocalStackError
         If no server is reachable, or Prefect refuses.
+    NameClashError
+        If packages of the working folder would hide ours from the runs.
     """
+    if prefect_file == PREFECT_FILE:
+        refuse_working_folder(Path.cwd())
     environment = _environment(home.resolve())
     api_url = environment["PREFECT_API_URL"]
     if get_text(f"{api_url}/health") is None:
@@ -60,7 +65,7 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _prefect(environment: dict[str, str], *arguments: str) -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", *arguments]
+    command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LocalStackError(

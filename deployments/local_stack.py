@@ -185,7 +185,7 @@ def detach(home: Path, arguments: list[str]) -> None:
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deployments.local_stack", "up", *arguments],
+            [sys.executable, "-P", "-m", "deployments.local_stack", "up", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

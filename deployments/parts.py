@@ -53,6 +53,7 @@ def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight idle processes otherwise
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",  # packages in the working folder must not hide ours
         "RATCHET_PROJECT": os.environ.get("RATCHET_PROJECT", str(Path.cwd())),
     }
 

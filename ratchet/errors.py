@@ -18,6 +18,10 @@ class ParameterError(RatchetError, ValueError):
     """A parameter is unknown, has the wrong type, or does not fit the others."""
 
 
+class NameClashError(RatchetError, ImportError):
+    """Another package of the same name hides one of Ratchet's."""
+
+
 class UnknownNameError(RatchetError, LookupError):
     """A name (of a trainer, protocol, scenario, section …) is not registered."""
 

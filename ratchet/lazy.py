@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ratchet.shadowing import refuse_hidden_packages
+
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """Make a package's ``__getattr__``, of public names and the modules they live in."""
@@ -13,6 +15,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:  # noqa: ANN401 -- a module attribute of any type
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        refuse_hidden_packages()
         return getattr(import_module(homes[name]), name)
 
     return find

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TypeVar, overload
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.shadowing import explain_failed_import
 
 MODULE_PREFIX = "ratchet_plugin_"
 
@@ -121,9 +122,10 @@ def _run(file: Path, name: str, source: bytes) -> ModuleType:
         if before is not None:
             sys.modules[name] = before
         if isinstance(error, ImportError | SyntaxError):
+            clash = explain_failed_import(error, file.parent)
             raise ParameterError(
                 f"plug-in {file}: importing it failed with {type(error).__name__}: {error}."
-                " Correct the file, or install what it imports."
+                f" {clash or 'Correct the file, or install what it imports.'}"
             ) from error
         error.add_note(f"while loading the plug-in {file}")
         raise

@@ -48,4 +48,6 @@ def serve(
     options += ["--lora-dropout", str(lora_dropout)]
     options += [] if lora_alpha is None else ["--lora-alpha", str(lora_alpha)]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "ratchet.language_models.service", *options])
+    os.execv(
+        sys.executable, [sys.executable, "-P", "-m", "ratchet.language_models.service", *options]
+    )

@@ -44,5 +44,5 @@ def deploy(
 
 def _hand_over(module: str, *arguments: str) -> None:
     sys.stdout.flush()
-    command = [sys.executable, "-m", f"deployments.{module}", *arguments]
+    command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
     os.execv(sys.executable, command)

@@ -63,7 +63,7 @@ class TemporaryServer:
         try:
             with locked(self.folder / ".server.lock"), self.log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "flows.process.temporary_server", str(self.port)],
+                    [sys.executable, "-P", "-m", "flows.process.temporary_server", str(self.port)],
                     env=_server_environment(),
                     stdin=subprocess.PIPE,
                     stdout=log,

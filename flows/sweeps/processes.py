@@ -88,7 +88,7 @@ class _Worker:
     async def _start(self) -> Process:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "flows.sweeps.worker"),
+                *(sys.executable, "-P", "-m", "flows.sweeps.worker"),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=log,

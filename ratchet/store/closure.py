@@ -8,7 +8,6 @@ re-exports lazily and does nothing else; a plug-in's package is taken with its `
 from __future__ import annotations
 
 import functools
-import importlib.util
 import inspect
 import os
 import sys
@@ -18,22 +17,16 @@ from pathlib import Path
 from types import ModuleType
 
 from ratchet.errors import StageKeyError
+from ratchet.shadowing import ROOT
 from ratchet.store.sources import Source, SourceFacts, read_source
 
 PROJECT_PACKAGES = ("ratchet", "trainers", "tasks", "flows")
 _LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
-@functools.cache
 def _project_folders() -> dict[str, tuple[Path, ...]]:
-    """Find where the project's packages lie, without importing them."""
-    folders = {}
-    for name in PROJECT_PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is not None:
-            places = spec.submodule_search_locations or ()
-            folders[name] = tuple(Path(place).resolve() for place in places)
-    return folders
+    """Return where the project's packages lie: beside this one, whatever Python's path says."""
+    return {name: (ROOT / name,) for name in PROJECT_PACKAGES if (ROOT / name).is_dir()}
 
 
 @dataclass

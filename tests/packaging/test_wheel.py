@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,9 @@ DATA = {".typed", ".html", ".j2", ".css", ".js", ".yaml", ".txt"}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build from a copy, so that nothing is left in the tree."""
-    source = tmp_path_factory.mktemp("source")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy to build from, so that nothing is left in the tree; named as people name a clone."""
+    source = tmp_path_factory.mktemp("source") / "ratchet"
     for name in (*PACKAGES, "tests", "examples", "benchmarks"):
         ignored = shutil.ignore_patterns("__pycache__")
         if (ROOT / name).is_dir():
@@ -29,6 +30,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", out, source]
     subprocess.run(command, check=True)
@@ -36,17 +42,20 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with the wheel; the libraries are those of this one."""
-    venv = tmp_path_factory.mktemp("venv")
+def install(venv: Path, *what: Path | str) -> Path:
+    """Install into a fresh virtual environment; the libraries are those of this one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = (venv / "lib").glob("python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     pip = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
     options = ["--quiet", "--no-deps", "--no-index", "--ignore-installed"]
-    subprocess.run([*pip, "install", *options, wheel], check=True)
+    subprocess.run([*pip, "install", *options, *what], check=True)
     return venv
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("venv"), wheel)
 
 
 def test_it_ships_the_packages_and_nothing_else(wheel: Path) -> None:
@@ -98,3 +107,19 @@ def test_it_is_imported_from_where_it_is_installed(installed: Path, tmp_path: Pa
     assert len(files) == len(PACKAGES)
     assert all(file.startswith(str(installed)) for file in files)
     assert tests == "None"
+
+
+def test_a_clone_is_found_from_the_folder_above_it(source: Path, tmp_path: Path) -> None:
+    venv = install(tmp_path / "venv", "--no-build-isolation", "--editable", source)
+    code = "import ratchet, flows; print(ratchet.__file__, flows.__file__)"
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [venv / "bin" / "python", "-c", code],
+        cwd=source.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [str(source / name / "__init__.py") for name in ("ratchet", "flows")]
+    assert done.stdout.split() == found

@@ -107,7 +107,7 @@ def _is_ready(address: ServiceAddress) -> bool:
 
 
 def _spawn(settings: ServiceSettings) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "ratchet.language_models.service", "--embedded"]
+    command = [sys.executable, "-P", "-m", "ratchet.language_models.service", "--embedded"]
     command += ["--home", str(settings.home), "--port", "0", "--engine", settings.engine]
     if settings.model is not None:
         command += ["--model", settings.model]

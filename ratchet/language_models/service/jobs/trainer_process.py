@@ -29,7 +29,13 @@ class TrainerProcess:
     def __init__(self, module: str) -> None:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- closed by close()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ratchet.language_models.service.jobs.trainer_process", module],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "ratchet.language_models.service.jobs.trainer_process",
+                module,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
