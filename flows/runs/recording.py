@@ -74,7 +74,7 @@ class RunRecorder:
         """Record a finished stage: where it lies, its metrics, its table."""
         call, manifest = outcome.call, outcome.manifest
         if call.stage == "build_scenario":
-            self._note_datasets(manifest.key)
+            self._note_datasets(call.arm, manifest.key)
         self.found += outcome.hit
         self.made += not outcome.hit
         record = StageRecord(
@@ -108,12 +108,12 @@ class RunRecorder:
         if checkpoints.get(arm) != files:
             self.folder.update(checkpoints={**checkpoints, arm: files})
 
-    def _note_datasets(self, key: str) -> None:
+    def _note_datasets(self, arm: str, key: str) -> None:
         """Note what an arm's datasets hold."""
         hashes = json.loads((self.store.open(key) / DATASETS_FILE).read_text())
         known = self.folder.manifest.dataset_hashes
-        if known != {**known, **hashes}:
-            self.folder.update(dataset_hashes={**known, **hashes})
+        if known.get(arm) != hashes:
+            self.folder.update(dataset_hashes={**known, arm: hashes})
 
     def damaged(self, damage: Damage) -> None:
         """Record that a stored stage was damaged and set aside."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from ratchet.tracking.environment import CodeState
 
@@ -45,7 +45,8 @@ class RunManifest(BaseModel):
     """What ``manifest.json`` holds.
 
     ``arms`` maps each arm's name to all its hyper-parameters as plain data; "main" is the
-    experiment itself. ``dataset_hashes`` maps dataset names to content hashes. ``checkpoints``
+    experiment itself. ``dataset_hashes`` maps arms to dataset names to content hashes; those of
+    older runs, which had one set for all arms, count for every arm. ``checkpoints``
     maps arms to paths of their final state's files. ``tracking`` is filled by the mirror.
     """
 
@@ -64,7 +65,7 @@ class RunManifest(BaseModel):
     versions: dict[str, str] = Field(default_factory=dict)
     code: CodeState = CodeState()
     seeds: dict[str, int] = Field(default_factory=dict)
-    dataset_hashes: dict[str, str] = Field(default_factory=dict)
+    dataset_hashes: dict[str, dict[str, str]] = Field(default_factory=dict)
     parent_run_id: str | None = None
     fork_parent: str | None = None
     prefect_flow_run_ids: list[str] = Field(default_factory=list)
@@ -73,3 +74,11 @@ class RunManifest(BaseModel):
     stages: list[StageRecord] = Field(default_factory=list)
     checkpoints: dict[str, list[str]] = Field(default_factory=dict)
     tracking: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("dataset_hashes", mode="before")
+    @classmethod
+    def _by_arm(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 -- as it was read
+        """Give every arm the one set that older runs have."""
+        if isinstance(value, dict) and any(isinstance(each, str) for each in value.values()):
+            return {arm: value for arm in info.data.get("arms", {})}
+        return value

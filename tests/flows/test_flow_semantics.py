@@ -157,6 +157,14 @@ def test_arms_share_what_they_have_in_common(lab):
     assert result.states["main"] != result.states["slow"]
 
 
+def test_each_arm_has_the_hashes_of_its_own_data(lab):
+    result = run(lab, arms={"same": {"rl.lr": 0.25}, "other": {"seed": 12}})
+    hashes = RunFolder(result.folder).manifest.dataset_hashes
+    assert hashes["main"] == hashes["same"]
+    assert hashes["main"].keys() == hashes["other"].keys()
+    assert hashes["main"] != hashes["other"]
+
+
 def test_a_fork_shares_all_before_and_goes_on_with_its_own_parameters(lab):
     parent = run(lab)
     before = len(lab.done())

@@ -107,7 +107,7 @@ def run(tmp_path):
         versions=capture_versions(),
         code=CodeState(commit="c0ffee" * 6 + "abcd", branch="main", dirty=True),
         seeds={"main": 6198, "alone": 6198},
-        dataset_hashes={"train": "a1" * 32, "test": "b2" * 32},
+        dataset_hashes={arm: {"train": "a1" * 32, "test": "b2" * 32} for arm in arms},
         prefect_flow_run_ids=["6d5c6d1e-1111-4444-8888-123456789abc"],
         prefect_ui_url="http://127.0.0.1:4200",
         command=["ratchet", "run", "experiments/nip.yaml"],

@@ -44,7 +44,7 @@ def make_run(runs: Path, run_id: str, right: int, *, status="completed", size=60
         arms={"main": params.to_dict()},
         seeds={"main": params.seed},
         code=CodeState(commit="c0ffee" * 7, dirty=False),
-        dataset_hashes={"train": "a" * 64, "test": "b" * 64, "hard": "c" * 64},
+        dataset_hashes={"main": {"train": "a" * 64, "test": "b" * 64, "hard": "c" * 64}},
         command=["ratchet", "sweep", "made.yaml", "seed=0..2"],
     )
     folder = RunFolder.create(runs, manifest)

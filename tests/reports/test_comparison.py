@@ -132,7 +132,7 @@ def test_other_test_data_are_refused_unless_asked_for(tmp_path, sweep):
     comparison = compare_runs([*sweep, short], options=QUICK, different_data=True)
     assert any("Not tested on the same" in note for note in comparison.notes)
     other = make_run(tmp_path, "other", 5, interaction_protocol="debate")
-    other.update(dataset_hashes={"test": "f" * 64})
+    other.update(dataset_hashes={"main": {"test": "f" * 64}})
     with pytest.raises(DataError, match="not all were tested on the same datapoints"):
         compare_runs([*sweep, other], options=QUICK)
 

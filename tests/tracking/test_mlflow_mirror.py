@@ -51,7 +51,10 @@ def folder(tmp_path):
         },
         settings={"tags": {"paper": "draft 2"}},
         code=CodeState(commit="c0ffee", dirty=True),
-        dataset_hashes={"train": "a" * 64, "test": "b" * 64},
+        dataset_hashes={
+            "main": {"train": "a" * 64, "test": "b" * 64},
+            "alone": {"train": "c" * 64, "test": "b" * 64},
+        },
         fork_parent="nip-older",
         prefect_flow_run_ids=["f1", "f2"],
     )
@@ -111,8 +114,9 @@ def test_everything_of_a_run_arrives(uri, folder, tmp_path):
     assert main.data.tags["paper"] == "draft 2"
     assert main.data.metrics["final/test/accuracy"] == 0.75
     assert main.data.metrics["final/test/low"] == pytest.approx(0.3006, abs=1e-4)
-    digests = {entry.dataset.name: entry.dataset.digest for entry in main.inputs.dataset_inputs}
-    assert digests == {"train": "a" * 36, "test": "b" * 36}
+    for run, train in ((main, "a"), (alone, "c")):
+        digests = {entry.dataset.name: entry.dataset.digest for entry in run.inputs.dataset_inputs}
+        assert digests == {"train": train * 36, "test": "b" * 36}
     client = connect(uri)
     names = {item.path for item in client.list_artifacts(main_id)}
     assert names == {"config.yaml", "report.html", "tables", "checkpoint"}

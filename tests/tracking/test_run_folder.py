@@ -162,6 +162,14 @@ def test_an_unknown_field_gets_the_nearest_name(folder):
         folder.update(status="odd")
 
 
+def test_the_one_set_of_data_hashes_of_older_runs_counts_for_every_arm():
+    arms: dict[str, dict[str, int]] = {"main": {}, "other": {}}
+    old = {"run_id": "old", "name": "old", "arms": arms, "dataset_hashes": {"test": "a"}}
+    manifest = RunManifest.model_validate(old)
+    assert manifest.dataset_hashes == {"main": {"test": "a"}, "other": {"test": "a"}}
+    assert RunManifest.model_validate(manifest.model_dump()) == manifest
+
+
 @pytest.mark.parametrize("run_id", ["../up", "", ".hidden", "a/b"])
 def test_run_ids_that_leave_the_folder_are_refused(tmp_path, run_id):
     with pytest.raises(DataError, match="cannot be a file's name"):

@@ -136,7 +136,7 @@ def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
                 for table in tables
                 if table.arm == arm and table.name.partition("-")[0] == MAIN_TEST and len(table)
             },
-            data_hashes=manifest.dataset_hashes,
+            data_hashes=manifest.dataset_hashes.get(arm, {}),
             points=[point for point in points if point.arm == arm],
             code=code,
         )

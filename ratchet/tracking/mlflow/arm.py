@@ -184,7 +184,7 @@ class ArmMirror:
         """Enter the datasets with their digests as the run's inputs."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        hashes = self._manifest.dataset_hashes
+        hashes = self._manifest.dataset_hashes.get(self._arm, {})
         if self._cursor.datasets == hashes:
             return
         inputs = [
