@@ -25,6 +25,7 @@ from flows.cli import (
     stack,
     sweeping,
 )
+from flows.process.lean_imports import leave_compiler_out
 from flows.process.messages import print_error, print_plain
 from ratchet.errors import RatchetError
 
@@ -44,6 +45,7 @@ class RatchetGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
         """Run the command; an error becomes a message and exit code 2."""
+        leave_compiler_out()
         try:
             return super().invoke(ctx)
         except RatchetError as error:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli.running import ExperimentPath, NoProgress
-from flows.process.messages import print_plain, print_table
+from flows.process.messages import print_plain, print_table, print_warning
 from ratchet.errors import ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from flows.sweeps.grid import Grid
     from flows.sweeps.members import SweepMember
+    from ratchet.experiment_files.loading import ExperimentFile
+    from ratchet.parameters.settings import ExperimentSettings
+
+MAX_LISTED = 50
+"""A dry run lists so many members, and of larger sweeps a sample."""
 
 Assignments = Annotated[
     list[str],
@@ -52,10 +59,14 @@ def sweep(
             f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has an id of its"
             " own. Leave it out."
         )
+    number = math.prod(map(len, grid.values()))
     if not dry_run:  # Prefect's server starts while this process imports what members need
         from flows.runs.running import prepare_process
 
         prepare_process(settings)
+    elif number > MAX_LISTED:
+        _list_some(experiment, grid, settings, number)
+        return
     from flows.sweeps.members import resolve_sweep
 
     resolved = resolve_sweep(
@@ -67,7 +78,8 @@ def sweep(
         sweep_name=name,
     )
     members = resolved.members
-    print_plain(f"Sweep {resolved.sweep_id}: {len(members)} members")
+    print_plain(f"Sweep {resolved.sweep_id}: {number:,} members")
+    compare = f"ratchet compare {resolved.sweep_id}{_warn_of_data(members)}"
     if dry_run:
         print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
         return
@@ -80,7 +92,42 @@ def sweep(
             run_resolved_sweep(resolved, parallel)
     finally:
         _print_members(members)
-    print_plain(f"Compare  ratchet compare {resolved.sweep_id}")
+    print_plain(f"Compare  {compare}")
+
+
+def _list_some(
+    experiment: ExperimentFile, grid: Grid, settings: ExperimentSettings, number: int
+) -> None:
+    """List a few members of a large sweep without making the others."""
+    from flows.sweeps.grid import sample_points
+    from flows.sweeps.members import sweep_members
+
+    points = sample_points(grid, MAX_LISTED // len(grid))
+    members = sweep_members(
+        experiment.hyper_params,
+        points,
+        experiment.arm_changes,
+        name=experiment.name,
+        settings=settings,
+    )
+    print_plain(f"Sweep of {number:,} members. Some of them, each value with the others' first:")
+    print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
+    _warn_of_data(members)
+
+
+def _warn_of_data(members: Sequence[SweepMember]) -> str:
+    """Say what can't be compared later on; return the option by which it is compared anyway."""
+    from flows.sweeps.members import changes_of_data
+
+    changed = changes_of_data(members)
+    if not changed:
+        return ""
+    print_warning(
+        f"{', '.join(changed)} changes the data, those of tests too: `ratchet compare` refuses to"
+        " compare what was tested on different datapoints, unless you add --different-data. Data"
+        " with a seed of their own (SCENARIO.dataset_seed=0) are the same for every seed."
+    )
+    return " --different-data"
 
 
 def _print_members(members: Sequence[SweepMember]) -> None:

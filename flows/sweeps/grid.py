@@ -67,6 +67,16 @@ def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
+def sample_points(grid: Mapping[str, Sequence[Any]], values: int) -> list[dict[str, Any]]:
+    """Return combinations in which each parameter has each of its first ``values`` values once.
+
+    The others have their first value there.
+    """
+    first = {path: own[0] for path, own in grid.items()}
+    others = [{**first, path: value} for path, own in grid.items() for value in own[1:values]]
+    return [first, *others]
+
+
 def describe_point(changes: Mapping[str, Any]) -> str:
     """Write a combination as it would stand on the command line."""
     return " ".join(f"{path}={value}" for path, value in changes.items())

@@ -88,7 +88,7 @@ def resolve_sweep(
 ) -> ResolvedSweep:
     """Resolve a sweep and its members; parameters and errors as :func:`sweep_members`."""
     chosen = absolute_settings(settings or ExperimentSettings())
-    members = sweep_members(base, grid, arms, name=name, settings=chosen)
+    members = sweep_members(base, grid_points(grid), arms, name=name, settings=chosen)
     ident = sweep_name or sweep_id(name, members)
     ours = {"parent_run_id": ident, "tags": {**chosen.tags, "sweep": ident}}
     named = tuple(
@@ -100,20 +100,20 @@ def resolve_sweep(
 
 def sweep_members(
     base: HyperParameters,
-    grid: Mapping[str, Sequence[Any]],
+    points: Sequence[Mapping[str, Any]],
     arms: ArmChanges | None,
     *,
     name: str,
     settings: ExperimentSettings,
 ) -> list[SweepMember]:
-    """Make the experiments of a grid; a combination that makes no sense is refused here.
+    """Make the experiments of a grid's points; one that makes no sense is refused here.
 
-    ``base`` is what all have in common, ``grid`` dotted path → values, ``arms`` further experiments
-    of each member's run, as changes. Of the settings ``base_dir`` and where earlier runs lie are
+    ``base`` is what all have in common, ``arms`` further experiments of each member's run, as
+    changes. Of the settings ``base_dir`` and where earlier runs lie are
     read. Raises ParameterError if a combination is refused, saying which.
     """
     members = []
-    for changes in grid_points(grid):
+    for changes in map(dict, points):
         try:
             own = settings.model_copy(update={"run_id": None})
             experiment = resolve(base.replace(changes, settings.base_dir), own, arms, name=name)
@@ -124,6 +124,20 @@ def sweep_members(
             raise type(error)(f"sweep: {point}:\n{error}" if point else str(error)) from error
         members.append(SweepMember(changes, experiment))
     return members
+
+
+def changes_of_data(members: Sequence[SweepMember]) -> list[str]:
+    """List the swept parameters that change what data a member is trained and tested on."""
+    found = []
+    for path in members[0].changes if members else ():
+        data: dict[bytes, set[bytes]] = {}
+        for member in members:
+            others = {name: value for name, value in member.changes.items() if name != path}
+            keys = sorted(arm.build_scenario().key for arm in member.experiment.keys)
+            data.setdefault(canonical_json(others), set()).add(canonical_json(keys))
+        if any(len(each) > 1 for each in data.values()):
+            found.append(path)
+    return found
 
 
 def sweep_id(name: str, members: Sequence[SweepMember]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from flows.runs.resolving import MAIN_ARM, stable_run_id
 from flows.sweeps.grid import grid_points, read_grid
-from flows.sweeps.members import sweep_id, sweep_members
+from flows.sweeps.members import changes_of_data, sweep_id, sweep_members
 from ratchet.errors import DataError, ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -33,7 +33,7 @@ arms:
 def members_of(grid, arms=None, **changes):
     plain = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
     base = HyperParameters(**{**plain, **changes})
-    return sweep_members(base, grid, arms, name="exp", settings=ExperimentSettings())
+    return sweep_members(base, grid_points(grid), arms, name="exp", settings=ExperimentSettings())
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,24 @@ def test_a_member_is_the_run_of_the_same_command_and_a_longer_sweep_has_the_same
     grid = {"interaction_protocol": ["nip", "adp"], "seed": [0, 1]}
     settings = ExperimentSettings()
     arguments = {"name": base.name, "settings": settings}
-    members = sweep_members(base.hyper_params, grid, base.arm_changes, **arguments)
+    members = sweep_members(base.hyper_params, grid_points(grid), base.arm_changes, **arguments)
     alone = load_experiment(file, ["seed=1", "interaction_protocol=adp"])
     arms = {MAIN_ARM: alone.hyper_params, **alone.arms}
     assert members[3].run_id == stable_run_id("exp", arms)
     assert members[3].experiment.arms["slow"].seed == 1
-    longer = sweep_members(
-        base.hyper_params, {**grid, "seed": [0, 1, 2]}, base.arm_changes, **arguments
-    )
+    points = grid_points({**grid, "seed": [0, 1, 2]})
+    longer = sweep_members(base.hyper_params, points, base.arm_changes, **arguments)
     assert {member.run_id for member in members} < {member.run_id for member in longer}
     assert sweep_id("exp", members) == sweep_id("exp", members[::-1])
     assert sweep_id("exp", members) != sweep_id("exp", longer)
+
+
+def test_it_is_known_beforehand_which_parameters_change_the_data():
+    grid = {"interaction_protocol": ["nip", "adp"], "seed": [0, 1]}
+    assert changes_of_data(members_of(grid)) == ["seed"]
+    fixed = members_of(grid, **{"graph_isomorphism": {"dataset_seed": 0}})
+    assert changes_of_data(fixed) == []
+    assert changes_of_data(members_of({})) == []
 
 
 def test_a_combination_that_makes_no_sense_is_refused_before_anything_runs():

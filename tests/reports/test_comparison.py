@@ -148,8 +148,15 @@ def test_unfinished_runs_are_refused_or_left_out_aloud(tmp_path, sweep):
         compare_runs([failed], options=QUICK, skip_unfinished=True)
 
 
-def test_the_same_experiment_twice_is_refused(tmp_path, sweep):
+def test_the_same_experiment_twice_counts_once(tmp_path, sweep):
     again = make_run(tmp_path, "again", 9, interaction_protocol="nip", seed=2)
+    comparison = compare_runs([*sweep, again], options=QUICK)
+    assert len(comparison.runs) == len(sweep)
+    assert any("Counted once" in note and "nip-2, again" in note for note in comparison.notes)
+
+
+def test_the_same_experiment_with_other_results_is_refused(tmp_path, sweep):
+    again = make_run(tmp_path, "again", 7, interaction_protocol="nip", seed=2)
     with pytest.raises(DataError, match="nip-2 and again are the same experiment"):
         compare_runs([*sweep, again], options=QUICK)
 

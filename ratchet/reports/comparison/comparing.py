@@ -47,7 +47,7 @@ def compare_runs(
     ParameterError
         If a task's parameter does not differ.
     """
-    runs, unfinished = read_compared_runs(folders, skip_unfinished=skip_unfinished)
+    runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
     notes = check_same_tests(runs, allow_different=different_data)
     grouping = group_runs(runs, tasks)
     chosen = [*test_metrics(runs), *(recorded_metric(name, runs) for name in metrics)]
@@ -63,7 +63,7 @@ def compare_runs(
         title=title or _title(grouping),
         grouping=grouping,
         metrics=compare_groups(grouping, chosen, used),
-        notes=[*notes, *_notes(grouping, runs, unfinished)],
+        notes=[*notes, *_notes(grouping, runs), *run_notes],
         options=used,
     )
 
@@ -73,7 +73,7 @@ def _title(grouping: Grouping) -> str:
     return f"Comparison of {', '.join(labels[:-1])} and {labels[-1]}" if labels[1:] else labels[0]
 
 
-def _notes(grouping: Grouping, runs: Sequence[ComparedRun], unfinished: Sequence[str]) -> list[str]:
+def _notes(grouping: Grouping, runs: Sequence[ComparedRun]) -> list[str]:
     """Return what a reader should know about these runs."""
     notes = []
     for what in ("train", "test"):
@@ -96,6 +96,4 @@ def _notes(grouping: Grouping, runs: Sequence[ComparedRun], unfinished: Sequence
         notes.append(f"The runs were begun with different code: {', '.join(codes)}.")
     elif codes:
         notes.append(f"Code {codes[0]}{' (+: with changes)' if codes[0].endswith('+') else ''}.")
-    if unfinished:
-        notes.append(f"Left out, since they are not finished: {', '.join(unfinished)}.")
     return notes

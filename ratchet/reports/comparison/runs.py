@@ -1,6 +1,7 @@
 """The trained experiments that a comparison is made of, read from run folders and checked.
 
-What cannot be compared is refused here: unfinished runs, one experiment twice, other test data.
+What cannot be compared is refused here: unfinished runs and other test data. One experiment that
+several runs have is counted once.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ class ComparedRun:
 def read_compared_runs(
     folders: Sequence[RunFolder], *, skip_unfinished: bool = False
 ) -> tuple[list[ComparedRun], list[str]]:
-    """Read the arms of all runs; return them, and the labels of those that were left out.
+    """Read the arms of all runs; return them, and notes on what was left out or merged.
 
     Raises
     ------
     DataError
         If a run is not finished, with the command that goes on; if there is nothing to compare; or
-        if two are the same experiment.
+        if two are the same experiment with different results.
     """
     load_plugins()
     found: list[ComparedRun] = []
@@ -84,8 +85,10 @@ def read_compared_runs(
         )
     if not found:
         raise DataError("compare: got no finished run, expected some. `ratchet runs` lists them.")
-    _refuse_repeated(found)
-    return found, unfinished
+    merged, notes = _merge_identical(found)
+    if unfinished:
+        notes.append(f"Left out, since they are not finished: {', '.join(unfinished)}.")
+    return merged, notes
 
 
 def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = False) -> list[str]:
@@ -162,17 +165,31 @@ def _read_parameters(hyper_params: Mapping[str, Any]) -> dict[str, Any]:
     return flatten({name: v for name, v in hyper_params.items() if name not in left_out})
 
 
-def _refuse_repeated(runs: Sequence[ComparedRun]) -> None:
-    """Refuse to count one experiment twice: it would look like two seeds that agree."""
-    seen: dict[str, str] = {}
+def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[str]]:
+    """Count an experiment once however many runs have it, and return notes that say so.
+
+    Twice, it would look like two seeds that agree. Arms that override what is swept are made once,
+    too: their runs share the stored stages.
+    """
+    kept: dict[str, ComparedRun] = {}
+    copies: dict[str, list[str]] = defaultdict(list)
     for run in runs:
         key = json.dumps([run.seed, dict(run.parameters)], sort_keys=True, default=str)
-        if key in seen:
+        first = kept.setdefault(key, run)
+        if first is run:
+            continue
+        if first.tables != run.tables:
             raise DataError(
-                f"compare: {seen[key]} and {run.label} are the same experiment with the same seed"
-                f" ({run.seed}); expected each once. Leave one out."
+                f"compare: {first.label} and {run.label} are the same experiment with the same seed"
+                f" ({run.seed}) but have other results, of other code perhaps; expected each once."
+                " Leave one out."
             )
-        seen[key] = run.label
+        copies[first.label].append(run.label)
+    notes = [
+        f"Counted once, since they are one experiment: {first}, {_some(others)}."
+        for first, others in copies.items()
+    ]
+    return list(kept.values()), notes
 
 
 def _tested_on(run: ComparedRun, table: str) -> str:

@@ -78,8 +78,32 @@ def test_a_dry_run_lists_the_members_and_nothing_else_happens():
     assert result.exit_code == 0, result.output
     assert "4 members" in result.output
     assert "interaction_protocol=adp seed=1" in result.output
+    assert "seed changes the data" in result.output
     assert sorted(path.name for path in Path().iterdir()) == ["exp.yaml"]
     result = ratchet("sweep", "exp.yaml", "interaction_protocol=nip,apd", "--dry-run")
     assert result.exit_code == 2
     assert "interaction_protocol=apd" in result.output
+    assert "Did you mean 'adp'" in result.output
+
+
+def test_a_dry_run_of_a_large_sweep_lists_some_members_and_makes_no_others(monkeypatch):
+    from flows.sweeps import members
+
+    made = []
+    resolve = members.resolve
+    monkeypatch.setattr(members, "resolve", lambda *a, **k: made.append(a) or resolve(*a, **k))
+    Path("exp.yaml").write_text(
+        "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
+    )
+    result = ratchet(
+        "sweep", "exp.yaml", "interaction_protocol=nip,adp", "seed=0..49999", "--dry-run"
+    )
+    assert result.exit_code == 0, result.output
+    assert "100,000 members" in result.output
+    assert "interaction_protocol=adp seed=0" in result.output
+    assert len(made) < 100
+    result = ratchet(
+        "sweep", "exp.yaml", "seed=0..49999", "interaction_protocol=nip,apd", "--dry-run"
+    )
+    assert result.exit_code == 2
     assert "Did you mean 'adp'" in result.output
