@@ -50,9 +50,10 @@ def sweep(
     from flows.runs.resolving import absolute_settings
     from flows.sweeps.grid import read_grid
     from ratchet.experiment_files.loading import load_experiment
+    from trainers.registry import TRAINERS
 
     grid, overrides = read_grid(assignments)
-    experiment = load_experiment(file, overrides)
+    experiment = load_experiment(file, overrides, {"trainer": TRAINERS})
     settings = absolute_settings(experiment.settings)
     if settings.run_id is not None:
         raise ParameterError(

@@ -28,6 +28,7 @@ from ratchet.store.keys import canonical_json
 from ratchet.store.store import StageStore
 from ratchet.tracking.manifest import MAIN_ARM, StageRecord
 from ratchet.tracking.run_folder import RunFolder, find_run
+from trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
     from tasks.stages.families import AnyKeys
@@ -150,7 +151,7 @@ def resolve_file(
     Path and overrides are as :func:`ratchet.experiment_files.loading.load_experiment` takes them.
     Raises ParameterError if something in the file is wrong.
     """
-    file = load_experiment(path, overrides)
+    file = load_experiment(path, overrides, {"trainer": TRAINERS})
     arms = {MAIN_ARM: file.hyper_params, **file.arms}
     found = resolve_arms(arms, file.settings, name=file.name)
     if not new:

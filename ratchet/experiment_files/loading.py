@@ -6,26 +6,30 @@ Where a user's words become values: errors name the file, the dotted path, and t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
-from ratchet.errors import ParameterError, RatchetError, nearest
+from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.discovery import load_files, load_plugins
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.messages import raise_together
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import name_choices
 from ratchet.parameters.yaml_files import parse_yaml, read_mapping
-from ratchet.protocols.registry import check_protocol_parameters
+from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters
 
 MAIN_ARM = "main"
 _OWN_KEYS = ("settings", "arms")
+_Read: TypeAlias = Callable[[Mapping[str, Any]], HyperParameters]
 
 
 @dataclass(frozen=True)
@@ -50,18 +54,29 @@ class ExperimentFile:
     arm_changes: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> ExperimentFile:
+class Names(Protocol):
+    """Knows which names there are of a kind; such as a registry."""
+
+    def check(self, name: str) -> None:
+        """Raise UnknownNameError if nothing has the name."""
+        ...
+
+
+def load_experiment(
+    path: str | Path, overrides: Iterable[str] = (), names: Mapping[str, Names] | None = None
+) -> ExperimentFile:
     """Read an experiment file and put overrides on top.
 
     It is YAML: hyper-parameters at the top level, ``settings:`` and ``arms:`` beside them. An arm
     holds changes to the main experiment, nested or dotted. Overrides are ``a.b=value``, the value
-    in YAML; ``settings.…`` and ``arms.NAME.…`` too.
+    in YAML; ``settings.…`` and ``arms.NAME.…`` too. ``names`` are those that values at the top
+    may have, by key, beside the protocols': what they are of stands above this floor.
 
     Raises
     ------
     ParameterError
         For a missing file, bad YAML (file, line), an unknown key (nearest name) or a wrong
-        value (dotted path, value, what was expected).
+        value (dotted path, value, what was expected): all that is wrong, a line each.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -77,25 +92,74 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     try:
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
         load_files(data, base_dir, HyperParameters.known_keys())
-        _check_keys(data, file)
+        read = partial(_read_parameters, base_dir=base_dir, names=names or {})
+        chosen, all_params = _read_all(data, settings, arms, read)
         experiment = ExperimentFile(
             name=file.stem,
             path=file.resolve(),
-            hyper_params=HyperParameters.from_dict(data, base_dir),
-            settings=ExperimentSettings.from_dict(settings),
-            arms={
-                str(name): _read_arm(str(name), data, change, base_dir)
-                for name, change in arms.items()
-            },
+            hyper_params=all_params.pop(MAIN_ARM),
+            settings=chosen,
+            arms=all_params,
             arm_changes={str(name): dict(change) for name, change in arms.items()},
         )
-        all_params = (experiment.hyper_params, *experiment.arms.values())
-        refuse_unread_budget(experiment.settings, all_params)
-        for params in all_params:
-            check_protocol_parameters(params, base_dir=base_dir)
         return _with_loaded_agents(experiment)
     except RatchetError as error:
         raise type(error)(f"{file}:\n{error}") from error
+
+
+def _read_all(
+    data: Mapping[str, Any], settings: dict[str, Any], arms: Mapping[str, Any], read: _Read
+) -> tuple[ExperimentSettings, dict[str, HyperParameters]]:
+    """Read settings and all arms, the main one first; what is wrong is said in one error."""
+    unknown = _unknown_keys(data)
+    errors: list[RatchetError] = list(unknown.values())
+    known = {name: value for name, value in data.items() if name not in unknown}
+    found: dict[str, HyperParameters] = {}
+    try:
+        found[MAIN_ARM] = read(known)
+    except RatchetError as error:
+        errors.append(error)
+    for name, change in arms.items():
+        try:
+            found[str(name)] = _read_arm(str(name), known, change, read)
+        except RatchetError as error:
+            errors += _only_its_own(str(name), error, errors)
+    try:
+        chosen = ExperimentSettings.from_dict(settings)
+        refuse_unread_budget(chosen, found.values())
+    except RatchetError as error:
+        errors.append(error)
+    raise_together(errors)
+    return chosen, found
+
+
+def _only_its_own(
+    arm: str, error: RatchetError, others: Iterable[RatchetError]
+) -> list[RatchetError]:
+    """Leave out what is wrong with an arm because it is with the main experiment."""
+    said = {line for other in others for line in str(other).splitlines()}
+    lines = [line for line in str(error).splitlines() if line not in said]
+    own = [line for line in lines if line.removeprefix(f"arms.{arm}.") not in said]
+    return [type(error)("\n".join(own))] if own else []
+
+
+def _read_parameters(
+    data: Mapping[str, Any], base_dir: Path, names: Mapping[str, Names]
+) -> HyperParameters:
+    errors: list[RatchetError] = []
+    for key, known in {"interaction_protocol": PROTOCOLS, **names}.items():
+        try:
+            if isinstance(data.get(key), str):
+                known.check(data[key])
+        except RatchetError as error:
+            errors.append(error)
+    try:
+        params = HyperParameters.from_dict(data, base_dir)
+        check_protocol_parameters(params, base_dir=base_dir)
+    except RatchetError as error:
+        raise_together([*errors, error])
+    raise_together(errors)
+    return params
 
 
 def _upgraded(data: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -151,9 +215,7 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
-def _read_arm(
-    name: str, main: Mapping[str, Any], changes: object, base_dir: Path
-) -> HyperParameters:
+def _read_arm(name: str, main: Mapping[str, Any], changes: object, read: _Read) -> HyperParameters:
     if name == MAIN_ARM:
         raise ParameterError(
             f"arms.{name}: this name is the main experiment's. Choose another name."
@@ -162,10 +224,10 @@ def _read_arm(
         raise ParameterError(f"arms.{name}: got {changes!r}, expected changes, e.g. rl.lr: 0.1.")
     try:
         data = merge_changes(main, upgraded(changes, f"arms.{name}"))
-        return HyperParameters.from_dict(data, base_dir)
-    except ParameterError as error:
+        return read(data)
+    except RatchetError as error:
         lines = str(error).splitlines()
-        raise ParameterError("\n".join(f"arms.{name}.{line}" for line in lines)) from error
+        raise type(error)("\n".join(f"arms.{name}.{line}" for line in lines)) from error
 
 
 def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
@@ -176,24 +238,29 @@ def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
     return dict(value)
 
 
-def _check_keys(data: Mapping[str, Any], file: Path) -> None:
-    """Refuse an unknown key with the nearest name, ``settings`` and ``arms`` included."""
+def _unknown_keys(data: Mapping[str, Any]) -> dict[str, RatchetError]:
+    """Return an error for each key that may not stand at the top of a file."""
     load_plugins()
     known = [*HyperParameters.known_keys(), *_OWN_KEYS]
-    for name, value in data.items():
-        if name not in known:
-            raise ParameterError(
-                f"{file}: {name}: unknown parameter (value {value!r}).{nearest(name, known)}"
-            )
+    others = {"settings": ExperimentSettings}
+    return {
+        name: ParameterError(
+            f"{name}: unknown parameter (value {value!r}).{suggest_at_top(name, known, others)}"
+        )
+        for name, value in data.items()
+        if name not in known
+    }
 
 
 def _missing_file(file: Path) -> str:
-    """Name the file that was probably meant: one beside it or in ``experiments/``."""
+    """Name the files that may have been meant: beside it or in ``experiments/``."""
     folders = dict.fromkeys([file.parent, Path("experiments")])
     found = [yaml for folder in folders for yaml in sorted(folder.glob("*.y*ml"))]
-    stems = {yaml.stem: yaml for yaml in found}
-    close = difflib.get_close_matches(file.stem, stems, n=1, cutoff=0.5)
+    stems = {yaml.stem: yaml for yaml in reversed(found)}
+    close = difflib.get_close_matches(file.stem, stems, n=3, cutoff=0.6)
+    close += sorted(stem for stem in stems if file.stem in stem and stem not in close)
     if close:
-        return f"{file}: no such file. Did you mean {stems[close[0]]}?"
+        meant = " or ".join(str(stems[stem]) for stem in close)
+        return f"{file}: no such file. Did you mean {meant}?"
     known = ", ".join(str(yaml) for yaml in found)
     return f"{file}: no such file." + (f" There are: {known}." if known else "")

@@ -13,14 +13,15 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.callbacks import CallbackReferences
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
-from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.messages import describe_validation_error, raise_together
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.trainers import TrainerReference
 
@@ -59,15 +60,18 @@ class HyperParameters(BaseModel):
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
         data = self.gather(data)
         plain = {name: data.pop(name) for name in list(data) if name in type(self).model_fields}
-        sections = _read_sections(data)
-        if "interaction_protocol" not in plain and isinstance(plain.get("scenario"), str):
-            played = getattr(agent_model(plain["scenario"]), "default_protocol", "nip")
+        errors: list[RatchetError] = _unknown(data)
+        sections = _read_sections(data, errors)
+        agents = _read_agents(plain.get("scenario"), data.get("agents", {}), errors)
+        if agents is not None and "interaction_protocol" not in plain:
+            played = getattr(agents[DEFAULT_AGENT], "default_protocol", "nip")
             plain["interaction_protocol"] = played
         try:
             super().__init__(**plain)
         except ValidationError as error:
-            raise ParameterError(describe_validation_error(error, model=type(self))) from error
-        agents = _read_agents(self.scenario, data.pop("agents", {}))
+            wrong = ParameterError(describe_validation_error(error, model=type(self)))
+            raise_together([wrong, *errors])
+        raise_together(errors)
         extra = self.__pydantic_extra__
         assert extra is not None  # extra="allow"
         extra.update(sections, agents=agents)
@@ -160,42 +164,58 @@ def set_path(data: dict[str, Any], path: str, value: object) -> None:
     data[last] = value
 
 
-def _read_sections(data: dict[str, Any]) -> dict[str, SubParameters]:
-    """Take the sections out of ``data`` and validate them."""
-    for name in data:
-        if name not in SECTIONS and name != "agents":
-            hint = nearest(name, HyperParameters.known_keys())
-            raise ParameterError(
-                f"{name}: unknown parameter (value {data[name]!r}).{hint}"
-                " A plug-in's section must be registered before it is read."
-            )
+def _unknown(data: Mapping[str, Any]) -> list[RatchetError]:
+    """Return an error for each key that may not stand at the top."""
+    return [
+        ParameterError(
+            f"{name}: unknown parameter (value {value!r})."
+            f"{suggest_at_top(name, HyperParameters.known_keys())}"
+            " A plug-in's section must be registered before it is read."
+        )
+        for name, value in data.items()
+        if name not in SECTIONS and name != "agents"
+    ]
+
+
+def _read_sections(data: Mapping[str, Any], errors: list[RatchetError]) -> dict[str, SubParameters]:
+    """Validate the sections that are registered."""
     sections = {}
     for name, section in sorted(SECTIONS.items()):
-        value = data.pop(name, {})
         try:
-            sections[name] = section.model.model_validate(value)
+            sections[name] = section.model.model_validate(data.get(name, {}))
         except ValidationError as error:
             message = describe_validation_error(error, prefix=name, model=section.model)
-            raise ParameterError(message) from error
+            errors.append(ParameterError(message))
     return sections
 
 
-def _read_agents(scenario: str, data: object) -> AgentsParameters:
-    """Validate the agents, each over the values of ``_default``."""
+def _read_agents(
+    scenario: object, data: object, errors: list[RatchetError]
+) -> AgentsParameters | None:
+    """Validate the agents, each over the values of ``_default``; None if something is wrong."""
     if isinstance(data, AgentsParameters):
         return data
     if not isinstance(data, Mapping):
-        raise ParameterError(f"agents: got {data!r}, expected a mapping from agent names.")
-    model = agent_model(scenario)
+        errors.append(ParameterError(f"agents: got {data!r}, expected a mapping from agent names."))
+        return None
+    if not isinstance(scenario, str):
+        return None  # which says itself what is wrong with it
+    try:
+        model = agent_model(scenario)
+    except RatchetError as error:
+        errors.append(error)
+        return None
     default = data.get(DEFAULT_AGENT, {})
-    return AgentsParameters(
-        _read_agent(model, DEFAULT_AGENT, default, {}),
-        {
-            name: _read_agent(model, name, value, default)
-            for name, value in data.items()
-            if name != DEFAULT_AGENT
-        },
-    )
+    found: dict[str, AgentParameters] = {}
+    for name in dict.fromkeys((DEFAULT_AGENT, *data)):
+        under = default if DEFAULT_AGENT in found else {}  # whose own mistakes are said already
+        try:
+            found[name] = _read_agent(model, name, data.get(name, {}), under)
+        except ParameterError as error:
+            errors.append(error)
+    if len(found) < len({DEFAULT_AGENT, *data}):
+        return None
+    return AgentsParameters(found.pop(DEFAULT_AGENT), found)
 
 
 def _read_agent(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from ratchet.errors import nearest
+from ratchet.errors import ParameterError, RatchetError
+from ratchet.parameters.suggestions import suggest
 
 SECRET_VALUE = "secret_value"
 """Type of an error whose message must not repeat the value."""
@@ -25,7 +27,7 @@ def describe_validation_error(
     for problem in error.errors(include_url=False):
         path, known = _resolve(problem["loc"], model)
         full_path = ".".join(part for part in (prefix, *path) if part)
-        problems.setdefault(full_path, []).append(_describe(problem, known))
+        problems.setdefault(full_path, []).append(_describe(problem, full_path, known))
     lines = [
         f"{path}: {_join(messages)}"
         for path, messages in problems.items()
@@ -43,10 +45,24 @@ def _join(messages: list[str]) -> str:
     return first.removesuffix(".") + "".join(f", or {text[:-1]}" for text in wanted if text) + "."
 
 
-def _describe(problem: Any, known: list[str]) -> str:  # noqa: ANN401 -- pydantic's ErrorDetails
+def raise_together(errors: Sequence[RatchetError]) -> None:
+    """Raise what was found wrong as one error, each line once; nothing if nothing was.
+
+    Raises
+    ------
+    RatchetError
+        The only one; of several a ParameterError that has the lines of all.
+    """
+    if len({str(error) for error in errors}) == 1:
+        raise errors[0]
+    lines = [line for error in errors for line in str(error).splitlines()]
+    if lines:
+        raise ParameterError("\n".join(dict.fromkeys(lines))) from errors[0]
+
+
+def _describe(problem: Any, path: str, known: list[str]) -> str:  # noqa: ANN401 -- ErrorDetails
     if problem["type"] == "extra_forbidden":
-        name = str(problem["loc"][-1])
-        return f"unknown parameter (value {problem['input']!r}).{nearest(name, known)}"
+        return f"unknown parameter (value {problem['input']!r}).{suggest(path, known)}"
     if problem["type"] == "missing":
         return "missing, but required. Add it to the experiment file."
     if problem["type"] == SECRET_VALUE:

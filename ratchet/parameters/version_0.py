@@ -1,16 +1,18 @@
-"""From version 0, the names of the system that Ratchet's parameters come from, to version 1."""
+"""From version 0, the names of the system that Ratchet's parameters come from, to version 1.
+
+It writes its parameters as JSON, every section and every default of it, each with the name of its
+class; a tracker keeps them as YAML, each value beside its description.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
 from typing import Any
 
-from ratchet.errors import ParameterError
 from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.converters import register_converter
-
-_Data = dict[str, Any]
-_Rewrite = Callable[[Any], _Data]
+from ratchet.parameters.edits import Nested, Rewrite, remove, rename, rewrite, sections_at
+from ratchet.parameters.without_counterpart import WITHOUT_COUNTERPART
 
 _RENAMED_VALUES = {
     "interaction_protocol": {"pvg": "nip", "abstract_decision_problem": "adp"},
@@ -20,6 +22,14 @@ _RENAMED = {
     "spg.sos_a_param": "spg.sos_scaling_factor",
     "spg.sos_b_param": "spg.sos_threshold_factor",
     "agents.*.dpo_beta": "agents.*.fine_tuning.beta",
+    "message_regression.regression_method": "message_regression.method",
+    "message_regression.mlp_num_layers": "message_regression.num_layers",
+    "message_regression.mlp_hidden_size": "message_regression.hidden_size",
+    "message_regression.mlp_activation": "message_regression.activation",
+    "message_regression.mlp_num_epochs": "message_regression.num_epochs",
+    "message_regression.mlp_batch_size": "message_regression.batch_size",
+    "message_regression.mlp_learning_rate": "message_regression.learning_rate",
+    "code_validation.apps_exclude_flagged": "code_validation.exclude_flagged",
 }
 _NOT_NEEDED = (
     "_package_name",
@@ -29,62 +39,75 @@ _NOT_NEEDED = (
     "base_run.wandb_entity",
     "base_run.wandb_project",
     "base_run.rerun_tests_force_test_during_training_state",
+    "agents.agents_update_repr",
     "agents.*.checkpoint_entity",
     "agents.*.checkpoint_project",
-    "agents.*.normalize_message_history",
     "agents.*.supervisor_name",
 )
 """Removed whatever their value: nothing here depends on the like."""
-_ONLY_NEUTRAL: dict[str, tuple[object, ...]] = {
-    "test_dataset_split": ("test",),
-    "protocol_common.prover_invalid_response_penalty": (None,),
-    "protocol_common.verifier_decision_spectrum": ("accept_reject",),
-    "protocol_common.verifier_neither_accept_nor_reject_reward": (None,),
-    "agents.*.repetition_penalty": (None,),
-    "agents.*.system_prompt_template_path": (None,),
-    "agents.*.use_supervisor_message": ("none",),
-}
-"""Removed if they ask for nothing; any other value stays, and is refused as unknown."""
-_UNSET = (
-    "rl.body_lr_factor",
-    "agents.*.agent_lr_factor",
-    "agents.*.body_lr_factor",
-    "agents.*.gnn_lr_factor",
-    "agents.*.dpo_beta",
-)
-"""Removed where they are null, which now is written by leaving them out."""
+_CLASS_NAMES = ("Parameters", "Params", "LrFactors")
+"""How the names of classes end that stand as ``_type`` beside what their place says already."""
+_PROVIDERS = {"OpenAI", "OpenRouter", "SelfHosted", "vLLM-OpenAI"}
+_OPTIONS_TEST_SIZE = "dataset_options.max_test_size"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @register_converter(from_version=0)
-def convert_version_0(data: _Data) -> list[str]:
+def convert_version_0(data: Nested) -> list[str]:
     """Rename, remove and rewrite what version 1 doesn't know."""
-    changes = _rename_values(data)
-    for path in _UNSET:
-        changes += _remove(data, path, (None,), "null is written by leaving it out")
+    changes = [*_take_from_tracker(data), *_rename_values(data)]
     for old, new in _RENAMED.items():
-        changes += _rename(data, old, new)
+        changes += rename(data, old, new)
     changes += _drop_empty_sections(data)
-    for path in _NOT_NEEDED:
-        changes += _remove(data, path, None, "nothing reads it any more")
-    for path, neutral in _ONLY_NEUTRAL.items():
-        changes += _remove(data, path, neutral, "it is not there any more, and asked for nothing")
-    rewrites: dict[str, _Rewrite] = {
+    changes += _code_validation(data)
+    removed = ["_type"] if _remove_types(data) else []
+    removed += [path for path in _NOT_NEEDED if remove(data, path)]
+    if removed:
+        changes.append(f"removed, nothing reads them any more: {', '.join(removed)}")
+    unused = [p for p, old in WITHOUT_COUNTERPART.items() if remove(data, p, old.neutral)]
+    if unused:
+        changes.append(f"removed, not there any more and asked for nothing: {', '.join(unused)}")
+    rewrites: dict[str, Rewrite] = {
         "agents.*.update_schedule": _schedule,
         "agents.*.ortho_init": _orthogonal,
         "agents.*.agent_lr_factor": _both("agent_lr_factor"),
         "agents.*.body_lr_factor": _both("body_lr_factor"),
         "agents.*.gnn_lr_factor": _both("gnn_lr_factor"),
         "rl.body_lr_factor": _both("body_lr_factor"),
+        "rl.clip_value": _unless_null("clip_value", False),
         "text_rl.test_every_iteration": _test_scheme,
+        "message_regression.agents": _unless_null("agents", "all"),
     }
-    for path, rewrite in rewrites.items():
-        changes += _rewrite(data, path, rewrite)
-    for agent in _sections(data, "agents.*"):
+    for path, new_of in rewrites.items():
+        changes += rewrite(data, path, new_of)
+    for agent in sections_at(data, "agents.*"):
         changes += _service(agent)
-    return changes
+    return list(dict.fromkeys(changes))
 
 
-def _drop_empty_sections(data: _Data) -> list[str]:
+def _take_from_tracker(data: Nested) -> list[str]:
+    """Take values out of ``{desc: …, value: …}``, as Weights & Biases keeps a run's parameters."""
+    if "wandb_version" not in data and "_wandb" not in data:
+        return []
+    for name in ("wandb_version", "_wandb"):
+        data.pop(name, None)
+    for name, entry in data.items():
+        if isinstance(entry, dict) and "value" in entry and entry.keys() <= {"value", "desc"}:
+            data[name] = entry["value"]
+    return ["the values are taken out of a tracker's {desc: …, value: …}"]
+
+
+def _remove_types(data: Nested) -> bool:
+    """Remove the names of sections' classes, however deep; return whether there were any."""
+    name = data.get("_type")
+    found = isinstance(name, str) and name.endswith(_CLASS_NAMES)
+    if found:
+        del data["_type"]
+    inner = [_remove_types(value) for value in data.values() if isinstance(value, dict)]
+    return found or any(inner)
+
+
+def _drop_empty_sections(data: Nested) -> list[str]:
     """Leave out sections that are null: they have their defaults."""
     optional = [name for name in (*SECTIONS, "agents") if data.get(name, {}) is None]
     for name in optional:
@@ -92,7 +115,7 @@ def _drop_empty_sections(data: _Data) -> list[str]:
     return [f"{name}: null left out, it has its defaults" for name in optional]
 
 
-def _rename_values(data: _Data) -> list[str]:
+def _rename_values(data: Nested) -> list[str]:
     changes = []
     for name, values in _RENAMED_VALUES.items():
         old = data.get(name)
@@ -102,91 +125,52 @@ def _rename_values(data: _Data) -> list[str]:
     return changes
 
 
-def _sections(data: _Data, path: str) -> Iterator[_Data]:
-    """Go through the sections that a path means; ``*`` stands for every agent."""
-    if not path:
-        yield data
-        return
-    name, _, rest = path.partition(".")
-    for key in list(data) if name == "*" else [name]:
-        if isinstance(data.get(key), dict):
-            yield from _sections(data[key], rest)
+def _code_validation(data: Nested) -> list[str]:
+    """Write the data of programs in this version's words; of other scenarios only the section."""
+    changes = rewrite(data, "code_validation.apps_difficulty", _difficulties)
+    if data.get("scenario") != "code_validation":
+        return changes
+    dataset, options = data.get("dataset"), data.get("dataset_options")
+    if isinstance(dataset, str) and _HUB_NAME.fullmatch(dataset):
+        data["dataset"] = f"hub:{dataset}"
+        changes.append(f"dataset: {dataset!r} is written {data['dataset']!r} now")
+    if isinstance(options, dict) and options.get("max_test_size") is not None:
+        changes += rename(data, _OPTIONS_TEST_SIZE, "code_validation.max_test_size")
+    return changes
 
 
-def _split(path: str) -> tuple[str, str]:
-    parent, _, name = path.rpartition(".")
-    return parent, name
+def _difficulties(value: Any) -> Nested:  # noqa: ANN401 -- whatever the file has
+    return {"difficulties": [] if value is None else [value]}
 
 
-def _remove(data: _Data, path: str, values: tuple[object, ...] | None, why: str) -> list[str]:
-    """Remove a key; with ``values`` only where it has one of them."""
-    parent, name = _split(path)
-    found = [
-        section
-        for section in _sections(data, parent)
-        if name in section and (values is None or section[name] in values)
-    ]
-    for section in found:
-        del section[name]
-    return [f"{path}: removed, {why}"] if found else []
+def _both(name: str) -> Rewrite:
+    """Write a number as the factors of actor and critic, and null as factors of 1."""
 
-
-def _rename(data: _Data, old: str, new: str) -> list[str]:
-    """Move a value to another name, deeper in the same section perhaps."""
-    parent, name = _split(old)
-    prefix = f"{parent}." if parent else ""
-    found = [section for section in _sections(data, parent) if name in section]
-    for section in found:
-        *inner, last = new.removeprefix(prefix).split(".")
-        value, place = section.pop(name), section
-        for key in inner:
-            place = place.setdefault(key, {})
-        if last in place:
-            raise ParameterError(
-                f"{old}: is called {new} now, and both are given: {value!r} and {place[last]!r}."
-                " Leave the old one out."
-            )
-        place[last] = value
-    return [f"{old}: is called {new} now"] if found else []
-
-
-def _rewrite(data: _Data, path: str, rewrite: _Rewrite) -> list[str]:
-    """Put what ``rewrite`` makes of an old value in its place; nothing for one that is new."""
-    parent, name = _split(path)
-    changes = []
-    for section in _sections(data, parent):
-        if name not in section:
-            continue
-        new = rewrite(section[name])
-        if new and new != {name: section[name]}:
-            changes.append(f"{path}: {section[name]!r} is written {new} now")
-            del section[name]
-            section.update(new)
-    return list(dict.fromkeys(changes))
-
-
-def _both(name: str) -> _Rewrite:
-    """Write a number as the factors of actor and critic."""
-
-    def rewrite(value: Any) -> _Data:  # noqa: ANN401 -- whatever the file has
+    def new_of(value: Any) -> Nested:  # noqa: ANN401
+        value = 1.0 if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float):
             return {}
         return {name: {"actor": value, "critic": value}}
 
-    return rewrite
+    return new_of
 
 
-def _orthogonal(value: Any) -> _Data:  # noqa: ANN401
+def _unless_null(name: str, meant: object) -> Rewrite:
+    """Write null as what it stood for."""
+    return lambda value: {name: meant} if value is None else {}
+
+
+def _orthogonal(value: Any) -> Nested:  # noqa: ANN401
     if isinstance(value, bool) or value is None:
         return {"use_orthogonal_initialisation": bool(value)}
     return {"use_orthogonal_initialisation": True, "orthogonal_initialisation_gain": value}
 
 
-def _test_scheme(value: Any) -> _Data:  # noqa: ANN401
+def _test_scheme(value: Any) -> Nested:  # noqa: ANN401
     return {"test_scheme": "all" if value else "none"}
 
 
-def _schedule(value: Any) -> _Data:  # noqa: ANN401
+def _schedule(value: Any) -> Nested:  # noqa: ANN401
     """Write a schedule that names its class by its kind; an agent's own half of two as its part."""
     if not isinstance(value, dict) or "_type" not in value:
         return {}
@@ -201,19 +185,25 @@ def _schedule(value: Any) -> _Data:  # noqa: ANN401
     return {"update_schedule": {"kind": "contiguous_periodic", **arguments}}
 
 
-def _service(agent: _Data) -> list[str]:
+def _service(agent: Nested) -> list[str]:
     """Write which service an agent's model is asked at as its URL."""
-    provider = agent.pop("model_provider", None)
+    provider, given = agent.get("model_provider"), agent.get("vllm_openai_base_url")
+    if provider is not None and provider not in _PROVIDERS:
+        return []
     host = agent.pop("language_model_server_scheme_host", "http://localhost")
-    agent.pop("language_model_server_port", None)
     port = agent.pop("vllm_server_port", 8000)
-    given = agent.pop("vllm_openai_base_url", None)
+    for name in ("model_provider", "vllm_openai_base_url", "language_model_server_port"):
+        agent.pop(name, None)
     if provider is None and given is None:
         return []
-    urls = {
+    urls: dict[object, str | None] = {
         "OpenAI": None,
         "OpenRouter": "https://openrouter.ai/api/v1",
         "SelfHosted": f"{host}:{port}/v1",
     }
-    agent["base_url"] = given if provider in (None, "vLLM-OpenAI") else urls.get(provider, given)
-    return [f"agents.*.model_provider: {provider!r} is written base_url={agent['base_url']!r} now"]
+    agent["base_url"] = urls.get(provider, given)
+    agent.setdefault("api_key_name", "OPENROUTER_API_KEY" if provider == "OpenRouter" else None)
+    change = f"agents.*.model_provider: {provider!r} is written base_url={agent['base_url']!r} now"
+    if provider == "SelfHosted":
+        change += "; to fine-tune there too, `ratchet llm serve` is the service that does both"
+    return [change]

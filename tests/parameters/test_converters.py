@@ -29,7 +29,7 @@ OLD = {
     "vanilla_ppo": {},
     "ppo": None,
     "agents": {
-        "_default": {"d_gnn": 8, "ortho_init": 0.5, "normalize_message_history": True},
+        "_default": {"d_gnn": 8, "ortho_init": 0.5, "normalize_message_history": False},
         "verifier": {
             "agent_lr_factor": 0.1,
             "gnn_lr_factor": None,
@@ -71,7 +71,9 @@ def test_a_file_of_the_earlier_system_reads_as_what_it_meant():
 
 def test_every_change_is_said_once():
     converted, changes = upgrade_parameters(OLD)
-    assert "_package_version: removed, nothing reads it any more" in changes
+    (removed,) = (change for change in changes if change.startswith("removed, nothing reads"))
+    assert "_package_version" in removed
+    assert "base_run.wandb_project" in removed
     assert "interaction_protocol: 'pvg' is called 'nip' now" in changes
     assert "pvg_protocol: is called nip_protocol now" in changes
     assert "ppo: null left out, it has its defaults" in changes
@@ -91,8 +93,8 @@ def test_names_that_moved_in_other_sections():
     assert converted == {"spg": {"sos_scaling_factor": 0.4, "sos_threshold_factor": 0.2}}
     agents = {"a": {"dpo_beta": 0.3, "model_provider": "SelfHosted", "vllm_server_port": 81}}
     converted, changes = upgrade_parameters({"agents": agents})
-    expected = {"fine_tuning": {"beta": 0.3}, "base_url": "http://localhost:81/v1"}
-    assert converted == {"agents": {"a": expected}}
+    service = {"base_url": "http://localhost:81/v1", "api_key_name": None}
+    assert converted == {"agents": {"a": {"fine_tuning": {"beta": 0.3}, **service}}}
     assert len(changes) == 2
 
 

@@ -1,0 +1,201 @@
+"""Whole files of the earlier system read as what they mean; what is not there here is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ratchet.errors import ParameterError
+from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters import SECTIONS, HyperParameters
+from ratchet.parameters.base import AGENT_MODELS
+from ratchet.parameters.converters import upgrade_parameters
+from ratchet.parameters.without_counterpart import WITHOUT_COUNTERPART
+from ratchet.plugins import load_module
+
+earlier = load_module(Path(__file__).with_name("earlier_system.py"))
+
+ALTERNATING = {
+    "_type": "AlternatingPeriodicUpdateSchedule",
+    "AlternatingPeriodicUpdateSchedule": {
+        "period": 5,
+        "first_agent_num_rounds": 2,
+        "first_agent": False,
+    },
+}
+TRACKED = {"wandb_version": 1, "_wandb": {"desc": None, "value": {"python_version": "3.11"}}}
+FORMS = {
+    "params.json": lambda data: json.dumps(data, indent=2),
+    "params.yaml": yaml.safe_dump,
+    "config.yaml": lambda data: yaml.safe_dump(
+        {**TRACKED, **{name: {"desc": None, "value": value} for name, value in data.items()}}
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("scenario", "trainer"), earlier.COMBINATIONS)
+def test_every_combination_loads_from_its_own_files(tmp_path, scenario, trainer, form):
+    data = earlier.written(scenario, trainer)
+    file = tmp_path / form
+    file.write_text(FORMS[form](data))
+    read = load_experiment(file).hyper_params
+    assert read == HyperParameters.from_dict(data)
+    renamed = {"dataset": f"hub:{data['dataset']}"} if scenario == "code_validation" else {}
+    ours = HyperParameters(**{**_top(data), **renamed})
+    expected = ours.to_dict()
+    expected["code_validation"]["difficulties"] = ["interview"]
+    if scenario == "code_validation":
+        service = {"model_name": "gpt-4o-mini-2024-07-18", "base_url": None}
+        expected["agents"]["_default"].update(service)
+    assert read.to_dict() == expected, "their defaults are ours, but for what is said here"
+
+
+def _top(data):
+    return {name: data[name] for name in ("scenario", "trainer", "dataset")}
+
+
+@pytest.mark.parametrize(("scenario", "trainer"), earlier.COMBINATIONS)
+def test_every_value_that_is_not_its_default_arrives(scenario, trainer):
+    """Each is changed alone: then something of ours is another too, or the error names it."""
+    data = earlier.written(scenario, trainer)
+    before = HyperParameters.from_dict(data).to_dict()
+    new = {bool: lambda v: not v, int: lambda v: v + 2, float: lambda v: v * 0.8 + 0.05}
+    numbers = {
+        path: new[type(value)](value)
+        for path, value in _leaves(data)
+        if type(value) in new and not path.startswith(_READ_BY_NOBODY)
+    }
+    assert len(numbers) > 80
+    for path, value in numbers.items():
+        read = _read_or_named(earlier.changed(earlier.written(scenario, trainer), path, value))
+        assert read != before, path
+        assert isinstance(read, dict) or path.rpartition(".")[2].removeprefix("apps_") in read
+
+
+def _read_or_named(data):
+    try:
+        return HyperParameters.from_dict(data).to_dict()
+    except ParameterError as error:
+        return str(error)
+
+
+_READ_BY_NOBODY = (
+    "functionalize_modules",
+    "base_run.rerun_tests_force",
+    "agents._default.language_model_server_port",
+    "agents._default.vllm_server_port",  # of a service that is not asked
+)
+
+
+def _leaves(data, prefix=""):
+    for name, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def test_what_differs_from_its_defaults_keeps_its_meaning():
+    data = earlier.written("code_validation", "pure_text_malt")
+    agent = earlier.AGENTS["code_validation"]
+    data["agents"] = {
+        "_default": {**agent, "model_provider": "OpenRouter", "dpo_beta": 0.3},
+        "verifier": {**agent, "update_schedule": ALTERNATING, "freeze_agent": True},
+        "prover": {**agent, "model_provider": "SelfHosted", "vllm_server_port": 81},
+        "agents_update_repr": "Custom(…)",
+    }
+    for path, value in {
+        "message_regression.regression_method": "cnn",
+        "message_regression.mlp_hidden_size": 32,
+        "message_regression.agents": ["prover"],
+        "code_validation.apps_difficulty": "competition",
+        "code_validation.apps_exclude_flagged": False,
+        "dataset_options.max_test_size": 7,
+        "rl.clip_value": None,
+        "rl.body_lr_factor": None,
+        "spg.stackelberg_sequence": [["verifier"], ["prover"]],
+    }.items():
+        earlier.changed(data, path, value)
+    read = HyperParameters.from_dict(data)
+    default, verifier, prover = (read.agents[n] for n in ("_default", "verifier", "prover"))
+    assert default.base_url == "https://openrouter.ai/api/v1"
+    assert default.api_key_name == "OPENROUTER_API_KEY"
+    assert default.fine_tuning.beta == 0.3
+    assert verifier.fine_tuning.beta is None, "what it leaves open is not _default's"
+    assert (verifier.base_url, verifier.api_key_name) == (None, None)
+    learns = [verifier.update_schedule.is_on(i, "verifier") for i in range(5)]
+    assert learns == [False, False, True, True, True]
+    assert verifier.freeze_agent
+    assert (prover.base_url, prover.api_key_name) == ("http://localhost:81/v1", None)
+    assert read.message_regression.method == "cnn"
+    assert read.message_regression.hidden_size == 32
+    assert read.message_regression.agents == ("prover",)
+    assert read.code_validation.difficulties == ("competition",)
+    assert not read.code_validation.exclude_flagged
+    assert read.code_validation.max_test_size == 7
+    assert read.rl.clip_value is False
+    assert read.spg.stackelberg_sequence == (("verifier",), ("prover",))
+
+
+def test_agents_that_are_random_stay_so():
+    data = earlier.written("graph_isomorphism", "vanilla_ppo")
+    data["agents"]["prover"] = earlier.AGENTS["random"]
+    agents = HyperParameters.from_dict(data).agents
+    assert agents["prover"].is_random
+    assert not agents["verifier"].is_random
+
+
+def test_all_that_has_no_counterpart_is_named_at_once_with_what_to_do():
+    data = earlier.written("code_validation", "pure_text_ei")
+    asked = {
+        "test_dataset_split": "validation",
+        "protocol_common.prover_invalid_response_penalty": -0.5,
+        "protocol_common.verifier_decision_spectrum": "likert_scale_7",
+        "protocol_common.verifier_neither_accept_nor_reject_reward": 0.1,
+        "code_validation.apps_solution_number": 1,
+        "code_validation.system_prompt_version": "v1",
+        "agents._default.normalize_message_history": True,
+        "agents._default.model_provider": "Elsewhere",
+        "agents._default.repetition_penalty": 1.2,
+        "agents._default.system_prompt_template_path": "prompts",
+        "agents._default.use_supervisor_message": "all",
+    }
+    asked = {path: value for path, value in asked.items() if _star(path) in WITHOUT_COUNTERPART}
+    for path, value in asked.items():
+        earlier.changed(data, path, value)
+    with pytest.raises(ParameterError) as caught:
+        HyperParameters.from_dict(data)
+    lines = str(caught.value).splitlines()
+    for path, value in asked.items():
+        (line,) = (line for line in lines if line.startswith(f"{path}: unknown parameter"))
+        assert repr(value) in line
+        assert WITHOUT_COUNTERPART[_star(path)].advice in line
+
+
+def _star(path):
+    return path.replace("agents._default.", "agents.*.")
+
+
+def test_what_is_said_to_have_no_counterpart_has_none():
+    """Who adds one of these takes its line out of the list."""
+    HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="er1000")
+    for path in WITHOUT_COUNTERPART:
+        section, _, name = path.rpartition(".")
+        models = (
+            AGENT_MODELS.values()
+            if section == "agents.*"
+            else [SECTIONS[section].model if section else HyperParameters]
+        )
+        assert not any(name in model.model_fields for model in models), path
+
+
+@pytest.mark.parametrize(("scenario", "trainer"), earlier.COMBINATIONS)
+def test_what_was_read_is_written_in_our_words(scenario, trainer):
+    read = HyperParameters.from_dict(earlier.written(scenario, trainer))
+    saved = read.to_saved_dict()
+    assert upgrade_parameters(saved)[1] == []
+    assert HyperParameters.from_dict(saved) == read
