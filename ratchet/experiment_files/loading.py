@@ -91,7 +91,8 @@ def load_experiment(
     base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
     try:
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
-        load_files(data, base_dir, HyperParameters.known_keys())
+        is_strange = not data.keys() <= {*HyperParameters.known_keys()}
+        load_files({**data, "arms": arms}, base_dir, all_there=is_strange)
         read = partial(_read_parameters, base_dir=base_dir, names=names or {})
         chosen, all_params = _read_all(data, settings, arms, read)
         experiment = ExperimentFile(

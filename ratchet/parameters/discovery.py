@@ -8,13 +8,13 @@ floor: they are asked by the name of their registry, for the agents of a scenari
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ratchet.parameters.base import AGENT_MODELS, SCENARIO_NAMES, SECTIONS, SubParameters
-from ratchet.plugins import is_class_spec, load_class
+from ratchet.parameters.base import AGENT_MODELS, SCENARIO_NAMES, SubParameters
+from ratchet.plugins import is_class_spec, load_module
 from ratchet.registry import installed_in
 
 if TYPE_CHECKING:
@@ -38,29 +38,41 @@ def load_plugins() -> None:
         entry_point.load()
 
 
-def load_files(data: Mapping[str, object], base_dir: str | Path, known: Collection[str]) -> None:
-    """Load the file of a user's scenario; those of a protocol and trainer where sections miss.
+def load_files(
+    data: Mapping[str, object], base_dir: str | Path, *, all_there: bool = False
+) -> None:
+    """Load the user's files that an experiment names: of scenario, trainer, networks and the rest.
 
-    So that what they register is there when an experiment's parameters are read. ``known`` may
-    stand at the top of an experiment without them; relative paths start from ``base_dir``.
+    So that what they register is there when the parameters are read, whether it is given or has
+    its defaults. Relative paths start from ``base_dir``. That a file or a class in it is missing
+    is for whoever uses it to say.
 
     Raises
     ------
     ParameterError, UnknownNameError
-        If a file can't be loaded or has no such class.
+        If a file can't be loaded, or the scenario's class is not there.
     """
     scenario = data.get("scenario")
     if isinstance(scenario, str) and is_class_spec(scenario):
         _read_scenario(scenario, base_dir)
-    if data.keys() <= {*known, *SECTIONS}:
-        return
-    for reference in (data.get("interaction_protocol"), data.get("trainer")):
-        if isinstance(reference, Mapping):
-            reference = f"{reference.get('module_path')}:{reference.get('class_name')}"
-        if not (isinstance(reference, str) and is_class_spec(reference)):
-            continue
-        if (Path(base_dir) / reference.rpartition(":")[0]).is_file():  # else its user says so
-            load_class(reference, base_dir)
+    for path in dict.fromkeys(_files(data)):
+        if all_there or (Path(base_dir) / path).expanduser().is_file():
+            load_module(path, base_dir)
+
+
+def _files(data: object) -> Iterator[str]:
+    """Go through the files of all ``path/to/file.py:ClassName`` and ``module_path``."""
+    if isinstance(data, str) and is_class_spec(data):
+        yield data.rpartition(":")[0]
+    elif isinstance(data, Mapping):
+        path = data.get("module_path")
+        if isinstance(path, str):
+            yield path
+        for value in data.values():
+            yield from _files(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _files(value)
 
 
 def agent_model(scenario: str) -> type[SubParameters]:

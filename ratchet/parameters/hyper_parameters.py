@@ -128,7 +128,7 @@ class HyperParameters(BaseModel):
         """
         current = upgraded(data, "from_dict")
         if base_dir is not None:
-            load_files(current, base_dir, cls.known_keys())
+            load_files(current, base_dir)
         return cls(**current)
 
     def replace(self, changes: Mapping[str, Any], base_dir: str | Path | None = None) -> Self:
@@ -181,8 +181,11 @@ def _read_sections(data: Mapping[str, Any], errors: list[RatchetError]) -> dict[
     """Validate the sections that are registered."""
     sections = {}
     for name, section in sorted(SECTIONS.items()):
+        value = data.get(name, {})
+        if isinstance(value, SubParameters):  # perhaps of the same file, imported otherwise
+            value = value.to_dict()
         try:
-            sections[name] = section.model.model_validate(data.get(name, {}))
+            sections[name] = section.model.model_validate(value)
         except ValidationError as error:
             message = describe_validation_error(error, prefix=name, model=section.model)
             errors.append(ParameterError(message))
