@@ -17,7 +17,7 @@ from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.converters import upgraded
-from ratchet.parameters.discovery import load_files, load_plugins
+from ratchet.parameters.discovery import load_files, load_plugins, missing_files
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.messages import raise_together
 from ratchet.parameters.reserved import refuse_unread_budget
@@ -91,10 +91,9 @@ def load_experiment(
     base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
     try:
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
-        is_strange = not data.keys() <= {*HyperParameters.known_keys()}
-        load_files({**data, "arms": arms}, base_dir, all_there=is_strange)
+        load_files({**data, "arms": arms}, base_dir)
         read = partial(_read_parameters, base_dir=base_dir, names=names or {})
-        chosen, all_params = _read_all(data, settings, arms, read)
+        chosen, all_params = _read_all(data, settings, arms, read, base_dir)
         experiment = ExperimentFile(
             name=file.stem,
             path=file.resolve(),
@@ -109,10 +108,14 @@ def load_experiment(
 
 
 def _read_all(
-    data: Mapping[str, Any], settings: dict[str, Any], arms: Mapping[str, Any], read: _Read
+    data: Mapping[str, Any],
+    settings: dict[str, Any],
+    arms: Mapping[str, Any],
+    read: _Read,
+    base_dir: Path,
 ) -> tuple[ExperimentSettings, dict[str, HyperParameters]]:
     """Read settings and all arms, the main one first; what is wrong is said in one error."""
-    unknown = _unknown_keys(data)
+    unknown = _unknown_keys(data, base_dir)
     errors: list[RatchetError] = list(unknown.values())
     known = {name: value for name, value in data.items() if name not in unknown}
     found: dict[str, HyperParameters] = {}
@@ -239,14 +242,17 @@ def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
     return dict(value)
 
 
-def _unknown_keys(data: Mapping[str, Any]) -> dict[str, RatchetError]:
+def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetError]:
     """Return an error for each key that may not stand at the top of a file."""
     load_plugins()
+    missing = ", ".join(str(base_dir / path) for path in missing_files(data, base_dir))
+    unless = f" What would register it may be missing: there is no file {missing}." * bool(missing)
     known = [*HyperParameters.known_keys(), *_OWN_KEYS]
     others = {"settings": ExperimentSettings}
     return {
         name: ParameterError(
-            f"{name}: unknown parameter (value {value!r}).{suggest_at_top(name, known, others)}"
+            f"{name}: unknown parameter (value {value!r})."
+            f"{suggest_at_top(name, known, others)}{unless}"
         )
         for name, value in data.items()
         if name not in known

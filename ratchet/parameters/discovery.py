@@ -38,9 +38,7 @@ def load_plugins() -> None:
         entry_point.load()
 
 
-def load_files(
-    data: Mapping[str, object], base_dir: str | Path, *, all_there: bool = False
-) -> None:
+def load_files(data: Mapping[str, object], base_dir: str | Path) -> None:
     """Load the user's files that an experiment names: of scenario, trainer, networks and the rest.
 
     So that what they register is there when the parameters are read, whether it is given or has
@@ -55,9 +53,16 @@ def load_files(
     scenario = data.get("scenario")
     if isinstance(scenario, str) and is_class_spec(scenario):
         _read_scenario(scenario, base_dir)
+    missing = missing_files(data, base_dir)
     for path in dict.fromkeys(_files(data)):
-        if all_there or (Path(base_dir) / path).expanduser().is_file():
+        if path not in missing:
             load_module(path, base_dir)
+
+
+def missing_files(data: Mapping[str, object], base_dir: str | Path) -> list[str]:
+    """Return the user's files that an experiment names and that are not there."""
+    files = dict.fromkeys(_files(data))
+    return [path for path in files if not (Path(base_dir) / Path(path).expanduser()).is_file()]
 
 
 def _files(data: object) -> Iterator[str]:

@@ -102,7 +102,7 @@ def test_a_section_may_be_there_for_an_arm():
         (["stepping.step=-1"], "stepping.step: got -1 (int). Input should be greater than 0."),
         (["steping.step=1"], "Did you mean 'stepping'?"),
         (["step=1"], "step: unknown parameter (value 1). Did you mean stepping.step?"),
-        (["trainer=no.py:Stepper", "stepping.step=1"], "plug-in 'no.py': there is no file"),
+        (["trainer=no.py:Stepper", "stepping.step=1"], "there is no file"),
     ],
 )
 def test_mistakes_in_it_are_told_as_in_ours(overrides, expected):
