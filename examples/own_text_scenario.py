@@ -1,0 +1,102 @@
+"""Write a scenario of your own for chat models: its data, and what agents are told about them.
+
+Run it:    python examples/own_text_scenario.py
+Train it:  scenario: examples/own_text_scenario.py:Sums        (in an experiment file)
+           sums: {largest: 999}
+
+A sum is claimed to be right; the verifier has to say whether it is. Protocols, trainers, jobs and
+reports know nothing of sums. Answers are drawn at random here, since agents have ``use_dummy_api``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import PositiveInt
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.parameters import SubParameters, register_parameters
+from ratchet.protocols import ProtocolHandler
+from ratchet.rollouts import NestedArrayDict
+from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.scenarios import build_scenario_instance, register_scenario
+from ratchet.scenarios.pure_text.base import TextScenario
+from ratchet.scenarios.pure_text.views import AgentView
+from ratchet.seeding import numpy_generator
+from trainers.registry import build_trainer
+
+
+@register_parameters("sums", scenarios=("sums",))
+class SumsParameters(SubParameters):
+    """The section ``sums`` of an experiment file."""
+
+    largest: PositiveInt = 99
+    num_sums: PositiveInt = 100
+
+
+class SumsPrompts:
+    """What agents are told first. ``view`` has all that an agent may know, and nothing else."""
+
+    def render(self, view: AgentView) -> str:
+        """Write an agent's system prompt."""
+        claim = f"Somebody claims that {view.question} is {view.solution}."
+        if view.stance is not None:
+            return f"{claim} Argue that this is {('wrong', 'right')[view.stance]}."
+        return f"{claim} Ask about it, then answer `Decision: accept` or `Decision: reject`."
+
+
+@register_scenario("sums")
+class Sums(TextScenario):
+    """Agents find out whether a sum is right."""
+
+    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
+        """Make ``train`` and ``test``; ids tell datapoints of both apart."""
+        section: SumsParameters = hyper_params.sums
+        num_test = round(section.num_sums * hyper_params.test_size)
+        ids = np.arange(section.num_sums)
+        sides = {"train": ids[num_test:], "test": ids[:num_test]}
+        return {side: _make(hyper_params, its, side) for side, its in sides.items()}
+
+    def build_system_prompts(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> SumsPrompts:
+        """Say who writes the prompts."""
+        return SumsPrompts()
+
+
+def _make(hyper_params: HyperParameters, ids: np.ndarray, side: str) -> NestedArrayDictDataset:
+    """Make ``question``, ``solution``, ``y`` (1 right, 0 wrong) and ``datapoint_id`` [N]."""
+    generator = numpy_generator(hyper_params.seed, "sums", purpose=side)
+    terms = generator.integers(1, hyper_params.sums.largest + 1, size=(len(ids), 2))
+    y = np.arange(len(ids)) % 2
+    claimed = terms.sum(axis=1) + (1 - y) * generator.integers(1, 10, size=len(ids))
+    fields = {
+        "question": [f"{a} + {b}" for a, b in terms],
+        "solution": [str(value) for value in claimed],
+        "y": y,
+        "datapoint_id": ids,
+    }
+    return NestedArrayDictDataset(NestedArrayDict(fields, [len(ids)]))
+
+
+def main() -> None:
+    """Play and learn for one iteration, and show how often the verifier was right."""
+    hyper_params = HyperParameters(
+        scenario="sums",
+        trainer="pure_text_ei",
+        dataset="generated",
+        nip_protocol={"max_message_rounds": 3},
+        rl={"num_iterations": 1, "rollouts_per_iteration": 20},
+        agents={"_default": {"use_dummy_api": True}},
+    )
+    settings = ExperimentSettings()
+    scenario_instance = build_scenario_instance(hyper_params, settings)
+    trainer = build_trainer(hyper_params, scenario_instance, settings)
+    trainer.train()
+    for record in trainer.history:
+        for name, value in record.values.items():
+            if name in ("accuracy", "test_accuracy"):
+                print(f"{record.stage} {name}: {value:.0%}")
+
+
+if __name__ == "__main__":
+    main()
