@@ -16,8 +16,8 @@ NAMES = {
         "register_parameters": "name, *, trainers, protocols, scenarios",
         "register_agent_parameters": "scenario",
     },
-    "ratchet.experiment_files": {"load_experiment": "path, overrides"},
-    "ratchet.parameters.loading": {"load_experiment": "path, overrides"},
+    "ratchet.experiment_files": {"load_experiment": "path, overrides, names"},
+    "ratchet.parameters.loading": {"load_experiment": "path, overrides, names"},
     "ratchet.protocols": {
         "ProtocolHandler": None,
         "SingleVerifierProtocolHandler": None,

@@ -14,7 +14,6 @@ from flows.planning.plan import plan
 from flows.runs.resolving import resolve_file
 from ratchet.parameters import HyperParameters
 from ratchet.parameters.base import SECTIONS
-from ratchet.parameters.discovery import load_plugins
 from ratchet.plugins import MODULE_PREFIX
 from trainers.registry import TRAINERS, trainer_class
 
@@ -49,16 +48,13 @@ settings: {tracking: false}
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """An experiment beside a trainer's file; nothing of it is left in the process."""
-    load_plugins()
-    sections, classes = dict(SECTIONS), dict(TRAINERS._classes)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("stepper.py").write_text(TRAINER)
     Path("own.yaml").write_text(EXPERIMENT)
     yield tmp_path
-    for registry, before in ((SECTIONS, sections), (TRAINERS._classes, classes)):
-        registry.clear()
-        registry.update(before)
+    SECTIONS.pop("stepping", None)
+    TRAINERS._classes.pop("stepper", None)
     for name in [n for n in sys.modules if n == "stepper" or n.startswith(MODULE_PREFIX)]:
         del sys.modules[name]
 
