@@ -109,6 +109,10 @@ class FineTuneError(LanguageModelError):
     """A fine-tune job failed, or cannot be made or found."""
 
 
+class FineTuneRefusedError(FineTuneError):
+    """A service refused to make a fine-tune job: there is none, and it costs nothing."""
+
+
 class RolloutError(RatchetError, RuntimeError):
     """Some rollouts could not be played; the calls that were answered are kept."""
 

@@ -25,14 +25,17 @@ import httpx2
 import openai
 from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAioHttpClient
 
-from ratchet.errors import ContentFilterError, LanguageModelError
+from ratchet.errors import ContentFilterError, LanguageModelError, MissingKeyError
 from ratchet.language_models.endpoints import NO_KEY, Endpoint
+from ratchet.language_models.ledger import Attempt
 from ratchet.language_models.retrying import TransientError, is_transient, retry_after_seconds
 
 _MAX_CONNECTIONS = 1000
 _CONNECT_SECONDS = 10.0
 _MAX_REASON = 500
 _FIRST_REDIRECT = 300
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+"""A request that failed so has not reached a service."""
 
 if logging.getLogger("httpx2").level == logging.NOTSET:  # else it logs a line for each call
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -108,8 +111,10 @@ class Connection:
         """
         return (await self._loop_clients()).sdk
 
-    async def post_chat(self, body: Mapping[str, Any]) -> bytes:
+    async def post_chat(self, body: Mapping[str, Any], billed: Attempt) -> bytes:
         """Send a request for a completion, once, and return the body of the answer.
+
+        ``billed`` is told where it is certain that the service has not done the work.
 
         Raises
         ------
@@ -120,7 +125,11 @@ class Connection:
         MissingKeyError
             As :meth:`client`.
         """
-        clients = await self._loop_clients()
+        try:
+            clients = await self._loop_clients()
+        except MissingKeyError:
+            billed.refused()
+            raise
         content = json.dumps(body, separators=(",", ":")).encode()
         failure: LanguageModelError
         try:
@@ -133,6 +142,11 @@ class Connection:
                     return answer
                 headers, reason = response.headers, response.reason or ""
                 failure = self._status_failure(_Answer(response.status, headers, answer, reason))
+                if _is_refusal(response.status, failure):
+                    billed.refused()
+        except _NEVER_SENT as error:
+            billed.refused()
+            failure = self._unreachable(error)
         except TimeoutError:
             failure = self._time_out()
         except aiohttp.ClientError as error:
@@ -266,6 +280,16 @@ def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
         for name, text in sdk.default_headers.items()
         if isinstance(text, str) and not name.lower().startswith("x-stainless")
     }
+
+
+def _is_refusal(status: int, failure: LanguageModelError) -> bool:
+    """Return whether an error means that nothing was worked on, and so nothing is billed.
+
+    A service may have worked before it failed (5xx), was too late (408), or read what it then
+    withheld; only the other errors that are the client's fault are refusals.
+    """
+    is_clients = _FIRST_REDIRECT <= status < 500 and status != 408
+    return is_clients and not isinstance(failure, ContentFilterError)
 
 
 def _read_error(answer: _Answer) -> tuple[str | None, str]:
