@@ -101,6 +101,10 @@ class ContentFilterError(LanguageModelError):
     """A service withheld a completion because of its content."""
 
 
+class PromptTooLongError(LanguageModelError):
+    """A prompt, with the completion that may follow, is longer than a model can read."""
+
+
 class UnexpectedFinishError(LanguageModelError):
     """A completion ended for a reason that is neither its end nor its limit of tokens."""
 

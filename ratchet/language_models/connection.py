@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import ssl
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -25,7 +27,12 @@ import httpx2
 import openai
 from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAioHttpClient
 
-from ratchet.errors import ContentFilterError, LanguageModelError, MissingKeyError
+from ratchet.errors import (
+    ContentFilterError,
+    LanguageModelError,
+    MissingKeyError,
+    PromptTooLongError,
+)
 from ratchet.language_models.endpoints import NO_KEY, Endpoint
 from ratchet.language_models.ledger import Attempt
 from ratchet.language_models.retrying import TransientError, is_transient, retry_after_seconds
@@ -34,6 +41,7 @@ _MAX_CONNECTIONS = 1000
 _CONNECT_SECONDS = 10.0
 _MAX_REASON = 500
 _FIRST_REDIRECT = 300
+_TOO_LONG = re.compile(r"context.?(length|window|size)|(prompt|input) (is|was) too long", re.I)
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 """A request that failed so has not reached a service."""
 
@@ -201,6 +209,8 @@ class Connection:
         text = f"{self.endpoint.label}: answered {status}: {self.redact(reason)}"
         if code == "content_filter":
             return ContentFilterError(text)
+        if _is_too_long(status, code, reason):
+            return PromptTooLongError(text)
         if is_transient(status, code, answer.headers):
             return TransientError(text, retry_after_seconds(answer.headers))
         if status in (401, 403):
@@ -280,6 +290,13 @@ def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
         for name, text in sdk.default_headers.items()
         if isinstance(text, str) and not name.lower().startswith("x-stainless")
     }
+
+
+def _is_too_long(status: int, code: str | None, reason: str) -> bool:
+    """Return whether a prompt was refused for its length, in whatever words a service has."""
+    if code == "context_length_exceeded" or status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return True
+    return status in (400, 422) and _TOO_LONG.search(reason) is not None
 
 
 def _is_refusal(status: int, failure: LanguageModelError) -> bool:

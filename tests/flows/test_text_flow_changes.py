@@ -126,6 +126,11 @@ def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(lab):
     assert set(counts.values()) == {1}, "a call was paid twice"
     usage = json.loads((folder / "usage.json").read_text())
     assert sum(part["cost"] for part in usage["by_stage"].values()) == pytest.approx(0.36)
+    assert usage["billed_at_least"] == pytest.approx(0.36)
+    assert usage["billed_at_most"] == pytest.approx(0.36)
+    (folder / "ledger.jsonl").unlink()  # as of a run that began before there was one
+    resume_experiment(folder.name, settings(lab, budget=10.0))
+    assert json.loads((folder / "usage.json").read_text())["billed_at_most"] == pytest.approx(0.36)
 
 
 def test_what_was_found_costs_a_run_nothing(lab):

@@ -168,9 +168,7 @@ with CallJournal(path) as journal:
 
 @pytest.mark.parametrize("room", [0, 1, 60, 200, 300])
 @pytest.mark.parametrize("for_ever", [False, True])
-def test_a_full_disk_tears_no_line_and_what_was_answered_is_written_later(
-    tmp_path, room, for_ever
-):
+def test_a_full_disk_tears_no_line_and_what_was_answered_is_written_later(tmp_path, room, for_ever):
     """The system cuts the write short after ``room`` bytes, and refuses the next."""
     path = tmp_path / "calls.jsonl"
     command = [sys.executable, "-c", _FULL_DISK, str(path), str(room)]
