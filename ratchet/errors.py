@@ -101,12 +101,20 @@ class ContentFilterError(LanguageModelError):
     """A service withheld a completion because of its content."""
 
 
+class PromptTooLongError(LanguageModelError):
+    """A prompt, with the completion that may follow, is longer than a model can read."""
+
+
 class UnexpectedFinishError(LanguageModelError):
     """A completion ended for a reason that is neither its end nor its limit of tokens."""
 
 
 class FineTuneError(LanguageModelError):
     """A fine-tune job failed, or cannot be made or found."""
+
+
+class FineTuneRefusedError(FineTuneError):
+    """A service refused to make a fine-tune job: there is none, and it costs nothing."""
 
 
 class RolloutError(RatchetError, RuntimeError):

@@ -74,6 +74,12 @@ def _show(summary: AnalysisSummary) -> None:
     cost = "?" if summary.cost is None else f"{summary.cost:.4f}"
     what = "would be made" if summary.is_dry_run else "made"
     print_plain(f"{summary.num_calls:,} calls {what}, cost {cost}.")
+    if summary.num_too_long:
+        print_plain(
+            f"{summary.num_too_long:,} messages were left out: with what was said before they are"
+            " longer than the model can read. The same command with a model that reads more judges"
+            " these alone."
+        )
 
 
 def _row(analyser: AnalyserSummary) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ def plan(
 ) -> None:
     """Say which stages `run` would find in the store and which it would make, and why.
 
-    Of chat models also what they would ask for at most; more than the budget is an error.
+    Of chat models also what they would ask for: games that go to their last round, messages to
+    their limit. More than the budget is an error, also before any reply is asked for again.
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
@@ -69,9 +70,12 @@ def _total(total: StageEstimate) -> str:
     from flows.cli.progress import format_seconds
 
     text = (
-        f"At most {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
+        f"Replies that can be read: {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
         f" {total.completion_tokens:,} completion and {total.training_tokens:,} training tokens,"
-        f" {total.cost:.2f} in money, about {format_seconds(total.seconds)}."
+        f" {total.cost:.2f} in money, about {format_seconds(total.seconds)}. At most"
+        f" {total.most_calls:,} calls and {total.most_cost:.2f} in money, where all others are"
+        " asked for again as often as they may. Answers that get lost on the way come on top; a"
+        " budget counts each with the most that it can have cost."
     )
     if total.unpriced_models:
         text += f" Without the price of {', '.join(total.unpriced_models)}, which is not known."

@@ -94,8 +94,9 @@ def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
 
 
 def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:
-    """Refuse a plan that may cost more than the budget.
+    """Refuse a plan that may cost more than the budget even if every reply can be read.
 
+    What is asked for again comes on top: the run itself stops before it goes over the budget.
     Raises BudgetExceededError with the estimate, or the models that have no price.
     """
     total = remaining(plan)
@@ -103,7 +104,8 @@ def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:
         return
     if total.cost > budget:
         raise BudgetExceededError(
-            f"budget: what is to do may cost up to {total.cost:.2f}, expected at most {budget:.2f}."
+            f"budget: what is to do may cost up to {total.cost:.2f} (with all retries of replies"
+            f" that can't be read: {total.most_cost:.2f}), expected at most {budget:.2f}."
             " Play fewer rollouts or iterations, choose a cheaper model, or raise the budget."
         )
     if total.unpriced_models:

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import MissingKeyError, ParameterError
+from ratchet.parameters.key_names import SECRET_PREFIX
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-
-SECRET_PREFIX = "prefect-secret:"
 
 
 class LanguageServices:

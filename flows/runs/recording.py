@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ratchet.language_models.ledger import Ledger
     from ratchet.store.store import Damage, StageStore
     from ratchet.tracking.run_folder import RunFolder
     from tasks.stages.calls import StageCall
@@ -51,6 +52,8 @@ class RunRecorder:
         The MLflow to mirror to on the way; None for none.
     arms
         The arms' stages; what the run has recorded beside them, it forgets.
+    ledger
+        What the run is billed.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class RunRecorder:
         store: StageStore,
         tracking_uri: str | None,
         arms: Sequence[AnyKeys],
+        ledger: Ledger,
     ) -> None:
         self.folder = folder
         self.store = store
@@ -67,7 +71,7 @@ class RunRecorder:
         self.states: dict[str, str] = {}
         self._forget_other_stages(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
-        self._usage = RunUsage(folder, store)
+        self._usage = RunUsage(folder, store, ledger)
         self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
 
     def stage_finished(self, outcome: StageOutcome) -> None:
@@ -129,7 +133,8 @@ class RunRecorder:
         self.folder.log_event("waiting", f"waits for a stage that {holder} makes.")
 
     def close(self) -> None:
-        """Wait for what goes on in the background."""
+        """Write what the run was billed to the end; wait for what goes on in the background."""
+        self._usage.close()
         if self._mirror is not None:
             self._mirror.close()
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from flows.runs.language_services import LanguageServices
 from flows.runs.recording import RunRecorder
 from flows.runs.usage import spent_by_run
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
 from ratchet.tracking.manifest import RunManifest
@@ -57,9 +59,11 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     services.check_prices()
     store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
-    recorder = RunRecorder(folder, store, uri, keys)
+    ledger = Ledger(Budget(settings.budget), folder.ledger_path)
+    ledger.begin_with(spent_by_run(store, folder))
+    recorder = RunRecorder(folder, store, uri, keys, ledger)
     store.on_damage = recorder.damaged
-    spending = Spending(settings.budget, spent_by_run(store, folder))
+    spending = Spending(ledger)
     sessions: list[AnySession] = []
     for each in keys:
         session = (

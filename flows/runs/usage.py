@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ratchet.language_models.ledger import NOTHING
 from ratchet.tracking.files import write_atomically
 from tasks.text.files import USAGE_FILE, read_usage
 
 if TYPE_CHECKING:
+    from ratchet.language_models.ledger import Ledger
     from ratchet.language_models.usage import UsageMeter
     from ratchet.store.manifest import Manifest
     from ratchet.store.store import StageStore
@@ -34,11 +36,17 @@ class _StageUsage:
 
 
 class RunUsage:
-    """Keeps a run's ``usage.json`` up to what the flow has done."""
+    """Keeps a run's ``usage.json`` up to what the flow has done.
 
-    def __init__(self, folder: RunFolder, store: StageStore) -> None:
+    The rows say what the answers used that the results are made of. What the run was billed may be
+    less, where others had paid, and more: answers were lost, and asked for again. Of those
+    (``billed_unknown``) only the most is known.
+    """
+
+    def __init__(self, folder: RunFolder, store: StageStore, ledger: Ledger) -> None:
         self._folder = folder
         self._store = store
+        self._ledger = ledger
         self._stages: dict[tuple[str, str, int], _StageUsage] = {}
         self._written = ""
 
@@ -58,10 +66,20 @@ class RunUsage:
         self._stages[place] = _StageUsage(manifest.key, about, usage)
         self._write()
 
+    def close(self) -> None:
+        """Write what was billed since the last stage, also for stages that were not finished."""
+        if self._stages or self._ledger.billed != NOTHING:
+            self._write()
+        self._ledger.close()
+
     def _write(self) -> None:
         stages = [self._stages[place] for place in sorted(self._stages)]
         once = {stage.key: stage for stage in reversed(stages)}.values()  # arms share stages
+        billed = self._ledger.billed
         content = {
+            "billed_at_least": billed.at_least,
+            "billed_at_most": billed.at_most,
+            "billed_unknown": self._ledger.num_open,
             "by_agent": _sums(once, "agent"),
             "by_stage": _sums(once, "stage"),
             "by_model": _sums(once, "model"),

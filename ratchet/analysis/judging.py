@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,13 +11,14 @@ from typing import Protocol
 
 from ratchet.analysis.base import Analyser, Verdict
 from ratchet.analysis.messages import SpokenMessage
-from ratchet.errors import ContentFilterError
+from ratchet.errors import ContentFilterError, PromptTooLongError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.seeding import derive_seed
 
 _LETTERS_PER_TOKEN = 4
+_LOGGER = logging.getLogger(__name__)
 
 
 class Client(Protocol):
@@ -101,8 +103,8 @@ class Questions:
     ) -> dict[str, Answer]:
         """Ask all of them, so many at once; return answers by the hash of the request.
 
-        All are asked, even if one fails; then the first failure is raised, and what was answered
-        lies in the journal.
+        Those that are too long for the model have none. All are asked, even if one fails; then the
+        first failure is raised, and what was answered lies in the journal.
         """
         slots = asyncio.Semaphore(num_workers)
 
@@ -116,6 +118,9 @@ class Questions:
         )
         answered: dict[str, Answer] = {}
         for digest, answer in zip(self.requests, answers, strict=True):
+            if isinstance(answer, PromptTooLongError):
+                _LOGGER.warning("a message is left out: %s", answer)
+                continue
             if isinstance(answer, BaseException):
                 raise answer
             answered[digest] = answer
@@ -136,6 +141,10 @@ async def _judge(
             )
         except ContentFilterError as error:
             return Answer(Verdict(None, str(error)), tuple(completions))
+        except PromptTooLongError:
+            if not completions:
+                raise
+            break  # only the reminder is too long
         completions.append(completion)
         verdict = analyser.read(completion.text)
         if verdict.label is not None:

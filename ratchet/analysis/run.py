@@ -121,9 +121,13 @@ class _Plan:
     def finish(
         self, run_folder: Path, answers: dict[str, Answer], price: ModelPrice | None
     ) -> AnalyserSummary:
-        """Write all verdicts, old and new."""
+        """Write all verdicts, old and new; a message that was too long has none."""
+        num_too_long = 0
         results = {file: list(kept) for file, kept in self.kept.items()}
         for (file, message), digest in self.questions.of_message.items():
+            if digest not in answers:
+                num_too_long += 1
+                continue
             request = self.questions.requests[digest]
             judged = JudgedMessage.of(message, answers[digest].verdict, request.model)
             results[file].append(judged)
@@ -141,6 +145,7 @@ class _Plan:
             completion_tokens=completion_tokens,
             cost=price.of_call(prompt_tokens, completion_tokens) if price else None,
             verdicts=_count(results),
+            num_too_long=num_too_long,
         )
 
 

@@ -24,6 +24,8 @@ class AnalyserSummary:
         In the price table's currency; None where the model has no price.
     verdicts
         How many messages have each label; ``"unreadable"`` where no label could be read.
+    num_too_long
+        Messages that were left out, because the question is longer than the model can read.
     """
 
     name: str
@@ -34,6 +36,7 @@ class AnalyserSummary:
     completion_tokens: int
     cost: float | None
     verdicts: Mapping[str, int]
+    num_too_long: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class AnalysisSummary:
     def num_calls(self) -> int:
         """Calls of all analysers."""
         return sum(analyser.num_calls for analyser in self.analysers)
+
+    @property
+    def num_too_long(self) -> int:
+        """Messages that were left out by an analyser, over all analysers."""
+        return sum(analyser.num_too_long for analyser in self.analysers)
 
     @property
     def cost(self) -> float | None:

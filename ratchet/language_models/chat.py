@@ -9,6 +9,7 @@ from typing import Any
 from ratchet.errors import ContentFilterError, UnexpectedFinishError
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.ledger import UNBILLED, Attempt, Bill
 from ratchet.language_models.rate_limits import RateLimiter
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
 from ratchet.language_models.types import ChatRequest, Completion
@@ -35,8 +36,8 @@ class ChatClient:
     def __repr__(self) -> str:
         return f"ChatClient({self.endpoint!r})"
 
-    async def complete(self, request: ChatRequest) -> Completion:
-        """Ask for a completion.
+    async def complete(self, request: ChatRequest, bill: Bill = UNBILLED) -> Completion:
+        """Ask for a completion; each attempt is entered in the bill.
 
         Raises
         ------
@@ -44,6 +45,8 @@ class ChatClient:
             If the service withheld it.
         UnexpectedFinishError
             If it ended for a reason that is neither its end nor its limit of tokens.
+        BudgetExceededError
+            If there is no room for an attempt.
         LanguageModelError
             If the service refused, or failed too often.
         MissingKeyError
@@ -54,7 +57,8 @@ class ChatClient:
 
         async def attempt() -> Completion:
             grant = await self._limiter.acquire(tokens)
-            completion = await self._attempt(body)
+            async with bill.attempt() as billed:
+                completion = await self._attempt(body, billed)
             used = completion.prompt_tokens + completion.completion_tokens
             self._limiter.settle(grant, used or tokens)
             return completion
@@ -71,10 +75,10 @@ class ChatClient:
             body["max_completion_tokens"] = body.pop("max_tokens")
         return body
 
-    async def _attempt(self, body: dict[str, Any]) -> Completion:
-        return self._read(await self._connection.post_chat(body))
+    async def _attempt(self, body: dict[str, Any], billed: Attempt) -> Completion:
+        return self._read(await self._connection.post_chat(body, billed), billed)
 
-    def _read(self, content: bytes) -> Completion:
+    def _read(self, content: bytes, billed: Attempt) -> Completion:
         try:
             data = json.loads(content)
             choice = data["choices"][0]
@@ -93,6 +97,7 @@ class ChatClient:
                 f"{self._label}: answered what is no completion"
                 f" ({self._connection.redact(repr(content[:200]))}; {type(error).__name__})"
             ) from None
+        billed.answered(completion.prompt_tokens, completion.completion_tokens)
         if finish == "content_filter" or (not completion.text and message.get("refusal")):
             raise ContentFilterError(
                 f"{self._label}: the completion was withheld because of its content."

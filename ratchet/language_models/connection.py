@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import ssl
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -25,14 +27,23 @@ import httpx2
 import openai
 from openai import AsyncAzureOpenAI, AsyncOpenAI, DefaultAioHttpClient
 
-from ratchet.errors import ContentFilterError, LanguageModelError
+from ratchet.errors import (
+    ContentFilterError,
+    LanguageModelError,
+    MissingKeyError,
+    PromptTooLongError,
+)
 from ratchet.language_models.endpoints import NO_KEY, Endpoint
+from ratchet.language_models.ledger import Attempt
 from ratchet.language_models.retrying import TransientError, is_transient, retry_after_seconds
 
 _MAX_CONNECTIONS = 1000
 _CONNECT_SECONDS = 10.0
 _MAX_REASON = 500
 _FIRST_REDIRECT = 300
+_TOO_LONG = re.compile(r"context.?(length|window|size)|(prompt|input) (is|was) too long", re.I)
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+"""A request that failed so has not reached a service."""
 
 if logging.getLogger("httpx2").level == logging.NOTSET:  # else it logs a line for each call
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -108,8 +119,10 @@ class Connection:
         """
         return (await self._loop_clients()).sdk
 
-    async def post_chat(self, body: Mapping[str, Any]) -> bytes:
+    async def post_chat(self, body: Mapping[str, Any], billed: Attempt) -> bytes:
         """Send a request for a completion, once, and return the body of the answer.
+
+        ``billed`` is told where it is certain that the service has not done the work.
 
         Raises
         ------
@@ -120,7 +133,11 @@ class Connection:
         MissingKeyError
             As :meth:`client`.
         """
-        clients = await self._loop_clients()
+        try:
+            clients = await self._loop_clients()
+        except MissingKeyError:
+            billed.refused()
+            raise
         content = json.dumps(body, separators=(",", ":")).encode()
         failure: LanguageModelError
         try:
@@ -133,6 +150,11 @@ class Connection:
                     return answer
                 headers, reason = response.headers, response.reason or ""
                 failure = self._status_failure(_Answer(response.status, headers, answer, reason))
+                if _is_refusal(response.status, failure):
+                    billed.refused()
+        except _NEVER_SENT as error:
+            billed.refused()
+            failure = self._unreachable(error)
         except TimeoutError:
             failure = self._time_out()
         except aiohttp.ClientError as error:
@@ -187,6 +209,8 @@ class Connection:
         text = f"{self.endpoint.label}: answered {status}: {self.redact(reason)}"
         if code == "content_filter":
             return ContentFilterError(text)
+        if _is_too_long(status, code, reason):
+            return PromptTooLongError(text)
         if is_transient(status, code, answer.headers):
             return TransientError(text, retry_after_seconds(answer.headers))
         if status in (401, 403):
@@ -266,6 +290,23 @@ def _plain_headers(sdk: AsyncOpenAI) -> dict[str, str]:
         for name, text in sdk.default_headers.items()
         if isinstance(text, str) and not name.lower().startswith("x-stainless")
     }
+
+
+def _is_too_long(status: int, code: str | None, reason: str) -> bool:
+    """Return whether a prompt was refused for its length, in whatever words a service has."""
+    if code == "context_length_exceeded" or status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return True
+    return status in (400, 422) and _TOO_LONG.search(reason) is not None
+
+
+def _is_refusal(status: int, failure: LanguageModelError) -> bool:
+    """Return whether an error means that nothing was worked on, and so nothing is billed.
+
+    A service may have worked before it failed (5xx), was too late (408), or read what it then
+    withheld; only the other errors that are the client's fault are refusals.
+    """
+    is_clients = _FIRST_REDIRECT <= status < 500 and status != 408
+    return is_clients and not isinstance(failure, ContentFilterError)
 
 
 def _read_error(answer: _Answer) -> tuple[str | None, str]:

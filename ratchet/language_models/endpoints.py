@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from ratchet.errors import MissingKeyError, ParameterError
+from ratchet.parameters.key_names import key_name_problem
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
@@ -56,6 +57,9 @@ class Endpoint:
                 f"base_url of {self.label}: got one with a user, a password or a query, expected"
                 " none. Put the key into an environment variable and name it in api_key_name."
             )
+        problem = None if self.api_key_name is None else key_name_problem(self.api_key_name)
+        if problem is not None:
+            raise ParameterError(f"api_key_name of {self.label}: {problem}.")
 
     @classmethod
     def of(cls, parameters: TextAgentParameters, timeout_seconds: float = 600.0) -> Endpoint:

@@ -1,7 +1,9 @@
 """What a text experiment will at most ask of its services: calls, tokens, money, and time.
 
-At most: every game goes to its last round and every message to its limit of tokens. Replies that
-can't be read and are asked for again come on top; games that end early go off.
+Every game goes to its last round and every message to its limit of tokens. ``calls``, tokens and
+``cost`` are of replies that can be read at once; ``most_calls`` and ``most_cost`` are with all the
+retries of those that can't. Answers that are lost on the way are in neither: nobody knows how many,
+and the budget counts each with its most when it happens.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Sampler(Protocol):
 class StageEstimate:
     """One stage of one iteration; ``iteration`` -1 for the test after all.
 
-    ``cost`` leaves out the models in ``unpriced_models``.
+    ``cost`` leaves out the models in ``unpriced_models``. ``most_calls`` and ``most_cost`` are with
+    all retries of replies that can't be read.
     """
 
     stage: str
@@ -59,6 +62,8 @@ class StageEstimate:
     cost: float = 0.0
     seconds: float = 0.0
     unpriced_models: tuple[str, ...] = ()
+    most_calls: int = 0
+    most_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class ExperimentEstimate:
                 training_tokens=total.training_tokens + stage.training_tokens,
                 cost=total.cost + stage.cost,
                 seconds=total.seconds + stage.seconds,
+                most_calls=total.most_calls + stage.most_calls,
+                most_cost=total.most_cost + stage.most_cost,
                 unpriced_models=tuple(sorted({*total.unpriced_models, *stage.unpriced_models})),
             )
         return total
@@ -196,12 +203,16 @@ class _Table:
             agent = self._episode.agents[name]
             prompt, completion = (calls * games * n for n in (prompt_tokens, agent.max_tokens))
             price = self._price(agent, is_tuned=is_tuned)
+            cost = price.of_call(prompt, completion) if price else 0.0
+            attempts = 1 + agent.num_invalid_generation_retries
             estimate = replace(
                 estimate,
                 calls=estimate.calls + calls * games,
                 prompt_tokens=estimate.prompt_tokens + prompt,
                 completion_tokens=estimate.completion_tokens + completion,
-                cost=estimate.cost + (price.of_call(prompt, completion) if price else 0.0),
+                cost=estimate.cost + cost,
+                most_calls=estimate.most_calls + attempts * calls * games,
+                most_cost=estimate.most_cost + attempts * cost,
                 unpriced_models=_with_unpriced(estimate, agent, price),
             )
             chain_seconds += calls * self._call_seconds(agent)
@@ -218,10 +229,12 @@ class _Table:
             tokens = math.ceil(examples * self._episode.transcript_tokens) * epochs
             price = self._price(agent, is_tuned=False)
             embedded = Endpoint.of(agent).is_embedded
+            cost = price.of_training(tokens) if price else 0.0
             estimate = replace(
                 estimate,
                 training_tokens=estimate.training_tokens + tokens,
-                cost=estimate.cost + (price.of_training(tokens) if price else 0.0),
+                cost=estimate.cost + cost,
+                most_cost=estimate.most_cost + cost,
                 unpriced_models=_with_unpriced(estimate, agent, price),
                 seconds=max(estimate.seconds, EMBEDDED_JOB_SECONDS if embedded else JOB_SECONDS),
             )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import openai
 
-from ratchet.errors import FineTuneError, LanguageModelError
+from ratchet.errors import FineTuneError, FineTuneRefusedError, LanguageModelError
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob, job_status
@@ -182,7 +182,7 @@ class FineTuneClient:
             return _read_job(job, attempt)
         if isinstance(failure, TransientError):
             raise failure
-        raise FineTuneError(f"fine-tuning {intent.model!r} was refused: {failure}")
+        raise FineTuneRefusedError(f"fine-tuning {intent.model!r} was refused: {failure}")
 
     async def _settle(
         self, intent: FineTuneIntent, files: list[str], attempt: int, error: TransientError

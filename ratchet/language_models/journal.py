@@ -1,8 +1,7 @@
 """A journal of finished calls, so that a killed stage pays again for the calls in flight only.
 
-Append-only lines of JSON. A line is written with one ``write``; nothing is ever changed or cut
-off, so a reader needs no lock. A torn line (killed while writing) is not valid JSON and counts as
-not written; the next line starts on a line of its own.
+Append-only lines of JSON. A line is written with one ``write``; a torn one (killed while writing)
+is not valid JSON and counts as not written.
 """
 
 from __future__ import annotations
@@ -10,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ratchet.errors import StoreError
+from ratchet.language_models.appended_lines import AppendedLines
 from ratchet.language_models.types import ChatRequest, Completion
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,22 +36,28 @@ class CallJournal:
     Notes
     -----
     Of two concurrent calls with one id the second waits for the first. Use it as a context
-    manager, or :meth:`close` it.
+    manager, or :meth:`close` it. Where the disk is full, the answers in flight are delivered, kept
+    in memory and written as soon as there is room; nothing more is asked for until then.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.calls_made = 0
         self.calls_replayed = 0
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._recorded, self._starts_inside_a_line = _read(self.path)
+        self._lines = AppendedLines(self.path)
+        self._recorded = _parse(self._lines.read(), self.path.name)
         self._in_flight: dict[str, asyncio.Lock] = {}
 
     async def call(
         self, call_id: str, request: ChatRequest, make: Callable[[], Awaitable[Completion]]
     ) -> Completion:
-        """Return the recorded completion of a call (e.g. ``"r12/t3/verifier/a0"``), or make it."""
+        """Return the recorded completion of a call (e.g. ``"r12/t3/verifier/a0"``), or make it.
+
+        Raises
+        ------
+        StoreError
+            If earlier answers can't be written down: then it is not made.
+        """
         lock = self._in_flight.setdefault(call_id, asyncio.Lock())
         async with lock:
             digest = request.digest()
@@ -61,6 +67,7 @@ class CallJournal:
                 return recorded[1]
             if recorded is not None:
                 _LOGGER.warning("%s: call %s has changed; asking again", self.path.name, call_id)
+            self._write_kept()
             completion = await make()
             self._append(call_id, digest, completion)
         self._in_flight.pop(call_id, None)
@@ -71,10 +78,7 @@ class CallJournal:
 
     def close(self) -> None:
         """Write what is written through to the disk, and let the file go."""
-        if self._file >= 0:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
+        self._lines.close()
 
     def __enter__(self) -> Self:
         return self
@@ -89,33 +93,30 @@ class CallJournal:
 
     def _append(self, call_id: str, digest: str, completion: Completion) -> None:
         record = {"id": call_id, "request": digest, "completion": completion.to_dict()}
-        line = json.dumps(record, separators=(",", ":")) + "\n"
-        if self._starts_inside_a_line:
-            line = "\n" + line
-        _write_all(self._file, line.encode("ascii"))
-        self._starts_inside_a_line = False
+        line = json.dumps(record, separators=(",", ":"))
+        self._lines.append_or_keep(line.encode("ascii"))
         self._recorded[call_id] = (digest, completion)
         self.calls_made += 1
 
+    def _write_kept(self) -> None:
+        try:
+            self._lines.write_kept()
+        except OSError as error:
+            raise StoreError(
+                f"{self.path}: {self._lines.num_kept} answers can't be written down ({error}), so"
+                " no more are asked for. They are kept in memory and written as soon as there is"
+                " room: make room, and run the same command."
+            ) from error
 
-def _read(path: Path) -> tuple[dict[str, tuple[str, Completion]], bool]:
-    """Return call id → digest of the request and completion; and whether the last line is torn."""
-    content = path.read_bytes()
+
+def _parse(lines: Iterable[bytes], name: str) -> dict[str, tuple[str, Completion]]:
+    """Return call id → digest of the request and completion."""
     recorded: dict[str, tuple[str, Completion]] = {}
-    for line in content.split(b"\n"):
-        if not line:
-            continue
+    for line in lines:
         try:
             record = json.loads(line)
             completion = Completion.from_dict(record["completion"])
             recorded[record["id"]] = (record["request"], completion)
         except (ValueError, KeyError, TypeError):
-            _LOGGER.warning("%s: dropped a torn line of %d bytes", path.name, len(line))
-    return recorded, not content.endswith(b"\n") and bool(content)
-
-
-def _write_all(file: int, content: bytes) -> None:
-    """Write, going on where a write was cut short (a full disk raises)."""
-    written = os.write(file, content)
-    while written < len(content):
-        written += os.write(file, content[written:])
+            _LOGGER.warning("%s: dropped a torn line of %d bytes", name, len(line))
+    return recorded

@@ -103,8 +103,10 @@ class Budget:
         """Return whether no more is spent, with what is planned, than may be."""
         return self.limit is None or spent + planned <= self.limit
 
-    def check(self, spent: float, planned: float = 0.0) -> None:
+    def check(self, spent: float, planned: float = 0.0, *, at_least: float | None = None) -> None:
         """Raise if too much is spent, or will be with what is planned.
+
+        ``at_least`` is given where ``spent`` is what may have been billed at most.
 
         Raises
         ------
@@ -114,6 +116,10 @@ class Budget:
         if self.has_room(spent, planned):
             return
         next_step = f" and up to {planned:.4f} would come next" if planned else ""
+        if at_least is not None and at_least < spent:
+            next_step = (
+                f" (at least {at_least:.4f}; what is not known counts with its most){next_step}"
+            )
         raise BudgetExceededError(
             f"budget: {spent:.4f} spent{next_step}, expected at most {self.limit:.4f}. Finished"
             " work is kept: run the same command with a higher settings.budget to go on."

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
-_LETTERS_PER_TOKEN = 3
 _TOKENS_AROUND = 8
 """What a message costs beside its text."""
 
@@ -78,10 +77,9 @@ class ChatRequest:
 
     @property
     def most_tokens(self) -> tuple[int, int]:
-        """About the most tokens that it can have and get: three letters to one, all it may get."""
-        letters = sum(len(message.content) for message in self.messages)
-        prompt = letters // _LETTERS_PER_TOKEN + _TOKENS_AROUND * len(self.messages)
-        return prompt, self.max_tokens or 0
+        """The most tokens that it can have and get: no token is shorter than a byte of text."""
+        size = sum(len(message.content.encode()) for message in self.messages)
+        return size + _TOKENS_AROUND * len(self.messages), self.max_tokens or 0
 
     def digest(self) -> str:
         """Return the SHA-256 of the request's canonical JSON, 64 hexadecimal digits."""

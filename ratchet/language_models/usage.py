@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ratchet.language_models.allowances import CallAllowance
-from ratchet.language_models.pricing import Budget, ModelPrice
+from ratchet.language_models.ledger import UNBILLED, Bill, Ledger
+from ratchet.language_models.pricing import ModelPrice
 from ratchet.language_models.types import ChatRequest, Completion
 
 
@@ -44,48 +44,30 @@ class UsageRow:
 
 
 class UsageMeter:
-    """Counts what is used. A call that exceeds the budget is counted, and none is made after it."""
+    """Counts what answered calls used, and has attempts at them billed in a ledger.
 
-    def __init__(self, stage: str = "", budget: Budget | None = None) -> None:
+    An answer that was there already is counted, and not billed again.
+    """
+
+    def __init__(self, stage: str = "", ledger: Ledger | None = None) -> None:
         self.stage = stage
-        self._budget = budget
-        limited = budget is not None and budget.limit is not None
-        self._allowance = CallAllowance(budget, lambda: self.cost) if budget and limited else None
+        self.ledger = ledger
         self._rows: dict[tuple[str, str, str], UsageRow] = {}
 
-    async def within_budget(
-        self,
-        price: ModelPrice | None,
-        request: ChatRequest,
-        make: Callable[[], Awaitable[Completion]],
-    ) -> Completion:
-        """Make a call as soon as there is room for it, and record it; see :class:`CallAllowance`.
-
-        Raises
-        ------
-        BudgetExceededError
-            If there is none.
-        """
-        if self._allowance is None or price is None:
-            return await make()
-        async with self._allowance.call(price.of_call(*request.most_tokens)):
-            return await make()
+    def bill(self, price: ModelPrice | None, request: ChatRequest, call_id: str) -> Bill:
+        """Return what each attempt at a call is made with."""
+        if self.ledger is None or price is None:
+            return UNBILLED
+        most = price.of_call(*request.most_tokens)
+        return Bill(self.ledger, price, most, f"{self.stage}/{call_id}")
 
     def record_call(
         self, agent: str, model: str, completion: Completion, price: ModelPrice | None
     ) -> None:
-        """Count an answered call.
-
-        Raises
-        ------
-        BudgetExceededError
-            If the calls have cost more than the budget by now.
-        """
+        """Count an answered call."""
         tokens = completion.prompt_tokens, completion.completion_tokens
         cost = price.of_call(*tokens) if price else None
         self.add(UsageRow(self.stage, agent, model, 1, *tokens, 0, cost))
-        if self._budget is not None:
-            self._budget.check(self.cost)
 
     def record_training(
         self, group: str, model: str, tokens: int, price: ModelPrice | None

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import SubParameters
+from ratchet.parameters.key_names import key_name_problem
 from ratchet.parameters.messages import SECRET_VALUE
 from ratchet.parameters.purposes import Purpose
 
@@ -98,6 +99,15 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
                 " api_key_name",
             )
         return url
+
+    @field_validator("api_key_name")
+    @classmethod
+    def _refuse_keys(cls, name: str | None) -> str | None:
+        """Refuse what may be the key itself, without repeating it."""
+        problem = None if name is None else key_name_problem(name)
+        if problem is not None:
+            raise PydanticCustomError(SECRET_VALUE, "{problem}", {"problem": problem})
+        return name
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:

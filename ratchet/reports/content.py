@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ratchet.reports.labels import arm_label
-from ratchet.reports.spending import SpendingRow, read_spending
+from ratchet.reports.spending import Billed, SpendingRow, read_billed, read_spending
 from ratchet.reports.transcripts import PackedTranscripts, read_transcripts
 from ratchet.statistics.returns import paid_agents
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
@@ -61,6 +61,7 @@ class Content:
     events: Sequence[Mapping[str, Any]]
     transcripts: Sequence[PackedTranscripts] = ()
     spending: Sequence[SpendingRow] = ()
+    billed: Sequence[Billed] = ()
 
     @property
     def is_comparison(self) -> bool:
@@ -91,7 +92,13 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
             )
     title = manifests[0].name if len(folders) == 1 else f"{len(folders)} runs compared"
     return Content(
-        title, manifests, arms, events, read_transcripts(folders), read_spending(folders)
+        title,
+        manifests,
+        arms,
+        events,
+        read_transcripts(folders),
+        read_spending(folders),
+        read_billed(folders),
     )
 
 

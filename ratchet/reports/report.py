@@ -103,6 +103,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "tested": tested,
         "pretraining": pretraining,
         "spending": content.spending,
+        "billed": content.billed,
         "test_metrics": test_metric_rows(arms),
         "transcripts": content.transcripts,
         "stages": stage_summaries(arms),

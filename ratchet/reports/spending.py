@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from ratchet.errors import DataError
 from ratchet.tracking.run_folder import RunFolder
@@ -35,6 +37,38 @@ class SpendingRow:
         return "no price" if self.cost is None else f"{self.cost:,.2f}"
 
 
+@dataclass(frozen=True)
+class Billed:
+    """What a run was billed at least and at most; ``unknown`` charges make the difference."""
+
+    run: str
+    at_least: float
+    at_most: float
+    unknown: int
+
+    @property
+    def text(self) -> str:
+        """The amount, or both and why they differ."""
+        if not self.unknown:
+            return f"{self.at_most:,.2f}"
+        return (
+            f"at least {self.at_least:,.2f}, at most {self.at_most:,.2f}: {self.unknown:,} attempts"
+            " have no answer, and may have been billed"
+        )
+
+
+def read_billed(folders: Sequence[RunFolder]) -> list[Billed]:
+    """Read what runs were billed; errors as :func:`read_spending`."""
+    found = []
+    for folder in folders:
+        with _readable(folder):
+            usage = _read(folder)
+            if "billed_at_most" in usage:  # runs of earlier releases don't say
+                amounts = float(usage["billed_at_least"]), float(usage["billed_at_most"])
+                found.append(Billed(folder.run_id, *amounts, int(usage["billed_unknown"])))
+    return found
+
+
 def read_spending(folders: Sequence[RunFolder]) -> list[SpendingRow]:
     """Read what runs have used: a row for each arm, stage and agent.
 
@@ -45,20 +79,31 @@ def read_spending(folders: Sequence[RunFolder]) -> list[SpendingRow]:
     """
     rows: dict[tuple[str, str, str, str], SpendingRow] = {}
     for folder in folders:
-        path = folder.usage_path
-        if not path.is_file():
-            continue
-        try:
-            entries = json.loads(path.read_text(encoding="utf-8"))["rows"]
-            for entry in entries:
+        with _readable(folder):
+            for entry in _read(folder).get("rows", ()):
                 place = (folder.run_id, entry["arm"], entry["stage"], entry["agent"])
                 rows[place] = _plus(rows.get(place, SpendingRow(*place)), entry)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{path}: {error!r}; expected what a run of chat models writes. Delete the file;"
-                f" `ratchet resume {folder.run_id}` writes it again."
-            ) from error
     return list(rows.values())
+
+
+def _read(folder: RunFolder) -> Mapping[str, Any]:
+    """Read ``usage.json``; nothing where a run has none."""
+    path = folder.usage_path
+    if not path.is_file():
+        return {}
+    usage: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {"rows": usage["rows"], **usage}
+
+
+@contextmanager
+def _readable(folder: RunFolder) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{folder.usage_path}: {error!r}; expected what a run of chat models writes. Delete the"
+            f" file; `ratchet resume {folder.run_id}` writes it again."
+        ) from error
 
 
 def _plus(row: SpendingRow, entry: dict[str, float | None]) -> SpendingRow:

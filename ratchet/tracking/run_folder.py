@@ -198,6 +198,11 @@ class RunFolder:
         return self.path / "usage.json"
 
     @property
+    def ledger_path(self) -> Path:
+        """Where every attempt at a call and every job is written down that costs money."""
+        return self.path / "ledger.jsonl"
+
+    @property
     def transcripts_path(self) -> Path:
         """The folder of what chat models said, a folder for each arm in it."""
         return self.path / "transcripts"

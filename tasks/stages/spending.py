@@ -1,55 +1,42 @@
-"""``Spending``: what a run has spent on services, and what it may.
+"""``Spending``: what a run is billed by services, and what it may spend.
 
 Shared by all stages of all arms of a run; safe among threads.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ratchet.errors import BudgetExceededError
+from ratchet.language_models.ledger import Charge
 
 if TYPE_CHECKING:
+    from ratchet.language_models.ledger import Ledger
+    from ratchet.language_models.usage import UsageMeter
     from tasks.stages.calls import StageCall
 
 
 class Spending:
-    """Money spent by the stages that a run has made, and its limit.
+    """The ledger of a run, and what its stages have to do with it.
 
-    ``limit`` is ``settings.budget``, in the currency of the table of prices, or None; ``spent``
-    that of earlier attempts at the same run.
+    Its budget is ``settings.budget``, in the currency of the table of prices.
     """
 
-    def __init__(self, limit: float | None = None, spent: float = 0.0) -> None:
-        self.limit = limit
-        self._spent = spent
-        self._lock = threading.Lock()
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
 
     @property
-    def spent(self) -> float:
-        """What has been spent so far."""
-        with self._lock:
-            return self._spent
+    def left(self) -> float | None:
+        """What is left for a trainer that keeps an account of its own; None for anything."""
+        limit = self.ledger.budget.limit
+        return None if limit is None else max(limit - self.ledger.billed.at_most, 0.0)
 
-    def add(self, cost: float) -> None:
-        """Count what a stage has cost."""
-        with self._lock:
-            self._spent += cost
-
-    def left(self, run_id: str | None) -> float | None:
-        """Return what the next stage may cost, None for anything.
-
-        Raises BudgetExceededError if nothing is left.
-        """
-        if self.limit is None:
-            return None
-        left = self.limit - self.spent
-        if left <= 0:
-            raise self._exceeded(run_id, "so that nothing is left")
-        return left
+    def add(self, call: StageCall, usage: UsageMeter) -> None:
+        """Enter what a stage has cost that its trainer did not have billed in the ledger."""
+        if usage.ledger is not self.ledger and usage.cost > 0:
+            self.ledger.settle(f"stage {call.key}", Charge(usage.cost, usage.cost))
 
     @contextmanager
     def watched(self, call: StageCall, run_id: str | None) -> Iterator[None]:
@@ -57,11 +44,7 @@ class Spending:
         try:
             yield
         except BudgetExceededError as error:
-            raise self._exceeded(run_id, f"and {call.label!r} has used up the rest") from error
-
-    def _exceeded(self, run_id: str | None, where: str) -> BudgetExceededError:
-        return BudgetExceededError(
-            f"settings.budget: the limit is {self.limit:.4g}; finished stages of this run have cost"
-            f" {self.spent:.4g}, {where}. Finished stages and calls"
-            f" are kept; go on with a higher budget: `ratchet resume {run_id} --budget MORE`."
-        )
+            raise BudgetExceededError(
+                f"settings.budget: {call.label!r} would go over it. {error} To go on:"
+                f" `ratchet resume {run_id} --budget MORE`."
+            ) from error

@@ -29,7 +29,8 @@ def create_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession
         return []
     rollouts = read_rollouts(session.store, keys.sample_rollouts(call.iteration).key)
     earlier = [read_rollouts(session.store, e.key) for e in keys.earlier_rollouts(call.iteration)]
-    state = trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier)
+    with session.watched(call):
+        state = trainer.create_fine_tune_jobs(call.iteration, rollouts, earlier)
     state.save(folder / STATE_FOLDER)
     return [IterationMetrics(iteration=call.iteration, values=finite(trainer.job_stats()))]
 
@@ -55,7 +56,7 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
     usage = trainer.training_usage
     if usage is None:
         return []
-    session.spending.add(usage.cost)
+    session.spending.add(call, usage)
     write_usage(folder, usage)
     total = usage.total
     values = {

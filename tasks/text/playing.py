@@ -36,7 +36,7 @@ def sample_rollouts(call: StageCall, folder: Path, session: TextArmSession) -> M
         if trainer.has_stopped:
             return []
         rollouts, usage = trainer.sample_rollouts(call.iteration, session.journal(call))
-    _keep(folder, session, rollouts, usage)
+    _keep(call, folder, session, rollouts, usage)
     values = {**usage_metrics(usage), **finite(trainer.stage_metrics)}
     return [IterationMetrics(iteration=call.iteration, values=values)]
 
@@ -49,7 +49,7 @@ def test_during_training(call: StageCall, folder: Path, session: TextArmSession)
         if trainer.has_stopped:
             return []
         rollouts, metrics, usage = trainer.test(call.iteration, session.journal(call))
-    _keep(folder, session, rollouts, usage)
+    _keep(call, folder, session, rollouts, usage)
     return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]
 
 
@@ -63,13 +63,13 @@ def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     tested = session.store.find(before.key) if before is not None else None
     if tested is not None:
         rollouts = read_rollouts(session.store, tested.key)
-        _keep(folder, session, rollouts, UsageMeter(call.stage))
+        _keep(call, folder, session, rollouts, UsageMeter(call.stage))
         write_table(folder, result_table(rollouts, session.protocol))
         return [IterationMetrics(iteration=call.iteration, values=tested.metrics[0].values)]
     with session.watched(call):
         trainer = session.trainer_at(session.keys.final_state_key, calls=True)
         rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
-    _keep(folder, session, rollouts, usage)
+    _keep(call, folder, session, rollouts, usage)
     write_table(folder, result_table(rollouts, session.protocol))
     return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]
 
@@ -79,8 +79,12 @@ test_during_training.__test__ = False  # type: ignore[attr-defined]
 
 
 def _keep(
-    folder: Path, session: TextArmSession, rollouts: NestedArrayDict, usage: UsageMeter
+    call: StageCall,
+    folder: Path,
+    session: TextArmSession,
+    rollouts: NestedArrayDict,
+    usage: UsageMeter,
 ) -> None:
-    session.spending.add(usage.cost)
+    session.spending.add(call, usage)
     write_played(folder, rollouts, session.protocol)
     write_usage(folder, usage)

@@ -57,16 +57,15 @@ class TextArmSession(BaseSession):
     def new_trainer(self, *, calls: bool = False) -> StagedTextTrainer:
         """Build a trainer that no other stage knows.
 
-        ``calls``: whether the stage speaks to a service: it is made ready, and what is left of the
-        budget is what the trainer may spend.
+        ``calls``: whether the stage speaks to a service: it is made ready, and the trainer has
+        what it spends billed in the run's ledger.
         """
         from ratchet.scenarios.building import build_scenario_instance
         from trainers.text.staged import StagedTextTrainer
 
         settings = self.settings
         if calls:
-            left = self.spending.left(settings.run_id)
-            settings = settings.model_copy(update={"budget": left})
+            settings = settings.model_copy(update={"budget": self.spending.left})
             self.make_services_ready()
         instance = build_scenario_instance(
             self.keys.hyper_params,
@@ -80,6 +79,7 @@ class TextArmSession(BaseSession):
             raise StateError(
                 f"trainer {type(trainer).__name__} is no StagedTextTrainer, expected one."
             )
+        trainer.ledger = self.spending.ledger
         return trainer
 
     def trainer_at(self, key: str, *, calls: bool = False) -> StagedTextTrainer:

@@ -17,6 +17,7 @@ from ratchet.errors import (
     LanguageModelError,
     ParameterError,
     PromptTemplateError,
+    PromptTooLongError,
     RunNotFoundError,
     UnknownNameError,
 )
@@ -115,6 +116,32 @@ def test_an_unreadable_answer_is_asked_once_more_and_then_said(run_folder, fake_
     summary = analyse_run(run_folder, ["code_quoting"], model=FREE, client=stubborn, overwrite=True)
     assert summary.analysers[0].verdicts == {"unreadable": 4}
     assert summary.num_calls == 8
+
+
+def test_a_message_that_is_too_long_is_left_out_and_the_rest_is_judged(run_folder, fake_model):
+    client = fake_model(
+        lambda prompt: PromptTooLongError("too long") if "It says" in prompt else accurate(prompt)
+    )
+    summary = analyse_run(run_folder, ["code_quoting"], model=FREE, client=client)
+    (part,) = summary.analysers
+    assert (part.num_messages, part.num_calls, part.num_too_long) == (4, 3, 1)
+    assert len(verdicts(run_folder)) == 3
+    other = fake_model(accurate)  # one that reads more
+    summary = analyse_run(run_folder, ["code_quoting"], model=FREE, client=other)
+    assert (len(other.asked), summary.num_too_long, len(verdicts(run_folder))) == (1, 0, 4)
+
+
+def test_a_reminder_that_is_too_long_leaves_the_verdict_unreadable(run_folder, fake_model):
+    asked = []
+
+    def rule(prompt):
+        asked.append(prompt)
+        return PromptTooLongError("too long") if asked.count(prompt) > 1 else "Hm."
+
+    client = fake_model(rule)
+    summary = analyse_run(run_folder, ["code_quoting"], model=FREE, client=client)
+    assert summary.num_too_long == 0
+    assert set(verdicts(run_folder).values()) == {None}
 
 
 def test_after_a_failure_only_what_was_not_answered_is_asked(run_folder, fake_model):

@@ -112,7 +112,7 @@ def test_resume_keeps_finished_stages_after_an_edit(lab, monkeypatch):
 
 def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(lab):
     with pytest.raises(BudgetExceededError, match="ratchet resume"):
-        run(lab, settings(lab, budget=0.145, retries=2, retry_delay_seconds=0.01))
+        run(lab, settings(lab, budget=0.165, retries=2, retry_delay_seconds=0.01))
     calls = [work for work in lab.done() if work.startswith("call")]
     assert 14 <= len(calls) <= 16, "6 rollouts and 6 tests, then what is left, and no retry"
     (folder,) = (lab.folder / "runs").iterdir()
@@ -126,11 +126,16 @@ def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(lab):
     assert set(counts.values()) == {1}, "a call was paid twice"
     usage = json.loads((folder / "usage.json").read_text())
     assert sum(part["cost"] for part in usage["by_stage"].values()) == pytest.approx(0.36)
+    assert usage["billed_at_least"] == pytest.approx(0.36)
+    assert usage["billed_at_most"] == pytest.approx(0.36)
+    (folder / "ledger.jsonl").unlink()  # as of a run that began before there was one
+    resume_experiment(folder.name, settings(lab, budget=10.0))
+    assert json.loads((folder / "usage.json").read_text())["billed_at_most"] == pytest.approx(0.36)
 
 
 def test_what_was_found_costs_a_run_nothing(lab):
     run(lab)
-    other = run(lab, settings(lab, budget=0.125, run_id="other"), num_iterations=4)
+    other = run(lab, settings(lab, budget=0.135, run_id="other"), num_iterations=4)
     assert other.made > 0
 
 

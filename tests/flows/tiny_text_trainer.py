@@ -18,7 +18,7 @@ import numpy as np
 
 from ratchet.errors import FineTuneError
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.pricing import Budget, ModelPrice
+from ratchet.language_models.pricing import ModelPrice
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.spec import rollout_spec
@@ -80,7 +80,7 @@ class TinyTextTrainer(Trainer, StagedTextTrainer):
 
     def _play(self, what, journal_path):
         name = "sample_rollouts" if "sample" in what else "test"
-        meter = UsageMeter(name, Budget(self.settings.budget))
+        meter = UsageMeter(name, self.ledger)
         with CallJournal(journal_path) as journal:
             texts = [asyncio.run(self._ask(what, i, journal, meter)) for i in range(NUM_ROLLOUTS)]
         spec = rollout_spec(self.max_message_rounds, 2, len(self._channels))
@@ -99,14 +99,22 @@ class TinyTextTrainer(Trainer, StagedTextTrainer):
     async def _ask(self, what, number, journal, meter):
         request = ChatRequest(self.state.model, (ChatMessage("user", f"{what} {number}"),))
 
+        price = ModelPrice(900.0, 1000.0)
+
         async def make():
+            async with meter.bill(price, request, f"r{number}").attempt() as billed:
+                answered = answer()
+                billed.answered(answered.prompt_tokens, answered.completion_tokens)
+            return answered
+
+        def answer():
             pause()
             answer = derive_seed(0, self.state.model, 0, request.messages[0].content) % 2
             note(f"call {what} {number}")
             return Completion(str(answer), "stop", 10, 1, self.state.model)
 
         completion = await journal.call(f"r{number}", request, make)
-        meter.record_call("verifier", completion.model, completion, ModelPrice(900.0, 1000.0))
+        meter.record_call("verifier", completion.model, completion, price)
         return completion.text
 
     def sample_rollouts(self, iteration, journal_path):

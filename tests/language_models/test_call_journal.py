@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from ratchet.errors import StoreError
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 
@@ -125,6 +126,85 @@ def test_a_failed_call_is_not_recorded_and_frees_its_id(tmp_path):
         assert len(journal) == 0
         call(journal, "r0", Model())
         assert len(journal) == 1
+
+
+_FULL_DISK = """
+import asyncio, resource, sys
+from pathlib import Path
+from ratchet.errors import StoreError
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.types import ChatRequest, Completion
+
+path, room, asked = Path(sys.argv[1]), int(sys.argv[2]), []
+request, hard = ChatRequest("tiny", ()), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+def allow(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+async def ask(number):
+    async def make():
+        asked.append(number)
+        await asyncio.sleep(0.01)
+        return Completion(str(number) * 50, "stop", 1, 1, "tiny")
+    try:
+        return (await journal.call(f"r{number}", request, make)).text
+    except StoreError as error:
+        return str(error)
+
+async def main():
+    await ask(0)
+    allow(path.stat().st_size + room)
+    print(await asyncio.gather(*map(ask, range(1, 4))))  # in flight as the disk gets full
+    print(await ask(4), asked)
+    if len(sys.argv) > 3:
+        return
+    allow(hard)
+    print(await ask(5), asked)
+
+with CallJournal(path) as journal:
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("room", [0, 1, 60, 200, 300])
+@pytest.mark.parametrize("for_ever", [False, True])
+def test_a_full_disk_tears_no_line_and_what_was_answered_is_written_later(tmp_path, room, for_ever):
+    """The system cuts the write short after ``room`` bytes, and refuses the next."""
+    path = tmp_path / "calls.jsonl"
+    command = [sys.executable, "-c", _FULL_DISK, str(path), str(room)]
+    done = subprocess.run(
+        [*command, *(["x"] if for_ever else [])], capture_output=True, text=True, check=True
+    )
+    delivered, refused, *rest = done.stdout.splitlines()
+    assert delivered == str([str(number) * 50 for number in (1, 2, 3)])
+    assert "answers can't be written down" in refused
+    assert refused.endswith("[0, 1, 2, 3]"), "nothing is paid that can't be kept"
+    lines = path.read_bytes().split(b"\n")
+    assert lines.pop() == b""
+    ids = [json.loads(line)["id"] for line in lines]
+    if for_ever:
+        assert ids == [f"r{number}" for number in range(1 + room // (len(lines[0]) + 1))]
+        assert "lines are lost" in done.stderr
+    else:
+        assert rest == [f"{'5' * 50} [0, 1, 2, 3, 5]"]
+        assert sorted(ids) == ["r0", "r1", "r2", "r3", "r5"]
+    model = Model()
+    with CallJournal(path) as journal:
+        for number in range(6):
+            asyncio.run(journal.call(f"r{number}", ChatRequest("tiny", ()), model))
+        assert model.calls == 6 - len(ids)
+    with CallJournal(path) as journal:
+        assert len(journal) == 6
+
+
+def test_a_disk_without_any_room_is_an_error_before_the_next_call():
+    model = Model()
+    journal = CallJournal("/dev/full")
+    assert call(journal, "r0", model).text.startswith("answer 1")
+    with pytest.raises(StoreError, match="No space left"):
+        call(journal, "r1", model)
+    assert call(journal, "r0", model).text.startswith("answer 1")
+    assert model.calls == 1
 
 
 _WRITER = """

@@ -15,6 +15,7 @@ from ratchet.errors import (
     LanguageModelError,
     MissingKeyError,
     ParameterError,
+    PromptTooLongError,
     UnexpectedFinishError,
 )
 from ratchet.language_models.chat import ChatClient, shared_chat_client
@@ -75,6 +76,27 @@ def test_what_may_pass_is_tried_again(service, client, answer, error, status):
     service.script = [answer(status, error("busy")), answer(status, error("busy"))]
     assert ask(client).text == "Hello"
     assert len(service.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code"),
+    [
+        (400, "Shorten it", "context_length_exceeded"),
+        (400, "This model's maximum context length is 4096 tokens", None),
+        (422, "the request exceeds the available context size", "400"),
+        (413, "Payload too large", None),
+    ],
+)
+def test_a_prompt_that_is_too_long_has_an_error_of_its_own(
+    service, client, answer, error, status, message, code
+):
+    service.script = [answer(status, error(message, code))]
+    with pytest.raises(PromptTooLongError, match=message):
+        ask(client)
+    service.script = [answer(400, error("max_tokens is too large", "invalid"))]
+    with pytest.raises(LanguageModelError) as caught:
+        ask(client)
+    assert not isinstance(caught.value, PromptTooLongError)
 
 
 def test_a_cut_connection_and_a_time_out_are_tried_again(service, quick, answer, chat):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
-from ratchet.language_models.allowances import CallAllowance, TrainingAllowance
+from ratchet.language_models.allowances import TrainingAllowance
 from ratchet.language_models.estimates import estimate_experiment
+from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
+from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
-from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+from ratchet.language_models.types import Completion
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings, HyperParameters
 from trainers.text.expert_iteration import PureTextEiTrainer
@@ -128,74 +127,6 @@ def test_a_budget_says_what_was_spent_and_what_to_do():
         Budget(5.0).check(4.0, planned=2.0)
 
 
-def play_calls(limit, count, most, cost, fails=()):
-    """Make calls all at once; give what was spent, how many were made, and the errors."""
-    spent, most_at_once, in_flight = 0.0, 0, 0
-
-    async def one(allowance, number):
-        nonlocal spent, most_at_once, in_flight
-        async with allowance.call(most):
-            in_flight += 1
-            most_at_once = max(most_at_once, in_flight)
-            await asyncio.sleep(0.001 * (1 + number % 3))
-            in_flight -= 1
-            if number in fails:
-                raise OSError("cut off")
-        spent += cost
-
-    async def play():
-        allowance = CallAllowance(Budget(limit), lambda: spent)
-        return await asyncio.gather(
-            *(one(allowance, number) for number in range(count)), return_exceptions=True
-        )
-
-    outcomes = asyncio.run(play())
-    errors = [outcome for outcome in outcomes if outcome is not None]
-    return spent, count - len(errors), errors, most_at_once
-
-
-@given(
-    limit=st.integers(0, 60),
-    count=st.integers(1, 40),
-    most=st.integers(1, 8),
-    share=st.floats(0.1, 1.0),
-)
-@settings(max_examples=40, deadline=None)
-def test_calls_at_once_never_cost_more_than_the_budget_and_use_what_is_left(
-    limit, count, most, share
-):
-    cost = most * share
-    spent, made, errors, most_at_once = play_calls(limit, count, most, cost)
-    assert spent <= limit + 1e-9
-    assert most_at_once * most <= limit
-    assert all(isinstance(error, BudgetExceededError) for error in errors)
-    if errors:  # not one more would have fitted
-        assert limit - spent < most + 1e-9
-    else:
-        assert made == count
-
-
-def test_calls_that_fail_give_their_room_back():
-    spent, made, errors, _ = play_calls(limit=2, count=6, most=1, cost=0.25, fails={0, 1})
-    assert (spent, made) == (1.0, 4)
-    assert [type(error) for error in errors] == [OSError, OSError]
-
-
-def test_a_meter_without_a_limit_holds_nobody_up():
-    request = ChatRequest("m", (ChatMessage("user", "x" * 30),), max_tokens=5)
-    answer = Completion("y", "stop", 1, 1, "m")
-    price = ModelPrice(1e6, 2e6)
-    assert request.most_tokens == (18, 5)
-
-    async def make():
-        return answer
-
-    for meter in (UsageMeter("s"), UsageMeter("s", Budget(None)), UsageMeter("s", Budget(28.0))):
-        assert asyncio.run(meter.within_budget(price, request, make)) is answer
-    with pytest.raises(BudgetExceededError, match=r"up to 28\.0000 would come next"):
-        asyncio.run(UsageMeter("s", Budget(27.9)).within_budget(price, request, make))
-
-
 def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
     """Three rounds of nip: verifier, prover, verifier; 50 + what was said before, 100 said."""
     estimate = estimate_experiment(parameters(), PureTextEiTrainer, 80, 20, problem_tokens=50)
@@ -213,6 +144,12 @@ def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
     assert second.cost == pytest.approx((4500 * 0.30 + 3000 * 1.20) / 1e6)  # fine-tuned by then
     assert training.training_tokens == 2 * 10 * (50 + 300) * 2  # agents, games, tokens, epochs
     assert estimate.total.calls == 120
+    assert estimate.total.most_calls == 21 * 120, "each reply is asked for again 20 times"
+    assert first.most_cost == pytest.approx(21 * first.cost)
+    assert training.most_cost == training.cost
+    once = parameters().replace({"agents.prover.num_invalid_generation_retries": 2})
+    total = estimate_experiment(once, PureTextEiTrainer, 80, 20, problem_tokens=50).total
+    assert total.most_calls == 40 * 3 + 80 * 21, "each agent has retries of its own"
     assert estimate.total.cost == pytest.approx(sum(s.cost for s in estimate.stages))
 
 
@@ -261,11 +198,24 @@ def test_only_chat_models_are_estimated():
         estimate_experiment(graphs, PureTextEiTrainer, 10, 10)
 
 
+def intent(epochs, digest="0"):
+    return FineTuneIntent("m", "supervised", digest, {"n_epochs": epochs})
+
+
 def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much():
     prices = PriceTable({"m": ModelPrice(0, 0, training=2.0)}, {})
-    allowance = TrainingAllowance(Budget(7.0), prices)
-    allowance.reserve("m", letters=4_000_000, epochs=2)  # 1 M tokens twice: 4
-    allowance.reserve("m", letters=4_000_000, epochs=5, embedded=True)
-    with pytest.raises(BudgetExceededError, match=r"4\.0000 spent and up to 4\.0000"):
-        allowance.reserve("m", letters=4_000_000, epochs=2)
-    allowance.reserve("m", letters=4_000_000, epochs=1)
+    ledger = Ledger(Budget(7.0))
+    allowance = TrainingAllowance(ledger, prices)
+    for _ in range(2):  # made again after a kill: still one job
+        allowance.reserve(intent(2), letters=4_000_000)  # 1 M tokens twice: 4
+    allowance.reserve(intent(5), letters=4_000_000, embedded=True)
+    with pytest.raises(BudgetExceededError, match=r"4\.0000 spent.* and up to 4\.0000"):
+        allowance.reserve(intent(2, "1"), letters=4_000_000)
+    allowance.reserve(intent(1), letters=4_000_000)
+    allowance.release(intent(1))  # refused by the service
+    allowance.settle(intent(2), FineTuneJob("a", "succeeded", "n", trained_tokens=1_000_000))
+    assert ledger.billed == Charge(2.0, 2.0)
+    for job in (FineTuneJob("b", "failed"), FineTuneJob("c", "cancelled")):
+        allowance.reserve(intent(1), letters=4_000_000)
+        allowance.settle(intent(1), job)
+    assert ledger.billed == Charge(2.0, 4.0), "what was cancelled may have been billed"

@@ -86,7 +86,8 @@ def test_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
     counts = {"calls": 2, "prompt_tokens": 10, "completion_tokens": 5, "training_tokens": 0}
     rows = [{**row, **counts, "iteration": i, "paid": True, "cost": 0.5} for i in range(3)]
     rows += [{**row, **counts, "agent": "verifier", "iteration": 0, "paid": True, "cost": None}]
-    (with_transcripts.path / "usage.json").write_text(json.dumps({"rows": rows}))
+    billed = {"billed_at_least": 1.5, "billed_at_most": 1.75, "billed_unknown": 3}
+    (with_transcripts.path / "usage.json").write_text(json.dumps({"rows": rows, **billed}))
     page = build_report(with_transcripts).read_text()
     figures = json.loads(
         page.split('<script id="figures" type="application/json">')[1].split("<")[0]
@@ -101,6 +102,7 @@ def test_tests_are_drawn_over_iterations_and_usage_is_summed(with_transcripts):
     spent = [(row.agent, row.calls, row.price) for row in read_spending([with_transcripts])]
     assert spent == [("prover", 6, "1.50"), ("verifier", 2, "no price")]
     assert "no price" in page
+    assert "Billed to this run: at least 1.50, at most 1.75: 3 attempts have no answer" in page
 
 
 def test_arms_that_differ_in_their_seeds_alone_are_summed_up_not_compared(with_transcripts):

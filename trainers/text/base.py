@@ -20,7 +20,7 @@ import numpy as np
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.language_models.allowances import TrainingAllowance
 from ratchet.language_models.journal import CallJournal
-from ratchet.language_models.pricing import Budget, PriceTable
+from ratchet.language_models.pricing import PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.joining import concatenate_nested_array_dicts
@@ -51,8 +51,6 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
 
     training_usage: UsageMeter | None = None
     """What the jobs that were last waited for have used."""
-    spent: float = 0.0
-    """What stages before have cost of ``settings.budget``."""
     _calls: Calls | None = None
 
     # -- what a subclass writes ------------------------------------------------------------
@@ -218,7 +216,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         self._check_iteration(iteration)
         self.training_usage = None
         if not self.has_stopped:
-            self.training_usage = UsageMeter("await_fine_tune_jobs")
+            self.training_usage = UsageMeter("await_fine_tune_jobs", self.ledger)
+            self._set_training_allowance()
             with self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics:
                 asyncio.run(await_jobs(self.shared_model_groups, self.training_usage))
         self._iteration, self._stage = iteration + 1, "sample_rollouts"
@@ -273,15 +272,10 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         return test_plan(seed, size, None if whole else count)
 
     def _set_training_allowance(self) -> None:
-        """Let the iteration's jobs cost together no more than what is left."""
-        prices = PriceTable.load(self.settings.prices)
-        allowance = TrainingAllowance(Budget(self._budget_left()), prices)
+        """Let the iteration's jobs be billed in the ledger."""
+        allowance = TrainingAllowance(self.ledger, PriceTable.load(self.settings.prices))
         for group in self.shared_model_groups.values():
             group.allowance = allowance
-
-    def _budget_left(self) -> float | None:
-        budget = self.settings.budget
-        return None if budget is None else max(budget - self.spent, 0.0)
 
     @contextmanager
     def _open_calls(self, journal_path: Path | None = None, stage: str = "") -> Iterator[Calls]:
@@ -296,7 +290,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             if journal_path is None:
                 journal_path = Path(stack.enter_context(TemporaryDirectory())) / "calls.jsonl"
             journal = stack.enter_context(CallJournal(journal_path))
-            self._calls = Calls(journal, UsageMeter(stage, Budget(self._budget_left())))
+            self._calls = Calls(journal, UsageMeter(stage, self.ledger))
             try:
                 yield self._calls
             finally:

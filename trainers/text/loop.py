@@ -6,7 +6,7 @@ The stages are those that the tasks run; here their results lie in the run's che
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,11 +42,13 @@ class TextTrainLoop:
             "await_fine_tune_jobs": self._await_fine_tune_jobs,
             "test": self._test,
         }
-        with self._open_files() as files:
+        with (
+            self._open_files() as files,
+            closing(files.ledger(self.trainer.settings.budget)) as self.trainer.ledger,
+        ):
             self.files = files
             self._begin()
             while (stage := self.trainer.state.train_loop_stage) != "done":
-                self.trainer.spent = files.spent()
                 steps[stage](self.trainer.state)
                 files.save_metrics(self.trainer.history)
                 files.save_state(self.trainer.state)

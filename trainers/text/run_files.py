@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import CheckPointNotFoundError, StateError
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -86,11 +88,16 @@ class RunFiles:
         """Write what a stage used."""
         _write(self.folder / "usage" / f"{name}.json", usage.to_table())
 
-    def spent(self) -> float:
-        """Return what all finished stages have cost."""
+    def ledger(self, budget: float | None) -> Ledger:
+        """Open the account of what the run is billed.
+
+        One that began before there was one begins with what its finished stages have cost.
+        """
+        ledger = Ledger(Budget(budget), self.folder / "ledger.jsonl")
         files = sorted((self.folder / "usage").glob("*.json"))
         tables = (json.loads(file.read_text(encoding="utf-8")) for file in files)
-        return sum(UsageMeter.from_table(table).cost for table in tables)
+        ledger.begin_with(sum(UsageMeter.from_table(table).cost for table in tables))
+        return ledger
 
     def save_metrics(self, history: Sequence[MetricRecord]) -> None:
         """Write all metrics so far."""

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
 from ratchet.parameters.purposes import Purpose
 from trainers.stage_parameters import StagePurposes
 
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
     from trainers.text.state import State
 
@@ -41,6 +45,13 @@ class StagedTextTrainer(ABC):
     ran before in the process. Not for use in two threads at once: stages that run at the same
     time need a trainer each.
     """
+
+    settings: ExperimentSettings
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Where calls and jobs are billed; a run's stages are given the run's one."""
+        return Ledger(Budget(self.settings.budget))
 
     @classmethod
     def supports_stages(cls) -> bool:

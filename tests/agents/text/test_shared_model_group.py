@@ -17,6 +17,7 @@ from ratchet.errors import (
     UnknownNameError,
 )
 from ratchet.language_models.allowances import TrainingAllowance
+from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
 from ratchet.language_models.usage import UsageMeter
 from ratchet.parameters import ExperimentSettings
@@ -165,13 +166,18 @@ def test_a_frozen_group_makes_no_job(fine_tune_service, build):
 def test_a_job_that_costs_too_much_is_not_made(fine_tune_service, build):
     group = build()
     prices = PriceTable({"tiny": ModelPrice(0.0, 0.0, training=1e6)}, {})
-    group.allowance = TrainingAllowance(Budget(10.0), prices)
+    group.allowance = TrainingAllowance(Ledger(Budget(10.0)), prices)
     with pytest.raises(BudgetExceededError, match="would come next"):
         group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
     assert fine_tune_service.jobs == []
-    group.allowance = TrainingAllowance(Budget(1e6), prices)
+    ledger = Ledger(Budget(1e6))
+    group.allowance = TrainingAllowance(ledger, prices)
     group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
     assert len(fine_tune_service.jobs) == 1
+    assert ledger.billed == Charge(0.0, 645.0), "a token for four letters, three epochs"
+    succeed(fine_tune_service, "ft:tiny:both:1")
+    asyncio.run(group.await_job())
+    assert ledger.billed == Charge(500.0, 500.0), "what the service says it has trained on"
 
 
 def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service, build):

@@ -11,9 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from ratchet.errors import FineTuneError, ParameterError, StateError, UnknownNameError, nearest
+from ratchet.errors import (
+    FineTuneError,
+    FineTuneRefusedError,
+    ParameterError,
+    StateError,
+    UnknownNameError,
+    nearest,
+)
 from ratchet.language_models.fine_tune_jobs import (
-    AUTO_EPOCHS,
     FineTuneIntent,
     FineTuneJob,
     FineTuneMethod,
@@ -200,6 +206,8 @@ class PureTextSharedModelGroup:
         if self._job is None:
             pauses = self._settings.poll_seconds, self._settings.poll_seconds_max
             self._job = (await self._client.wait([job_id], *pauses))[job_id]
+        if self.allowance is not None and self._state.fine_tune_intent is not None:
+            self.allowance.settle(self._state.fine_tune_intent, self._job)
         return self._job
 
     def switch_to_next_model(self) -> None:
@@ -256,17 +264,23 @@ class PureTextSharedModelGroup:
         content = to_lines(examples)
         intent = self._intent(method, content)
         if self.allowance is not None and not self.parameters.use_dummy_api:
-            epochs = self.parameters.fine_tuning.n_epochs or AUTO_EPOCHS
-            embedded = self.endpoint.is_embedded
-            self.allowance.reserve(intent.model, len(content), epochs, embedded=embedded)
+            self.allowance.reserve(intent, len(content), embedded=self.endpoint.is_embedded)
         if self.parameters.use_dummy_api:
             job = _dummy_job(intent)
         else:
-            job = _run(self._client.ensure_job(intent, content))
+            job = self._ensure_job(intent, content)
         self.state = replace(
             self._state, fine_tune_job_id=job.id, fine_tune_intent=intent, no_job_reason=None
         )
         self._job = job
+
+    def _ensure_job(self, intent: FineTuneIntent, content: bytes) -> FineTuneJob:
+        try:
+            return _run(self._client.ensure_job(intent, content))
+        except FineTuneRefusedError:
+            if self.allowance is not None:
+                self.allowance.release(intent)
+            raise
 
     def _intent(self, method: FineTuneMethod, content: bytes) -> FineTuneIntent:
         scratch = self.parameters.fine_tune_from_scratch

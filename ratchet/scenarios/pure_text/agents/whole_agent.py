@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from ratchet.errors import LanguageModelError, ParameterError
 from ratchet.language_models.chat import ChatClient, shared_chat_client
 from ratchet.language_models.dummy import dummy_completion
 from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.ledger import UNBILLED
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.scenarios.pure_text.parsing import NO_DECISION, parse_completion
@@ -174,22 +175,26 @@ class PureTextWholeAgent:
             seed=context.call_seed(call_id, attempt),
         )
 
+        usage = context.usage
+        bill = UNBILLED if usage is None else usage.bill(self._price, request, call_id)
+
         async def ask() -> Completion:
-            if self.parameters.use_dummy_api:
-                return dummy_completion(
+            if not self.parameters.use_dummy_api:
+                return await self._client.complete(request, bill)
+            async with bill.attempt() as billed:
+                completion = dummy_completion(
                     request,
                     view.headers,
                     may_decide=view.may_decide,
                     must_decide=view.may_decide and view.is_last_round,
                 )
-            return await self._client.complete(request)
+                billed.answered(completion.prompt_tokens, completion.completion_tokens)
+            return completion
 
-        usage = context.usage
-        make = ask if usage is None else partial(usage.within_budget, self._price, request, ask)
         try:
             if context.journal is None:
-                return await make()
-            return await context.journal.call(call_id, request, make)
+                return await ask()
+            return await context.journal.call(call_id, request, ask)
         except LanguageModelError as error:
             where = (
                 f"datapoint {view.datapoint_id}, agent {self.agent_name!r}, round {view.round}"
