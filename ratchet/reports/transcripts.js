@@ -31,7 +31,7 @@
     name === "all" || (name === "failed" ? rollout.always_failed : verdict(rollout) === name);
   function searched(rollout) {
     const said = rollout.rounds.flatMap((round) =>
-      [...round.messages.map((message) => message.text), ...Object.values(round.raw)]);
+      [...round.messages.map((message) => message.text), ...Object.values(round.raw), ...Object.values(round.thinking || {})]);
     return [rollout.question, rollout.solution, ...said].filter(Boolean).join("\n").toLowerCase();
   }
   const wanted = () => search.value.trim().toLowerCase();
@@ -165,7 +165,12 @@
         element("p", { className: "t-said", textContent: message.text }));
     }
     if (!own.length) made.append(element("div", { className: "t-who", textContent: agent }));
+    const [thinking, invalid] = [round.thinking?.[agent], round.invalid?.[agent]];
+    if (invalid) made.append(element("div", { className: "t-invalid", textContent: `Could not be read: ${invalid}` }));
     if (decision === 0 || decision === 1) made.append(element("div", { className: "t-decision", textContent: DECISIONS[decision] }));
+    if (thinking) {
+      made.append(element("details", {}, element("summary", { textContent: "Thinking" }), element("pre", { textContent: thinking })));
+    }
     if (round.raw[agent]) {
       made.append(element("details", {}, element("summary", { textContent: "As the model wrote it" }), element("pre", { textContent: round.raw[agent] })));
     }

@@ -16,6 +16,7 @@ from ratchet.rollouts.outcomes import (
     verifier_index,
     were_correct,
 )
+from ratchet.rollouts.spec import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ def write_played(folder: Path, rollouts: NestedArrayDict, protocol: ProtocolHand
 
 
 def read_rollouts(store: StageStore, key: str) -> NestedArrayDict:
-    """Read the rollouts of a finished stage."""
-    return load_nested_array_dict(store.open(key) / ROLLOUTS_FILE)
+    """Read the rollouts of a finished stage, also of one that an earlier version made."""
+    rollouts = load_nested_array_dict(store.open(key) / ROLLOUTS_FILE)
+    add_later_arrays(rollouts)
+    return rollouts
 
 
 def write_readable(

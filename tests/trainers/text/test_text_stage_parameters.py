@@ -35,6 +35,13 @@ ALL = set(STAGES) - {"await_fine_tune_jobs"}
         ("pure_text_ei.reward_threshold", 0.5, {"create_fine_tune_jobs"}),
         ("pure_text_malt.num_responses_per_timestep", 3, set()),
         ("agents._default.temperature", 0.5, {*PLAYED, "create_fine_tune_jobs"}),
+        ("agents._default.reasoning_effort", "low", {*PLAYED, "create_fine_tune_jobs"}),
+        (
+            "agents._default.chat_template_kwargs",
+            {"enable_thinking": False},
+            {*PLAYED, "create_fine_tune_jobs"},
+        ),
+        ("agents._default.extra_body", {"top_k": 9}, {*PLAYED, "create_fine_tune_jobs"}),
         ("agents._default.freeze_agent", True, {"create_fine_tune_jobs"}),
         ("agents._default.model_name", "another", ALL),
         ("nip_protocol.max_message_rounds", 5, ALL),
