@@ -80,13 +80,14 @@
     }
     const visible = matching.filter((rollout) => passes(rollout, filter))
       .sort((a, b) => a.datapoint_id - b.datapoint_id || a.rollout - b.rollout);
-    const repeated = new Map();
-    rollouts.forEach((one) => repeated.set(one.datapoint_id, (repeated.get(one.datapoint_id) || 0) + 1));
+    const repeated = new Map(), solved = new Map();
+    const count = (map, one) => map.set(one.datapoint_id, (map.get(one.datapoint_id) || 0) + 1);
+    rollouts.forEach((one) => { count(repeated, one); if (one.correct) count(solved, one); });
     const rows = [];
     let datapoint = null;
     for (const rollout of visible) {
       if (repeated.get(rollout.datapoint_id) > 1 && rollout.datapoint_id !== datapoint) {
-        rows.push(element("li", { className: "t-group", textContent: `Datapoint ${rollout.datapoint_id}, ${repeated.get(rollout.datapoint_id)} rollouts` }));
+        rows.push(element("li", { className: "t-group", textContent: `Datapoint ${rollout.datapoint_id}, ${solved.get(rollout.datapoint_id) || 0} of ${repeated.get(rollout.datapoint_id)} right` }));
       }
       datapoint = rollout.datapoint_id;
       rows.push(row(rollout));

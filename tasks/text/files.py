@@ -18,6 +18,7 @@ from ratchet.rollouts.outcomes import (
 )
 from ratchet.rollouts.spec import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
+from ratchet.statistics.returns import PREFIX
 
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
@@ -108,7 +109,7 @@ def result_table(rollouts: NestedArrayDict, protocol: ProtocolHandler) -> Table:
         "rounds": episode_lengths(rollouts).tolist(),
     }
     for place, agent in enumerate(agents):
-        table[f"reward_{agent}"] = rewards[:, place].tolist()
+        table[f"{PREFIX}{agent}"] = rewards[:, place].tolist()
     return table
 
 

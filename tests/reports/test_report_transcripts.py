@@ -197,6 +197,7 @@ def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
     _wait(lambda: len(_rows(browser)) == 41)  # the latest: the final test
     groups = browser.find_elements("css selector", "#t-list li.t-group")
     assert len(groups) == 20  # two rollouts of each datapoint, but of one
+    assert "Datapoint 3, 0 of 2 right" in [group.text for group in groups]
     _press(browser, "failed")
     assert len(_rows(browser)) == 2
     assert "Datapoint 3" in _reading(browser)

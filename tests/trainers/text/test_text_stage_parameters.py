@@ -27,6 +27,7 @@ ALL = set(STAGES) - {"await_fine_tune_jobs"}
         ("rl.num_iterations", 7, set()),
         ("rl.lr", 0.1, set()),
         ("rl.rollouts_per_iteration", 6, {"sample_rollouts"}),
+        ("text_rl.rollouts_per_datapoint", 2, {"sample_rollouts"}),
         ("text_rl.test_scheme", "all", set()),
         ("text_rl.test_on_whole_dataset", False, TESTED),
         ("text_rl.fine_tune_on_all_previous_rollouts", True, {"create_fine_tune_jobs"}),
