@@ -6,16 +6,12 @@ import json
 
 import numpy as np
 import pytest
-from conftest import RunningService
 from micro_model import write_micro_model
 from thinking_template import THINKS
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER
-from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.service import ModelService
 from ratchet.language_models.service.training import train as training
 from ratchet.language_models.service.training.job_folder import TrainingJob
 from ratchet.rollouts.transcripts import report_transcripts
@@ -28,27 +24,13 @@ SIZE = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16}
 THOUGHT = "<think>\nsame\n</think>\n\n"
 
 
-class ThinkingService(RunningService):
-    """The embedded service with its own engine and trainer, and a model of ours."""
-
-    def __init__(self, home, folder):
-        super().__init__(home, TorchEngine())
-        self.service = ModelService(
-            self.settings,
-            StoredModel("ratchet-tiny", folder, "ratchet-tiny"),
-            lambda: self.engine,
-            trainer=PLAIN_TRAINER,
-        )
-        self.app = create_app(self.service, instance="test")
-
-
 def chat(exercise, reply):
     system = {"role": "system", "content": verifier_system(exercise).content}
     return json.dumps({"messages": [system, {"role": "assistant", "content": reply}]}) + "\n"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory):
+def service(tmp_path_factory, running_service):
     """A model that thinks one word where it may, and then decides at random."""
     home = tmp_path_factory.mktemp("home")
     base = write_micro_model(home / "base", scale=0.1, **SIZE)
@@ -66,7 +48,10 @@ def service(tmp_path_factory):
     plan = {"n_epochs": 30, "learning_rate_multiplier": 5.0}
     TrainingJob("j", "supervised", str(base), str(job / "chats.jsonl"), None, plan, 3).write(job)
     training.train(job)
-    with ThinkingService(home / "service", job / "model").serving() as service:
+    made = running_service(
+        home / "service", TorchEngine(), model=job / "model", trainer=PLAIN_TRAINER
+    )
+    with made.serving() as service:
         yield service
 
 
