@@ -188,6 +188,14 @@ def test_tables_come_back_as_they_were(folder):
         folder.write_table(ResultTable("test", columns, "a-b"))
 
 
+def test_rewards_of_earlier_versions_of_chat_models_are_named_as_all_are():
+    columns = {"datapoint_id": [3], "y": [0], "decision": [0], "correct": [1]}
+    old = ResultTable("test", {**columns, "reward_prover": [1.0]})
+    assert dict(old.columns) == {**columns, "reward.prover": [1.0]}
+    today = {**columns, "reward.prover": [1.0], "reward_model": [0.5]}
+    assert dict(ResultTable("test", today).columns) == today
+
+
 def test_tables_with_holes_are_refused():
     with pytest.raises(DataError, match="different lengths"):
         ResultTable("test", {"datapoint_id": [1], "y": [1], "decision": [1], "correct": []})

@@ -33,7 +33,8 @@ class RawMessage(NamedTuple):
 class AgentAction(Protocol):
     """What an agent did when it was its turn.
 
-    ``messages`` by channel; ``decision`` 0, 1 or 2 (none); ``valid``: the reply could be read.
+    ``messages`` by channel; ``decision`` 0, 1 or 2 (none); ``valid``: the reply could be read,
+    else ``invalid_reason`` says why not; ``thinking``: what was written before it, for nobody.
     """
 
     @property
@@ -54,6 +55,10 @@ class AgentAction(Protocol):
     def prompt_tokens(self) -> int: ...  # noqa: D102
     @property
     def completion_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def thinking(self) -> str: ...  # noqa: D102
+    @property
+    def invalid_reason(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

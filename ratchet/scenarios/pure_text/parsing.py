@@ -14,16 +14,21 @@ NO_DECISION = 2
 
 _EMPHASIS = str.maketrans("", "", "*_`")
 _DECISION = re.compile(r"decision\s*:\s*(accept|reject)\s*\.?", re.IGNORECASE)
+_SHOWN_LETTERS = 60
 _DECISIONS = {"reject": 0, "accept": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCompletion:
-    """What a reply came to: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none)."""
+    """What a reply came to: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none).
+
+    ``reason`` says why it is invalid.
+    """
 
     valid: bool
     messages: Mapping[str, str] = field(default_factory=dict)
     decision: int = NO_DECISION
+    reason: str = ""
 
 
 def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) -> ParsedCompletion:
@@ -49,10 +54,16 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
         if decision != NO_DECISION:
             return ParsedCompletion(valid=True, decision=decision)
         if any(read_decision(line) != NO_DECISION for line in text.splitlines()):
-            return ParsedCompletion(valid=False)
-    messages = _split(text, headers) if headers else {}
-    if not headers or len(messages) != len(headers) or not all(messages.values()):
-        return ParsedCompletion(valid=False)
+            return ParsedCompletion(valid=False, reason="a decision beside other text")
+    if not headers:
+        expected = "a decision" if may_decide else "nothing"
+        return ParsedCompletion(valid=False, reason=f"got {_shown(text)}, expected {expected}")
+    messages = _split(text, headers)
+    missing = [header for channel, header in headers.items() if not messages.get(channel)]
+    if missing:
+        return ParsedCompletion(
+            valid=False, reason=f"got {_shown(text)}, expected text after {', '.join(missing)}"
+        )
     return ParsedCompletion(valid=True, messages={c: messages[c] for c in headers})
 
 
@@ -60,6 +71,12 @@ def read_decision(text: str) -> int:
     """Return 0 for ``Decision: reject``, 1 for ``Decision: accept``, 2 for anything else."""
     match = _DECISION.fullmatch(text.translate(_EMPHASIS).strip())
     return _DECISIONS[match[1].lower()] if match else NO_DECISION
+
+
+def _shown(text: str) -> str:
+    if not text.strip():
+        return "an empty reply"
+    return repr(text if len(text) <= _SHOWN_LETTERS else text[:_SHOWN_LETTERS] + "…")
 
 
 def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:

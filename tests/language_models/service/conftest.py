@@ -30,16 +30,16 @@ from fake_engine import FakeEngine  # noqa: E402
 class RunningService:
     """A service in threads of this process."""
 
-    def __init__(self, home, engine, *, lora=None, **settings):
-        folder = home / "tiny"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text("{}")
+    def __init__(self, home, engine, *, lora=None, model=None, trainer=None, **settings):
+        folder = model or home / "tiny"
+        if model is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").write_text("{}")
         self.engine = engine
         self.settings = ServiceSettings(home=home, **settings)
         base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
-        self.service = ModelService(
-            self.settings, base, lambda: engine, trainer=JobTrainer("fake_trainer", lora)
-        )
+        trainer = trainer or JobTrainer("fake_trainer", lora)
+        self.service = ModelService(self.settings, base, lambda: engine, trainer=trainer)
         self.app = create_app(self.service, instance="test")
 
     @contextlib.contextmanager
@@ -79,6 +79,12 @@ def _trainer_is_found():
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="session")
+def running_service():
+    """The class, for tests that have a model and a trainer of their own."""
+    return RunningService
 
 
 @pytest.fixture
