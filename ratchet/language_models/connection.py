@@ -318,8 +318,7 @@ def _make_clients(endpoint: Endpoint) -> _Clients:
 async def _check_answer(response: httpx2.Response) -> None:
     """Refuse a success that is neither an object of the API nor a list of such objects.
 
-    The SDK would hand it on: as a string, as an object without attributes, as an empty list. It
-    goes by the content's declared type, of which some services know nothing.
+    The SDK would hand it on: as a string, as an object without attributes, as an empty list.
     """
     if not response.is_success:
         return
@@ -331,7 +330,6 @@ async def _check_answer(response: httpx2.Response) -> None:
     items = body["data"] if isinstance(body, dict) and "data" in body else [body]
     if not isinstance(items, list) or not all(map(_is_api_object, items)):
         raise openai.APIResponseValidationError(response, body)
-    response.headers["content-type"] = "application/json"
 
 
 def _is_api_object(item: object) -> bool:

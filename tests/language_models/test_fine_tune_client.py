@@ -328,15 +328,3 @@ def test_an_answer_without_a_status_is_transient(fine_tune_service, client):
         b'{"id": "ftjob-0", "status": 1}',
     ]
     assert asyncio.run(client.status("ftjob-0")).status == "pending"
-
-
-def test_json_of_an_undeclared_type_is_read(fine_tune_service, client, answer):
-    plain = fine_tune_service._answer
-
-    def undeclared(request):
-        reply = plain(request)
-        reply.headers["content-type"] = "text/plain"
-        return reply
-
-    fine_tune_service._answer = undeclared
-    assert ensure(client).id == "ftjob-0"

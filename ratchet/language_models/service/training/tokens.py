@@ -84,7 +84,7 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
 
 
 def _lines(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
-    texts = file.read_text(encoding="utf-8").splitlines()
+    texts = file.read_bytes().split(b"\n")  # str.splitlines() also ends lines inside messages
     return [(number, json.loads(text)) for number, text in enumerate(texts, 1) if text.strip()]
 
 
