@@ -47,7 +47,7 @@ def test_a_point_is_recorded_once_however_often_it_is_appended(folder):
     (point,) = again.read_metrics()
     assert math.isnan(point.values["bad"])
     assert point.values["huge"] == math.inf
-    for line in before.decode().splitlines():
+    for line in before.decode().split("\n")[:-1]:
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
@@ -81,7 +81,7 @@ def test_a_line_cut_off_by_a_kill_is_dropped_and_rewritten(folder, cut):
     assert [point.iteration for point in after.read_metrics()] == [0]
     assert after.append_metrics("train", 1, {"loss": 0.25})
     assert [point.iteration for point in RunFolder(folder.path).read_metrics()] == [0, 1]
-    assert len((folder.path / "metrics.jsonl").read_bytes().splitlines()) == 2
+    assert len((folder.path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]) == 2
 
 
 def test_a_damaged_line_in_the_middle_is_said_aloud(folder):
@@ -112,7 +112,7 @@ def test_processes_writing_the_same_run_at_once_lose_and_double_nothing(folder):
         assert writer.exitcode == 0
     points = folder.read_metrics()
     assert len(points) == 40 + 3 * 40
-    assert len((folder.path / "metrics.jsonl").read_text().splitlines()) == len(points)
+    assert len((folder.path / "metrics.jsonl").read_text().split("\n")[:-1]) == len(points)
     assert len(folder.read_events()) == 120
     assert len(folder.manifest.stages) == 12
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,12 +20,14 @@ from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.serving import ServiceAddress
 from ratchet.language_models.service.settings import ServiceSettings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # what processes are told by their environment
 
 from fake_engine import FakeEngine  # noqa: E402
+from micro_model import write_micro_model  # noqa: E402
 
 
 class RunningService:
@@ -95,6 +98,24 @@ def make_service(tmp_path):
         return RunningService(home, FakeEngine(seconds), **settings)
 
     return make
+
+
+@pytest.fixture
+def micro_service(tmp_path):
+    """A process that serves and trains a model of a few thousand weights; and its URL."""
+    model = write_micro_model(tmp_path / "ratchet-tiny")
+    command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(tmp_path)]
+    process = subprocess.Popen([*command, "--port", "0", "--model", str(model)])
+    try:
+        deadline = time.monotonic() + 120
+        while (address := ServiceAddress.read(tmp_path / "llm")) is None:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process, address.url
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 @pytest.fixture(scope="module")

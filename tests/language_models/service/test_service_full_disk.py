@@ -6,24 +6,19 @@ import asyncio
 import contextlib
 import json
 import resource
-import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import openai
 import pytest
-from micro_model import write_micro_model
 
 from ratchet.errors import StalledJobError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobRequest
 from ratchet.language_models.service.jobs.jobs import add_event
-from ratchet.language_models.service.serving import ServiceAddress
 
 
 def health_of(url):
@@ -107,15 +102,12 @@ def test_a_dead_thread_is_said(served):
 
 
 @pytest.mark.slow
-def test_no_room_for_any_file_and_then_room_again_makes_the_same_model(tmp_path):
+def test_no_room_for_any_file_and_then_room_again_makes_the_same_model(micro_service, tmp_path):
     """Neither service nor trainer can write a byte for a while (RLIMIT_FSIZE, set from outside)."""
-    model = write_micro_model(tmp_path / "ratchet-tiny")
+    process, url = micro_service
     chat = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "Decision"}]
     data = (json.dumps({"messages": chat}) + "\n").encode() * 32
-    with (
-        running_service(tmp_path, model) as (process, url),
-        openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client,
-    ):
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         name = client.models.list().data[0].id
         file_id = client.files.create(file=("t.jsonl", data), purpose="fine-tune").id
         options = {"hyperparameters": {"n_epochs": 12, "batch_size": 1}, "seed": 1}
@@ -137,24 +129,6 @@ def test_no_room_for_any_file_and_then_room_again_makes_the_same_model(tmp_path)
         for one in (undisturbed, *ended)
     ]
     assert weights[0] == weights[1] == weights[2]
-
-
-@contextlib.contextmanager
-def running_service(home, model):
-    command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(home)]
-    process = subprocess.Popen([*command, "--port", "0", "--model", str(model)])
-    try:
-        deadline = time.monotonic() + 120
-        while (address := ServiceAddress.read(home / "llm")) is None:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        with contextlib.suppress(OSError):
-            await_health(address.url, "ok")
-        yield process, address.url
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
 
 
 def limit_files(pid, size):
