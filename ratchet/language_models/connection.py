@@ -187,7 +187,7 @@ class Connection:
 
     def unreadable(self, content: str) -> TransientError:
         """Return the error of an answer that says nothing, as of a proxy or cut off on the way."""
-        shown = repr(self.redact(content[:_MAX_SHOWN]))
+        shown = repr(self.redact(content)[:_MAX_SHOWN])
         return TransientError(
             f"{self.endpoint.label}: answered what is not of its API, beginning with {shown}"
         )
