@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
-from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.changes import merge_changes, merge_nested
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.discovery import load_files, load_plugins, missing_files
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -215,7 +215,7 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
         nested = expand_paths(value, source) if isinstance(value, Mapping) else value
         for part in reversed(key.split(".")):
             nested = {part: nested}
-        result = merge_changes(result, nested)
+        result = merge_nested(result, nested)
     return result
 
 

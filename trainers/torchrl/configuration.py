@@ -134,12 +134,12 @@ def _primary(
 
 def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
     """Put a fragment over what is there; a later entry for a package replaces an earlier one."""
-    from ratchet.parameters.changes import merge_changes
+    from ratchet.parameters.changes import merge_nested
 
     packages = {_package(entry): entry for entry in primary["defaults"]}
     packages |= {_package(entry): entry for entry in fragment.get("defaults", ())}
     rest = {name: value for name, value in fragment.items() if name != "defaults"}
-    merged = merge_changes({**primary, "defaults": list(packages.values())}, rest)
+    merged = merge_nested({**primary, "defaults": list(packages.values())}, rest)
     primary.clear()
     primary.update(merged)
 
