@@ -173,6 +173,6 @@ def _instantiate(config: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401 -
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
-            return instantiate(config)
+            return instantiate(config, _convert_="all")
     except (InstantiationException, TypeError, ValueError) as error:
         raise ParameterError(f"torchrl.config.{what}: cannot be made: {error}") from error

@@ -26,6 +26,7 @@ from trainers.torchrl.assembly import (
     enter_environments,
     has_workers,
     push_weights,
+    seeded_resets,
 )
 from trainers.torchrl.evaluation_environment import copy_normalization, gym_environment
 from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
@@ -127,7 +128,13 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     def _assemble(self) -> Assembly:
         seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")
-        with self._threads(), seeded_globals(seed), warnings.catch_warnings():
+        resets = derive_seed(self.hyper_params.seed, "initial_state", 0, "environments")
+        with (
+            self._threads(),
+            seeded_globals(seed),
+            seeded_resets(resets),
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
             warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
             warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
