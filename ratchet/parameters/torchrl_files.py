@@ -50,12 +50,12 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
     if not _has_groups(data):
         return dict(data)
     section = dict(data.get(SECTION) or {})
-    config, choices = dict(section.get("config") or {}), dict(section.get("choices") or {})
+    config, choices = dict(section.get("config") or {}), _flat(section.get("choices") or {})
     result = {}
     for name, value in data.items():
         if _is_choice(name, value):
-            choices[name] = value
-        elif name in known or not (name in config or _GROUP.fullmatch(name)):
+            choices |= _flat({name: value})
+        elif name in known or not (name in config or is_group(name)):
             result[name] = value
         else:
             config[name] = _merged(config.get(name), value)
@@ -87,10 +87,17 @@ def _has_groups(data: Mapping[str, Any]) -> bool:
     return data.get(_TRAINER) in TORCHRL_TRAINERS or library_defaults(data) is not None
 
 
+def is_group(name: str) -> bool:
+    """Return whether a name at the top is that of one of the library's groups."""
+    return bool(_GROUP.fullmatch(name))
+
+
 def _is_choice(name: str, value: object) -> bool:
     if name == _TRAINER:  # else the name of a trainer here
         return value in TORCHRL_ALGORITHMS
-    return bool(_GROUP.fullmatch(name)) and isinstance(value, str) and not value.startswith("${")
+    if "@" in name:
+        return True
+    return is_group(name) and isinstance(value, str) and not value.startswith("${")
 
 
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
@@ -102,6 +109,14 @@ def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str,
         **{name: data[name] for name in data if name in own},
         SECTION: {**given, "config": config},
     }
+
+
+def _flat(choices: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return options by the dotted names of their packages, such as ``replay_buffer.sampler``."""
+    result: dict[str, Any] = {}
+    for name, value in choices.items():
+        result |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return {f"{above}{name}": value for name, value in result.items()}
 
 
 def _merged(old: object, new: object) -> object:

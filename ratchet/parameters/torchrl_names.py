@@ -25,6 +25,12 @@ def library_defaults(data: Mapping[str, Any]) -> list[Any] | None:
     return defaults if isinstance(defaults, list) else None
 
 
+def package_of(entry: object) -> str:
+    """Return where an entry of a list of defaults, or an override, puts its option."""
+    name = next(iter(entry)) if isinstance(entry, Mapping) else entry
+    return str(name).rpartition("@")[2].split()[-1]
+
+
 def forget_names(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out the names that follow from the configuration, unless changes gave them."""
     if library_defaults(data) is None:
@@ -79,7 +85,8 @@ def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _algorithm(data: Mapping[str, Any], defaults: list[Any] | None) -> str | None:
     """Return the algorithm that is chosen; None if it is only named."""
-    chosen = _part(_part(data, _SECTION), "choices").get(_TRAINER)
+    choices = _part(_part(data, _SECTION), "choices")
+    chosen = next((o for name, o in choices.items() if package_of(name) == _TRAINER), None)
     if chosen is None and defaults is not None:
         chosen = _option(defaults, _TRAINER)
     elif chosen is None:
@@ -131,7 +138,7 @@ def _option(defaults: list[Any], package: str) -> object:
     """Return the option that a list of defaults takes for a package."""
     for entry in defaults:
         for name, option in entry.items() if isinstance(entry, Mapping) else ():
-            if str(name).rpartition("@")[2].split()[-1] == package:
+            if package_of(name) == package:
                 return option
     return None
 

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.file_defaults import with_files
 from ratchet.parameters.torchrl_files import uses_library_groups
 
 _FLOAT = re.compile(
@@ -74,20 +75,26 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401 -- YAML holds any
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file whose top level is a mapping with string keys; ``${a.b}`` is filled in.
 
+    Files that its ``defaults`` name are read too.
+
     Raises
     ------
     ParameterError
         For bad YAML, a top level that is no mapping, or an interpolation to nowhere.
     """
-    text = path.read_text(encoding="utf-8")
-    data = parse_yaml(text, str(path))
+    data = with_files(_parsed(path), path, _parsed)
+    if uses_library_groups(data) or "${" not in str(data):  # which the library fills in itself
+        return data
+    return _interpolate(data, path)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(data, dict):
         raise ParameterError(
             f"{path}: the top level is {type(data).__name__}, expected a mapping of parameters."
         )
-    if "${" not in text or uses_library_groups(data):  # which the library fills in itself
-        return data
-    return _interpolate(data, path)
+    return data
 
 
 def _interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -194,3 +194,23 @@ def test_a_device_is_put_where_networks_and_samples_lie(small):
     assert placed["replay_buffer"]["storage"]["device"] == "cuda"
     environment = placed["collector"]["create_env_fn"]
     assert environment == parameters["collector"]["create_env_fn"]
+
+
+def test_options_are_added_replaced_and_taken_away_as_in_hydra():
+    overrides = [
+        "sampler@replay_buffer.sampler=random",
+        "~replay_buffer.sampler.drop_last",
+        "~replay_buffer.sampler.shuffle",
+        "+transform@transform2=double_to_float",
+        'training_env.create_env_fn.transform.transforms=["${transform0}", "${transform2}"]',
+        "~logger",
+        "~trainer.logger",
+    ]
+    trainer = trainer_parameters(
+        load_experiment(EXPERIMENTS / "library_ppo.yaml", overrides).hyper_params
+    )
+    assert trainer["replay_buffer"]["sampler"]["_target_"].endswith("RandomSampler")
+    environment = trainer["collector"]["create_env_fn"]["create_env_fn"]
+    names = [one["_target_"].rpartition(".")[2] for one in environment["transform"]["transforms"]]
+    assert names == ["StepCounter", "DoubleToFloat"]
+    assert trainer["logger"] is None
