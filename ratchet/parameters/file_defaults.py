@@ -1,7 +1,7 @@
 """Files that build on others: those that a list of ``defaults`` names, as Hydra finds them.
 
 ``- base`` is ``base.yaml`` beside the file, ``- optimizer: small`` is ``optimizer/small.yaml`` if
-there is one, else an option of TorchRL's, which stays in the list. What results needs no other file.
+there is one, else an option of TorchRL's, which stays in the list. The result needs no other file.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _GROUP = re.compile(
     r"defaults|hydra|training_env|env|networks?|models?|exploration(_module)?|greedy_module"
     r"|transforms?\d*|loss(_module)?|value|gae|target_net_updater|replay_buffer|sampler|storage"
     r"|writer|collector|optimizer|lr_scheduler|logger|hooks?|weight_updater|weight_sync_schemes?"
-    r"|policy_module\d+"
+    r"|policy_module\d+|checkpoint(_rotation)?|wandb"
 )
 
 

@@ -46,6 +46,8 @@ _FRAGMENTS = {
 _ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
     name: "continuous" for name in ("iql", "td3", "ddpg")
 }
+UNREAD = ("logger", "checkpoint", "checkpoint_rotation", "save_trainer_file")
+"""What of the library's trainer gives way to the tracker and the stage store."""
 _LOCK = threading.Lock()
 
 
@@ -72,14 +74,27 @@ def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    config = compose_config(hyper_params)
+    trainer = compose_config(hyper_params).trainer
+    for name in set(UNREAD) & set(trainer.keys()):
+        trainer[name] = _followed(trainer, name)
     try:
-        content = OmegaConf.to_container(config, resolve=True)
+        content = OmegaConf.to_container(trainer, resolve=True)
     except OmegaConfBaseException as error:
         raise _parameter_error(error) from error
-    assert isinstance(content, dict)  # made from a mapping
-    plain: dict[str, Any] = _without_tuples(content["trainer"])
+    plain: dict[str, Any] = _without_tuples(content)
     return plain
+
+
+def _followed(trainer: DictConfig, name: str) -> object:
+    """Return what lies under a name that is not read; None if its references lead nowhere."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        value = trainer.get(name)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException:
+        return None
 
 
 def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
@@ -170,6 +185,8 @@ def _with_choices(defaults: list[Any], choices: Mapping[str, str | None]) -> lis
     entries = {package_of(entry): entry for entry in defaults}
     for name, option in choices.items():
         package = package_of(name)
+        if package in UNREAD and package not in entries:
+            continue
         if package not in entries and ("@" not in name or option is None):
             raise ParameterError(
                 f"{package}: got the option {option!r}, but `defaults` chooses none for it."
