@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
-from ratchet.parameters.torchrl_names import library_defaults, with_names
+from ratchet.parameters.torchrl_names import library_defaults, resolved, with_names
 
 SECTION = "torchrl"
 _DEFAULTS, _TRAINER = "defaults", "trainer"
@@ -101,7 +101,7 @@ def _is_choice(name: str, value: object) -> bool:
 
 
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    own = {"settings", "arms", "seed", SECTION, "gymnasium"} & set(known)
+    own = {"settings", "arms", "seed", "dataset", SECTION, "gymnasium"} & set(known)
     config = {name: value for name, value in data.items() if name not in own}
     given = dict(data.get(SECTION) or {})
     return {
@@ -131,6 +131,9 @@ def _move_seed(data: dict[str, Any], section: dict[str, Any]) -> None:
     if not isinstance(trainer, Mapping) or "seed" not in trainer:
         return
     rest = {name: value for name, value in trainer.items() if name != "seed"}
+    seed = trainer["seed"]
+    if isinstance(seed, str):  # it refers to the experiment's, or to another value
+        seed = resolved({"seed": data.get("seed"), **section["config"]}, f"{_TRAINER}.seed")
     section["config"] = {**section["config"], _TRAINER: rest}
-    if trainer["seed"] is not None:
-        data["seed"] = trainer["seed"]
+    if seed is not None:
+        data["seed"] = seed

@@ -14,6 +14,8 @@ from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 
 _SECTION, _TRAINER, _DATASET = "torchrl", "trainer", "dataset"
 _ENV_NAME = "env_name"
+_CALLED_OTHERWISE = {"vmas": "scenario", "pettingzoo": "task", "smacv2": "map_name"}
+"""Option of an environment → what its name is called, if not ``env_name``."""
 
 
 def library_defaults(data: Mapping[str, Any]) -> list[Any] | None:
@@ -36,6 +38,8 @@ def forget_names(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     if library_defaults(data) is None:
         return dict(data)
     given = {name for name in (_TRAINER, _DATASET) if isinstance(changes.get(name), str)}
+    if not any(_environments(_config(data))):  # whose name is the user's own word
+        given.add(_DATASET)
     followers = {_TRAINER, _DATASET} - given
     return {n: value for n, value in data.items() if n not in followers or _is_own(n, value)}
 
@@ -62,7 +66,8 @@ def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
         return dict(data)
     if len(names) != 1:
         raise ParameterError(
-            f"training_env: the values of {_ENV_NAME} are {names}, expected one environment."
+            f"training_env: the names of environments are {names}, expected one environment. One"
+            f" without a name is given it as `{_DATASET}: …` beside the groups."
         )
     _refuse_other_environment(data, paths, follows=True)
     return {**data, _DATASET: names[0]}
@@ -145,8 +150,13 @@ def _option(defaults: list[Any], package: str) -> object:
 
 def _environments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path and the name of each environment that a configuration names."""
-    for path, name in _values_of(config, _ENV_NAME):
-        value = _resolved(config, path) if isinstance(name, str) and "${" in name else name
+    named = [path for path, _ in _values_of(config, _ENV_NAME)]
+    for entry in config.get("defaults") or ():
+        for option in entry.values() if isinstance(entry, Mapping) else ():
+            if option in _CALLED_OTHERWISE:
+                named.append(f"{package_of(entry)}.{_CALLED_OTHERWISE[option]}")
+    for path in named:
+        value = resolved(config, path)
         if value is not None:
             yield path, str(value)
 
@@ -161,8 +171,8 @@ def _values_of(tree: object, name: str, path: str = "") -> Iterator[tuple[str, o
                 yield from _values_of(value, name, place)
 
 
-def _resolved(config: Mapping[str, Any], path: str) -> object:
-    """Return the value that a reference leads to; None if only the composed one has it."""
+def resolved(config: Mapping[str, Any], path: str) -> object:
+    """Return the value at a path, references followed; None if only composing gives one."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

@@ -108,3 +108,9 @@ def test_options_are_chosen_added_and_taken_away_by_their_package():
 def test_what_ours_takes_away_has_its_default_again(tmp_path):
     path = write(tmp_path, own={**OWN, "test_size": 0.5})
     assert load_experiment(path, ["~test_size"]).hyper_params.test_size == 0.2
+
+
+def test_merge_keys_of_yaml_are_read(tmp_path):
+    path = tmp_path / "merged.yaml"
+    path.write_text("one: &one {a: 1, b: 2}\ntwo:\n  <<: *one\n  b: 3\n")
+    assert read_mapping(path)["two"] == {"a": 1, "b": 3}

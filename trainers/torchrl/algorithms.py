@@ -48,6 +48,8 @@ class AlgorithmTrainer(TorchRlTrainer):
                 parameters[name] = None
         parameters |= {"progress_bar": False, "seed": None}
         _stop_prefetching(parameters)
+        if isinstance(parameters.get("optimizer"), Mapping):  # whose lists lie in its state
+            parameters["optimizer"] = {**parameters["optimizer"], "_convert_": "all"}
         trainer: Trainer = _instantiate(place_on(parameters, self.settings.device), "trainer")
         return trainer
 
@@ -172,6 +174,6 @@ def _instantiate(config: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401 -
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
-            return instantiate(config, _convert_="all")
+            return instantiate(config)
     except (InstantiationException, TypeError, ValueError) as error:
         raise ParameterError(f"torchrl.config.{what}: cannot be made: {error}") from error

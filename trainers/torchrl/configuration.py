@@ -59,12 +59,14 @@ def compose_config(hyper_params: HyperParameters) -> DictConfig:
     ParameterError
         If a group, an option or a value is none of the library's.
     """
-    content = {
+    content: dict[str, Any] = {
         "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
         "dataset": hyper_params.dataset,
         "config": hyper_params.torchrl.config,
         "choices": hyper_params.torchrl.choices,
     }
+    if "defaults" in content["config"]:  # where references may lead to it
+        content["config"] = {"seed": hyper_params.seed, **content["config"]}
     with _LOCK:
         return _composed(json.dumps(content)).copy()
 
