@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ratchet.agents.networks.unchanged import are_unchanged
+from ratchet.agents.networks.unchanged import is_unchanged_within
 from ratchet.errors import UnknownNameError, nearest
 
 Activation = Callable[[Tensor], Tensor]
@@ -145,7 +145,7 @@ class Mlp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., d_in] to [..., d_out]."""
         rows = x.reshape(-1, x.shape[-1])
-        if not are_unchanged(self.layers, (nn.Linear,)):
+        if not is_unchanged_within(self, (nn.Linear,)):
             return self._call_layers(rows).view(*x.shape[:-1], -1)
         layers = [(layer.weight, layer.bias) for layer in cast(Iterable[nn.Linear], self.layers)]
         size = len(rows) * len(layers[0][0])

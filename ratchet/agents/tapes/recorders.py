@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from ratchet.agents.networks.unchanged import are_listened_to, are_unchanged
+from ratchet.agents.networks.unchanged import is_unchanged_within
 from ratchet.agents.tapes.conditions import may_record
 from ratchet.agents.tapes.tape import Tape, Var, run_recorded
 
@@ -57,8 +57,7 @@ def record_of(network: nn.Module, *inputs: object) -> Record | None:
     known = _RECORDERS.get(type(network))
     if known is None or not all(may_record(x) for x in inputs if isinstance(x, Tensor)):
         return None
-    within = (part for part in network.modules() if part is not network)
-    if not are_unchanged(within, known.parts) or are_listened_to(network.parameters()):
+    if not is_unchanged_within(network, known.parts):
         return None
     return known.recorder(network, *inputs)
 
