@@ -106,7 +106,7 @@ class TestPlayer:
                     slot[ended] = self._started + torch.arange(num_ended)
                     running.restart(ended)
                     ids, seeds = self._next(num_ended)
-                    td = self.environment.reset_where(td, ended.to(td.device), ids, seeds)
+                    td = self.environment.reset_where(td, ended.to(ids.device), ids, seeds)
         self.environment.close()
         return columns.table(list(names))
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from trainers.staged import TEST_PREFIX
 
-
 _DECISION_NAMES = (
     "accuracy",
     "std_accuracy",
