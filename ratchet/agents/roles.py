@@ -31,7 +31,7 @@ def ever_decides(handler: ProtocolHandler, name: str) -> bool:
 
 
 class Channels:
-    """Some channels of a protocol, in order; their indices on whatever device they are asked for."""
+    """Some channels of a protocol, in order; their indices are copied to each device once."""
 
     def __init__(self, index: Tensor) -> None:
         self._copies = {index.device: index}

@@ -1,4 +1,4 @@
-"""What a tape does not know exactly is left to autograd: each against operations called one by one."""
+"""What a tape does not know exactly is left to autograd: against operations one by one."""
 
 from __future__ import annotations
 
