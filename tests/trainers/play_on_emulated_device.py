@@ -46,7 +46,8 @@ def play(game: str) -> None:
     weights = next(iter(trainer.combined_agents.parameters()))
     assert weights.device.type == emulated_device.NAME
     trainer.run_iterations(0, 1)
-    trainer.run_test()
+    for dataset in ("test", "train"):
+        trainer.run_test(dataset)
     trainer.state = trainer.state
 
 
