@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
@@ -121,7 +121,9 @@ def attach_progress_bar(
             given = isinstance(kwargs.get("iteration_context"), IterationContext)
             if given or any(isinstance(argument, IterationContext) for argument in args):
                 return method(self, *args, **kwargs)
-            with IterationContext(num_iterations(self)) as context:
+            resumable = getattr(self, "resumable", None)  # a trainer's; others have none
+            scope = nullcontext() if resumable is None else resumable(method.__name__)
+            with IterationContext(num_iterations(self)) as context, scope:
                 return method(self, *args, iteration_context=context, **kwargs)
 
         setattr(run, _TOTAL_ATTRIBUTE, num_iterations)

@@ -92,8 +92,10 @@ class ArmKeys(BaseKeys):
 
     @property
     def final_state_key(self) -> str | None:
-        """The key of the stage whose result is the state after all training; None without one."""
-        return self.state_key(self.tested_iterations[-1]) if self.is_staged else None
+        """The key of the stage whose result is the state after all training."""
+        return (
+            self.state_key(self.tested_iterations[-1]) if self.is_staged else self.run_trainer().key
+        )
 
     @property
     def kept_states(self) -> dict[int, str]:

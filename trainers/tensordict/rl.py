@@ -280,11 +280,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return rollouts if parts.gae is None else parts.gae(rollouts)
 
     @classmethod
-    def loads_agents(cls) -> bool:
-        """Return True: they can."""
-        return True
-
-    @classmethod
     def samples_rollouts(cls) -> bool:
         """Return True: rollouts can be kept."""
         return True
