@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
 from trainers.stage_parameters import StagePurposes
-from trainers.staged import Metrics, PretrainResult, TestResult
+from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
 from trainers.tensordict.collectors import RolloutCollector
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
@@ -59,6 +60,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """What a pretrained body depends on beside data, first weights and the agent's parameters."""
+
+    _tested: Metrics | None = None
+    """The statistics of the test that is being logged."""
 
     # -- what a subclass writes ------------------------------------------------------------
 
@@ -113,9 +117,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     ) -> Metrics:
         """Compute the statistics of rollouts ``[E, T]`` to log.
 
-        Names of a test's begin with ``test_``. ``mean_loss_vals``: losses and metrics averaged over
-        minibatches.
+        Names of a test's begin with ``test_``; its episodes come one after the other, ``[1, T]``,
+        with no others among them. ``mean_loss_vals``: losses and metrics averaged over minibatches.
         """
+        if not train and self._tested is not None:  # by datapoint, rather than by frame
+            return test_names(self._tested)
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
         stats |= loss_stats(mean_loss_vals, self.agent_names)
@@ -350,11 +356,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
         batches = self.num_test_iterations
         seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
+        player.keeps_rollouts = self._has_own_statistics
         with seeded_globals(seed):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)
         verifiers = list(self.protocol_handler.verifier_names)
-        return summarise_test(
+        result = summarise_test(
             table,
             environment.dataset,
             self.agent_names,
@@ -362,6 +369,24 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player.measures,
             groups=test_groups(self.hyper_params),
         )
+        if player.rollouts is None:
+            return result
+        return replace(result, metrics=self._log_test(player.rollouts, result.metrics))
+
+    @property
+    def _has_own_statistics(self) -> bool:
+        """Whether a subclass logs others: only then a test's rollouts are kept."""
+        mine = getattr(self._get_log_stats, "__func__", None)
+        return mine is not TensorDictRlTrainer._get_log_stats
+
+    def _log_test(self, rollouts: TensorDictBase, metrics: Metrics) -> Metrics:
+        """Return a test's statistics as :meth:`_get_log_stats` gives them, less ``test_``."""
+        self._tested = metrics
+        try:
+            stats = self._get_log_stats(rollouts, train=False)
+        finally:
+            self._tested = None
+        return {name.removeprefix(TEST_PREFIX): float(value) for name, value in stats.items()}
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
