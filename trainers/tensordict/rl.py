@@ -105,7 +105,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         groups = agents.parameter_groups(rl)
         own = snapshots.own_tensors(loss_module, agents).values()
         extra = [tensor for tensor in own if isinstance(tensor, nn.Parameter)]
-        optimizer = build_adam(groups, rl.lr, extra)
+        optimizer = build_adam(groups, rl.lr, extra, eps=rl.adam_eps)
         return optimizer, ParamGroupFreezer(groups, self.hyper_params.agents)
 
     def _get_log_stats(
