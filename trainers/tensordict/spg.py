@@ -122,9 +122,8 @@ def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> 
 
     def learns(name: str, iteration: int) -> bool:
         own = agents[name]
-        has_parameters = not (own.is_random or own.use_manual_architecture)
-        has_parameters &= own.agent_lr_factor.actor > 0
-        return has_parameters and own.update_schedule.is_on(iteration, name)
+        is_fixed = own.is_random or own.use_manual_architecture or not own.agent_lr_factor.actor
+        return not is_fixed and own.update_schedule.is_on(iteration, name)
 
     for iteration in range(max(1, hyper_params.rl.num_iterations)):
         learning = [any(learns(name, iteration) for name in group) for group in groups]
