@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ratchet.errors import CheckPointNotFoundError, ParameterError
+from ratchet.errors import CalledHere, CheckPointNotFoundError, ParameterError
 from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.checkpoint_folders import StateFinder, find_checkpoint
 from trainers.checkpointing import CheckpointingTrainer, MetricRecord
@@ -26,11 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
 
-class Trainer(CheckpointingTrainer):
+class Trainer(CalledHere, CheckpointingTrainer):
     """Base of all trainers. Subclasses write :meth:`train`.
 
     ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
     """
+
+    called_here: ClassVar[Mapping[str, str]] = {
+        "use_critic": "an agent that has one has a value_head, scenario_instance.agents[NAME]",
+        "use_single_body": "it is hyper_params.rl.use_shared_body",
+    }
 
     trainer_type: ClassVar[str] = "rl"
     """Which parts the agents are built with: ``"rl"``, ``"solo_agent"`` or one's own."""

@@ -56,6 +56,11 @@ class IterationContext:
         self.description = ""
         self._reporter = reporter if reporter is not None else _REPORTER.get()
 
+    @property
+    def num_iterations(self) -> int:
+        """The number of iterations, ``total``."""
+        return self.total
+
     def __enter__(self) -> IterationContext:
         if self._reporter is not None:
             self._reporter.start(self.total)

@@ -245,6 +245,15 @@ def stack_frames(
     return TensorDict({**top, **groups}, batch_size=size)
 
 
+def with_sample_log_prob(rollouts: TensorDictBase) -> TensorDictBase:
+    """Give actions' log-probabilities the name that losses for TorchRL read, beside their own."""
+    agents = rollouts.get("agents")
+    log_prob = agents.get("log_prob", None)
+    if log_prob is not None:
+        agents.set("sample_log_prob", log_prob)
+    return rollouts
+
+
 def observation(following: TensorDictBase) -> TensorDictBase:
     """Leave out the rewards, which belong to the step before."""
     return following.exclude(*_OF_STEPS)

@@ -7,9 +7,10 @@ it does depends on the state before, the data and (seed, "train", iteration), on
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -23,7 +24,7 @@ from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
 from trainers.stage_parameters import StagePurposes
 from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
-from trainers.tensordict.collectors import RolloutCollector
+from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
@@ -58,6 +59,16 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     trainer, which changes its agents' weights.
     """
 
+    called_here: ClassVar[Mapping[str, str]] = {
+        "clip_value": "it is hyper_params.rl.clip_value",
+        "gae": "it is self.components.gae",
+        "loss_module": "it is self.components.loss_module",
+        "optimizer": "it is self.components.optimizer",
+        "param_group_freezer": "it is self.components.freezer",
+        "replay_buffer": "it is self.components.replay_buffer",
+        "test_collector": "it is self.components.test_collector",
+        "train_collector": "it is self.components.collector",
+    }
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """What a pretrained body depends on beside data, first weights and the agent's parameters."""
 
@@ -138,6 +149,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         )
 
     # -- components ------------------------------------------------------------------------
+
+    def _build_operators(self) -> None:
+        """Do nothing: both operators are made when they are asked for."""
 
     @property
     def policy_operator(self) -> PolicyOperator:
@@ -269,7 +283,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             parts.loss_module.select_agents(learning)
             scale = learning_rate_scale(iteration, rl.num_iterations, anneal=rl.anneal_lr)
             rates = set_learning_rates(parts.optimizer, rl.lr * scale)
-            rollouts = self._collect(iteration)
+            rollouts = with_sample_log_prob(self._collect(iteration))
             self.callbacks.after_rollouts(rollouts)
             parts.replay_buffer.store(rollouts)
             with self.combined_agents.remembering(parts.replay_buffer.frames):
@@ -383,7 +397,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         """Return a test's statistics as :meth:`_get_log_stats` gives them, less ``test_``."""
         self._tested = metrics
         try:
-            stats = self._get_log_stats(rollouts, train=False)
+            stats = self._get_log_stats(with_sample_log_prob(rollouts), train=False)
         finally:
             self._tested = None
         return {name.removeprefix(TEST_PREFIX): float(value) for name, value in stats.items()}

@@ -37,7 +37,7 @@ TENSOR_STAGES: StagePurposes = {
     "test": _PLAYED | {Purpose.TESTS},
 }
 """What each stage reads parameters for."""
-_LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
+_LOOPS = ("train", "_train_and_test", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
 
 
 class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
@@ -74,6 +74,8 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     def _pretrain_agents(self) -> None:
         """Train each agent's body alone, supervised, and put it into the state."""
+        if self._stage is None:
+            self.initial_state()
         for name in self.pretrained_agents:
             result = self.pretrain(name)
             for epoch, metrics in enumerate(result.metrics):
@@ -133,14 +135,20 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
+        self._train_and_test()
+        if self.settings.run_id is not None and not self.settings.test_run:
+            self.save_checkpoint()
+
+    def _train_and_test(self) -> None:
+        """Run both loops, each in its context; from the beginning if there is no state yet."""
+        if self._stage is None:
+            self.initial_state()
         with ExitStack() as stack:
             self._build_train_context(stack)
             self._run_train_loop()
         with ExitStack() as stack:
             self._build_test_context(stack)
             self._run_test_loop()
-        if self.settings.run_id is not None and not self.settings.test_run:
-            self.save_checkpoint()
 
     @attach_progress_bar(lambda self: self.num_train_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:

@@ -5,8 +5,9 @@ Between ``Trainer`` and ``PureTextRlTrainer``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 class TextTrainerComponents(CallingTrainer):
     """A trainer of chat models that knows its components and its state, and not yet its loop."""
 
+    called_here: ClassVar[Mapping[str, str]] = {
+        "_get_fine_tune_job_name": "jobs are named by what they learn; leave job_name out",
+        "combined_agent": "the chat models are self.text_agents[NAME]",
+    }
     trainer_type = "pure_text"
     plays_text = True
     State = TrainerState
