@@ -90,6 +90,15 @@ class Trainer(CalledHere, CheckpointingTrainer):
     def train(self) -> None:
         """Train the agents: seed, run the training loop, run the test loop, save."""
 
+    @classmethod
+    def has_own_test(cls) -> bool:
+        """Return whether there is a ``_run_test_loop`` by which saved states are tested again."""
+        return callable(getattr(cls, "_run_test_loop", None))
+
+    def run_own_test(self) -> None:
+        """Run ``_run_test_loop``, which logs what it finds."""
+        self._run_test_loop()  # type: ignore[attr-defined] # asked only if has_own_test
+
     @property
     def protocol_handler(self) -> ProtocolHandler:
         """The interaction protocol that is played."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import run_experiment, verify_run
+from flows import retest_experiment, run_experiment, verify_run
 from ratchet import HyperParameters
 from ratchet.experiment_files.saved_states import find_saved_state, saved_states
 from ratchet.parameters.settings import ExperimentSettings
@@ -87,6 +87,16 @@ def test_its_agents_play_on_in_other_runs(lab, first):
     mine = AgentsState.load(stage_folder(lab, third) / "state").agents["prover"]
     assert all(mine[name].equal(saved[name]) for name in mine)
     assert load_tree(stage_folder(lab, third) / "state", STATE_NAME)["iteration"] == 0
+
+
+def test_each_state_that_a_loop_has_saved_is_tested_again(lab, first):
+    again = retest_experiment(first.run_id, settings=ExperimentSettings.from_dict(lab.settings()))
+    lines = lab.metrics(again.to_dict())
+    entries = {line[2]: dict(line[3]) for line in lines if line[1] == "test"}
+    assert sorted(entries) == [1, 2, 3, 4]
+    assert entries[4]["total"] == first.metrics["main"]["test"]["total"]
+    assert len({values["total"] for values in entries.values()}) == 4
+    assert again.made == 4, "the data are there, and nothing is trained"
 
 
 def test_a_stored_loop_is_made_again_bit_for_bit(lab, first):

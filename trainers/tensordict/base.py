@@ -42,6 +42,12 @@ class TensorDictTrainer(Trainer):
             load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
         super().prepare_training()
 
+    def run_own_test(self) -> None:
+        """Run ``_run_test_loop`` in the context of a test."""
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            super().run_own_test()
+
     @property
     def device(self) -> torch.device:
         """Where the agents and environments live."""
