@@ -8,6 +8,7 @@ Run with ``python examples/own_trainer.py``.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -63,8 +64,14 @@ class AdvantageActorCriticTrainer(TensorDictRlTrainer):
 class HillClimbingTrainer(TensorDictTrainer):
     """Changes all weights a little, and keeps the change if the verifier was paid more."""
 
+    @dataclass
+    class State(TensorDictTrainer.State):
+        """What the loop goes on from, beside the weights and the number of iterations."""
+
+        best: float = float("-inf")
+
     def train(self) -> None:
-        """Set the seed, run both loops."""
+        """Set the seed, run both loops; what is saved on the way is there after a kill."""
         torch.manual_seed(self.hyper_params.seed)
         with ExitStack() as stack:
             self._build_train_context(stack)
@@ -76,22 +83,26 @@ class HillClimbingTrainer(TensorDictTrainer):
     @attach_progress_bar(lambda self: self.hyper_params.rl.num_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:
         iteration_context.set_description("Training")
-        best = self._mean_reward(self.scenario_instance.train_environment, 0)
-        for iteration in range(self.hyper_params.rl.num_iterations):
+        if self.state.iteration == 0:
+            self.state.best = self._mean_reward(self.scenario_instance.train_environment, 0)
+        for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
             before = [p.detach().clone() for p in self.combined_agents.parameters()]
             with torch.no_grad():
                 for parameter in self.combined_agents.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
             reward = self._mean_reward(self.scenario_instance.train_environment, iteration)
-            if reward >= best:
-                best = reward
+            if reward >= self.state.best:
+                self.state.best = reward
             else:
                 with torch.no_grad():
                     for parameter, old in zip(
                         self.combined_agents.parameters(), before, strict=True
                     ):
                         parameter.copy_(old)
-            self.log_stats({"best_reward": best}, iteration=iteration, stage="train")
+            self.log_stats({"best_reward": self.state.best}, iteration=iteration, stage="train")
+            self.state.iteration = iteration + 1
+            if self.settings.run_id is not None:
+                self.save_checkpoint(log=False)
             iteration_context.step()
 
     @attach_progress_bar(lambda self: self.hyper_params.rl.num_test_iterations)

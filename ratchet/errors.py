@@ -7,7 +7,8 @@ Each error is also a standard one, so that callers who know nothing of Ratchet c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 
 class RatchetError(Exception):
@@ -139,6 +140,32 @@ class BudgetExceededError(RatchetError, RuntimeError):
 
 class PricingError(RatchetError, LookupError):
     """A table of prices cannot be read, or has no price for a model."""
+
+
+class CalledHere:
+    """Says what an attribute is called here, to code that was written for an earlier system.
+
+    ``called_here`` of a class: the name there → what to write instead.
+    """
+
+    called_here: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # else every name would seem to be there
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            for cls in type(self).__mro__:
+                hint = vars(cls).get("called_here", {}).get(name)
+                if hint is not None:
+                    raise AttributeError(
+                        f"{type(self).__name__} has no {name!r} here: {hint}. See the guide"
+                        ' "Coming from nip".',
+                        name=name,
+                        obj=self,
+                    )
+            inherited = getattr(super(), "__getattr__", None)
+            if inherited is not None:
+                return inherited(name)
+            return object.__getattribute__(self, name)  # raises what was raised before
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

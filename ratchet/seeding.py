@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,33 @@ def numpy_generator(
     return np.random.default_rng(derive_seed(seed, stage, iteration, purpose, agent))
 
 
+def take_global_generators() -> dict[str, Any]:
+    """Copy the states of the global generators of random, NumPy and torch."""
+    import numpy as np
+    import torch
+
+    # Asking a device that nobody has used would take hold of it: some hundred MB in each process.
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # of torch
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(legacy=False),  # noqa: NPY002 -- the global one is meant
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if is_used else [],
+    }
+
+
+def put_global_generators(states: Mapping[str, Any]) -> None:
+    """Put back what :func:`take_global_generators` returned."""
+    import numpy as np
+    import torch
+
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])  # noqa: NPY002 -- the global one is meant
+    torch.set_rng_state(states["torch"])
+    if states["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(states["cuda"])
+
+
 @contextlib.contextmanager
 def seeded_globals(seed: int) -> Iterator[None]:
     """Seed the global generators of random, NumPy and torch, and put them back afterwards.
@@ -65,20 +92,11 @@ def seeded_globals(seed: int) -> Iterator[None]:
     import numpy as np
     import torch
 
-    python_state = random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002 -- the global one is meant
-    torch_state = torch.get_rng_state()
-    # Asking a device that nobody has used would take hold of it: some hundred MB in each process.
-    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # of torch
-    cuda_states = torch.cuda.get_rng_state_all() if is_used else []
+    before = take_global_generators()
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 -- the global one is meant
     torch.manual_seed(seed)
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002 -- the global one is meant
-        torch.set_rng_state(torch_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
+        put_global_generators(before)

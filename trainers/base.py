@@ -5,23 +5,16 @@ Knows no tensors, so that trainers of chat models stand on it too.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from ratchet.errors import CheckPointNotFoundError, ParameterError
+from ratchet.errors import CalledHere, CheckPointNotFoundError, ParameterError
 from ratchet.tracking.artifacts import add_artifact
-from ratchet.tracking.checkpoint_folders import (
-    METADATA_FILE,
-    PARAMETERS_FILE,
-    STATE_FOLDER,
-    StateFinder,
-    checkpoint_folder,
-    find_checkpoint,
-)
+from ratchet.tracking.checkpoint_folders import StateFinder, find_checkpoint
+from trainers.checkpointing import CheckpointingTrainer, MetricRecord
 from trainers.progress import declared_iterations
 
 if TYPE_CHECKING:
@@ -33,20 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
 
-@dataclass(frozen=True)
-class MetricRecord:
-    """The metrics of one iteration of one stage."""
-
-    stage: str
-    iteration: int
-    values: dict[str, float]
-
-
-class Trainer(ABC):
+class Trainer(CalledHere, CheckpointingTrainer):
     """Base of all trainers. Subclasses write :meth:`train`.
 
     ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
     """
+
+    called_here: ClassVar[Mapping[str, str]] = {
+        "use_critic": "an agent that has one has a value_head, scenario_instance.agents[NAME]",
+        "use_single_body": "it is hyper_params.rl.use_shared_body",
+    }
 
     trainer_type: ClassVar[str] = "rl"
     """Which parts the agents are built with: ``"rl"``, ``"solo_agent"`` or one's own."""
@@ -56,9 +45,6 @@ class Trainer(ABC):
 
     acts_alone: ClassVar[bool] = False
     """Whether it makes an agent of its own, which acts alone in an environment."""
-
-    State: ClassVar[type[Any]]
-    """The class of :attr:`state`, for trainers that have one."""
 
     instead_of_callbacks: ClassVar[str] = (
         "calls none: its training is its own. Leave callbacks out, or build the trainer on"
@@ -79,8 +65,10 @@ class Trainer(ABC):
         self.state_finder: StateFinder = partial(find_checkpoint, settings.home)
         """Finds states of earlier runs. By itself a trainer knows checkpoint folders only; whoever
         runs it knows run folders and the store too."""
+        self.checkpoint_name = settings.run_id
+        self._initialise_state()
 
-    @classmethod  # noqa: B027 -- most trainers have nothing to refuse
+    @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Refuse parameters with which this trainer could not train; none by default.
 
@@ -101,6 +89,15 @@ class Trainer(ABC):
     @abstractmethod
     def train(self) -> None:
         """Train the agents: seed, run the training loop, run the test loop, save."""
+
+    @classmethod
+    def has_own_test(cls) -> bool:
+        """Return whether there is a ``_run_test_loop`` by which saved states are tested again."""
+        return callable(getattr(cls, "_run_test_loop", None))
+
+    def run_own_test(self) -> None:
+        """Run ``_run_test_loop``, which logs what it finds."""
+        self._run_test_loop()  # type: ignore[attr-defined] # asked only if has_own_test
 
     @property
     def protocol_handler(self) -> ProtocolHandler:
@@ -142,47 +139,13 @@ class Trainer(ABC):
         Further files of the artifact are added to it; one of the same name is replaced. Raises
         ParameterError if the run has no id, or the file is not there.
         """
-        folder = Path(self.settings.runs) / self._run_id("a file is kept")
+        if self.settings.run_id is None:
+            raise ParameterError(
+                "settings.run_id: got None, but a file is kept under the run's id. Set run_id in"
+                " the settings."
+            )
+        folder = Path(self.settings.runs) / self.settings.run_id
         return add_artifact(folder, artifact_name, artifact_type, Path(file_path))
 
     _add_file_to_wandb_artifact = _add_file_to_artifact
     """The name that trainers written for Weights & Biases call; the same here."""
-
-    @classmethod
-    def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
-        """Return the folder of a run's checkpoint; ``home`` defaults to that of the settings."""
-        from ratchet.parameters.settings import ExperimentSettings
-
-        return checkpoint_folder(home or ExperimentSettings().home, run_id)
-
-    @property
-    def checkpoint_base_dir(self) -> Path:
-        """The folder of this run's checkpoint.
-
-        Raises ParameterError if the run has no id.
-        """
-        run_id = self._run_id("a checkpoint is kept")
-        return self.get_checkpoint_base_dir_from_run_id(run_id, self.settings.home)
-
-    def _run_id(self, what: str) -> str:
-        if self.settings.run_id is None:
-            raise ParameterError(
-                f"settings.run_id: got None, but {what} under the run's id. Set run_id in the"
-                " settings, or take `trainer.state` and save that."
-            )
-        return self.settings.run_id
-
-    @property
-    def checkpoint_state_path(self) -> Path:
-        """The folder of the saved state."""
-        return self.checkpoint_base_dir / STATE_FOLDER
-
-    @property
-    def checkpoint_params_path(self) -> Path:
-        """The file with the run's hyper-parameters."""
-        return self.checkpoint_base_dir / PARAMETERS_FILE
-
-    @property
-    def checkpoint_metadata_path(self) -> Path:
-        """The file with what else is known about the checkpoint."""
-        return self.checkpoint_base_dir / METADATA_FILE

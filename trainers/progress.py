@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
@@ -55,6 +55,11 @@ class IterationContext:
         self.completed = 0
         self.description = ""
         self._reporter = reporter if reporter is not None else _REPORTER.get()
+
+    @property
+    def num_iterations(self) -> int:
+        """The number of iterations, ``total``."""
+        return self.total
 
     def __enter__(self) -> IterationContext:
         if self._reporter is not None:
@@ -121,7 +126,9 @@ def attach_progress_bar(
             given = isinstance(kwargs.get("iteration_context"), IterationContext)
             if given or any(isinstance(argument, IterationContext) for argument in args):
                 return method(self, *args, **kwargs)
-            with IterationContext(num_iterations(self)) as context:
+            resumable = getattr(self, "resumable", None)  # a trainer's; others have none
+            scope = nullcontext() if resumable is None else resumable(method.__name__)
+            with IterationContext(num_iterations(self)) as context, scope:
                 return method(self, *args, iteration_context=context, **kwargs)
 
         setattr(run, _TOTAL_ATTRIBUTE, num_iterations)

@@ -8,12 +8,12 @@ kept before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.runs.forks import Fork
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loaded_agents import loaded_states
+from ratchet.experiment_files.saved_states import saved_states
 from ratchet.tracking.run_folder import find_run
 from tasks.stages.families import AnyKeys, make_keys
 from tasks.stages.sequence import RecordedCourse, in_order
@@ -56,7 +56,7 @@ def arm_keys(
         digests = {agent: state.digest for agent, state in states.items()}
         keys = make_keys(arm, hyper_params, base_dir=settings.base_dir, checkpoints=digests)
         if keys.only_tests:
-            _keep_states(store, keys, Path(settings.runs))
+            _keep_states(store, keys, settings)
         if fork is not None or records:
             _keep(store, keys, fork, records)
         found.append(keys)
@@ -105,7 +105,7 @@ def _continues(manifest: Manifest | None, call: StageCall) -> bool:
     )
 
 
-def _keep_states(store: StageStore, keys: AnyKeys, runs: Path) -> None:
+def _keep_states(store: StageStore, keys: AnyKeys, settings: ExperimentSettings) -> None:
     """Pin the states of the run ``base_run.run_id``, to test them again.
 
     Raises ParameterError if no run is named, or its states can't be tested; RunNotFoundError if
@@ -114,13 +114,18 @@ def _keep_states(store: StageStore, keys: AnyKeys, runs: Path) -> None:
     run_id = keys.hyper_params.base_run.run_id
     if run_id is None:
         raise ParameterError("base_run.run_id: got None, expected the run whose states are tested.")
-    base = find_run(runs, run_id)
+    base = find_run(settings.runs, run_id)
     if isinstance(keys, ArmKeys) and not keys.is_staged:
-        raise ParameterError(
-            f"base_run.base_run_type: got 'rerun_tests', but trainer"
-            f" {keys.hyper_params.trainer_name!r} of run {base.run_id} only runs as a whole and"
-            " has no states between."
-        )
+        states = saved_states(run_id, settings, arm=keys.arm)
+        keys.tested_states = {state.iteration: state for state in states}
+        if not states or not keys.trainer_class.has_own_test():
+            raise ParameterError(
+                f"base_run.base_run_type: got 'rerun_tests', but trainer"
+                f" {keys.hyper_params.trainer_name!r} of run {base.run_id} only runs as a whole:"
+                f" it has {len(states)} saved states in the store, expected some, and a method"
+                " _run_test_loop to test them by."
+            )
+        return
     known = {
         (record.stage, record.iteration): record.key
         for record in base.manifest.stages

@@ -108,7 +108,7 @@ class RunRecorder:
         state = self.store.open(key) / STATE_FOLDER
         files = [str(path) for path in sorted(state.rglob("*")) if path.is_file()]
         checkpoints = self.folder.manifest.checkpoints
-        if checkpoints.get(arm) != files:
+        if files and checkpoints.get(arm) != files:
             self.folder.update(checkpoints={**checkpoints, arm: files})
 
     def _note_datasets(self, arm: str, key: str) -> None:

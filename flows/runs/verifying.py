@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flows.runs.resolving import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.checkpoint_folders import METADATA_FILE
 from tasks.stages.families import stage_functions
 from tasks.stages.sequence import recorded_calls
 from tasks.stages.session import BaseSession
@@ -165,16 +166,20 @@ def _make(
         else BaseSession(keys, settings, store, ThreadPoolExecutor(1))
     )
     with closing(session):
-        return stage_functions(keys)[call.stage].work(call, folder, session)
+        try:
+            return stage_functions(keys)[call.stage].work(call, folder, session)
+        finally:
+            session.stage_finished(call)  # it is stored: nothing that was kept aside is needed
 
 
 def _different_files(folder: Path, stored: Manifest) -> list[str]:
+    """Compare all files but those that say which version and commit has made them."""
     made = {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and path.name != METADATA_FILE
     }
-    there = {name: entry.sha256 for name, entry in stored.files.items()}
+    there = {n: e.sha256 for n, e in stored.files.items() if Path(n).name != METADATA_FILE}
     return [
         f"{name}: {_compared(made.get(name), there.get(name))}"
         for name in sorted(made.keys() | there.keys())

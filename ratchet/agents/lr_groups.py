@@ -103,7 +103,7 @@ def parameter_groups(
 
     With ``solo`` the body and solo head of each are trained instead of policy and value. Then
     ``solo_body_factor`` is whether body factors count; false for
-    ``solo_agent.body_lr_factor_override``.
+    ``solo_agent.body_lr_factor_override``, which leaves a GNN's own factor as it is.
     """
     groups: list[ParameterGroup] = []
     for agent in agents:
@@ -128,15 +128,15 @@ def parameter_groups(
 def _body_groups(
     agent: Learner, body: AgentPart, prefix: str, role: str, rl_factor: LrFactors | None
 ) -> list[ParameterGroup]:
-    """Return the groups of one body; without ``rl_factor`` only the agent's own factor counts."""
+    """Return the groups of one body; without ``rl_factor`` no body factor counts."""
     groups = []
     for part, params in body.lr_parts("body").items():
         factor = float(getattr(agent.parameters.agent_lr_factor, role))
         if rl_factor is not None:
             factor *= getattr(rl_factor, role) * getattr(agent.parameters.body_lr_factor, role)
-            special = getattr(agent.parameters, f"{part}_lr_factor", None)
-            if part != "body" and isinstance(special, LrFactors):
-                factor *= getattr(special, role)
+        special = getattr(agent.parameters, f"{part}_lr_factor", None)
+        if part != "body" and isinstance(special, LrFactors):
+            factor *= getattr(special, role)
         groups += _group(agent, prefix + part, params, factor)
     return groups
 

@@ -8,10 +8,13 @@ ever write to, P message positions, S symbols, d features.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from torch import Tensor, nn
+
+from ratchet.errors import CalledHere
 
 if TYPE_CHECKING:
     import torch
@@ -202,12 +205,20 @@ class Perception(ABC):
 
 
 @dataclass
-class Agent:
+class Agent(CalledHere):
     """A named player: its parts and its parameters.
 
     ``body`` is shared by all heads, or by all but the value head where ``value_body`` is given.
     None for agents that perceive nothing.
     """
+
+    called_here: ClassVar[Mapping[str, str]] = {
+        "agent_params": "they are agent.parameters",
+        "get_model_parameter_dicts": "see combined_agents.parameter_groups(hyper_params.rl)",
+        "message_logits_key": 'the logits of all messages are ("agents", "message_logits")',
+        "policy_body": "it is agent.body; the critic's own, if any, is agent.value_body",
+        "whole": "networks have parts: agent.body, .policy_head, .value_head",
+    }
 
     name: str
     parameters: AgentParameters

@@ -1,18 +1,22 @@
 """States that earlier runs have saved: found by run and version, known by their content.
 
 Whoever builds on another run asks here: agents that are loaded, base runs, checkpoints. A run of
-stages has a state in the store for each of its train stages; one that was trained by ``train()``
-alone has its checkpoint folder.
+stages has a state in the store for each of its train stages; that of a trainer with a loop of its
+own has those that were saved on the way, and the last; what was trained in plain Python has its
+checkpoint folder.
 """
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ratchet.errors import RunNotFoundError
 from ratchet.tracking.checkpoint_folders import (
+    METADATA_FILE,
     STATE_FOLDER,
+    VERSIONS_FOLDER,
     SavedState,
     checkpoint_states,
     choose_version,
@@ -21,13 +25,16 @@ from ratchet.tracking.checkpoint_folders import (
 from ratchet.tracking.manifest import MAIN_ARM
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.manifest import Manifest
     from ratchet.store.store import StageStore
     from ratchet.tracking.run_folder import RunFolder
 
 _FIRST_STAGES = ("initial_state", "pretrained_state")
+_TRAINING = ("train", "run_trainer")
 
 
 def saved_states(
@@ -83,26 +90,45 @@ def _stored(folder: RunFolder, settings: ExperimentSettings, arm: str) -> dict[i
     records = [record for record in manifest.stages if record.arm == arm]
     first = [record for record in records if record.stage in _FIRST_STAGES]
     found = {}
-    prefix = f"{STATE_FOLDER}/"
-    for record in [*first, *(record for record in records if record.stage == "train")]:
+    for record in [*first, *(record for record in records if record.stage in _TRAINING)]:
         stage = store.peek(record.key)
         if stage is None:
             continue
-        files = {
-            name.removeprefix(prefix): entry.sha256
-            for name, entry in stage.files.items()
-            if name.startswith(prefix)
-        }
-        if files:
-            found[record.iteration] = SavedState(
-                folder.run_id,
-                record.iteration,
-                state_digest(files),
-                manifest.arms[arm],
-                partial(_open, store, record.key),
-            )
+        for iteration, folder_name in _places(store, stage):
+            files = _files(stage, folder_name)
+            if files:
+                found[iteration] = SavedState(
+                    folder.run_id,
+                    iteration,
+                    state_digest(files),
+                    manifest.arms[arm],
+                    partial(_open, store, record.key, folder_name),
+                )
     return found
 
 
-def _open(store: StageStore, key: str) -> Path:
-    return store.open(key) / STATE_FOLDER
+def _places(store: StageStore, stage: Manifest) -> Iterator[tuple[int, str]]:
+    """Return the states that a stage has: the iterations that led to each, and its folder."""
+    if stage.stage != "run_trainer":
+        yield stage.iteration, STATE_FOLDER
+        return
+    prefix = f"{VERSIONS_FOLDER}/"
+    versions = {name.split("/")[1] for name in stage.files if name.startswith(prefix)}
+    for version in sorted(versions):
+        yield int(version), f"{prefix}{version}/{STATE_FOLDER}"
+    if METADATA_FILE in stage.files:
+        metadata = json.loads((store.open(stage.key) / METADATA_FILE).read_bytes())
+        yield int(metadata["iteration"]), STATE_FOLDER
+
+
+def _files(stage: Manifest, folder: str) -> dict[str, str]:
+    prefix = f"{folder}/"
+    return {
+        name.removeprefix(prefix): entry.sha256
+        for name, entry in stage.files.items()
+        if name.startswith(prefix)
+    }
+
+
+def _open(store: StageStore, key: str, folder: str) -> Path:
+    return store.open(key) / folder

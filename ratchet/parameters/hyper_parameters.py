@@ -105,6 +105,24 @@ class HyperParameters(BaseModel):
         load_plugins()
         return gather_groups(data, (*cls.known_keys(), *others))
 
+    def get(self, path: str) -> Any:  # noqa: ANN401 -- a value or a section of any type
+        """Return what is at a dotted path, e.g. ``rl.num_iterations`` or ``agents.prover.d_gnn``.
+
+        Raises ParameterError if there is nothing.
+        """
+        found: Any = self
+        for name in path.split("."):
+            if isinstance(found, AgentsParameters):
+                found = found[name]
+                continue
+            known = self.known_keys() if found is self else getattr(type(found), "model_fields", ())
+            if name not in known:
+                raise ParameterError(
+                    f"{path}: there is no parameter {name!r}.{nearest(name, known)}"
+                )
+            found = getattr(found, name)
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return all values as plain data; :meth:`from_dict` is its exact inverse."""
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}

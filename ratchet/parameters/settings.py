@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -14,12 +15,12 @@ from pydantic import (
     ValidationError,
 )
 
-from ratchet.errors import ParameterError
+from ratchet.errors import CalledHere, ParameterError
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.messages import describe_validation_error
 
 
-class ExperimentSettings(SubParameters):
+class ExperimentSettings(CalledHere, SubParameters):
     """Where and how an experiment runs. Never part of a stage's key.
 
     ``home`` is the folder for everything Ratchet keeps for itself (store, databases, Prefect);
@@ -34,6 +35,17 @@ class ExperimentSettings(SubParameters):
     A job that has not changed for ``job_stall_seconds`` ends the waiting if its service says at
     ``/health`` that it is degraded; where services say nothing of it, queues may be long.
     """
+
+    called_here: ClassVar[Mapping[str, str]] = {
+        "artifact_logger": "trainer._add_file_to_artifact(name, type, path) keeps a file",
+        "do_not_load_checkpoint": "a run goes on only where its stage was interrupted",
+        "global_tqdm_step_fn": "iteration_context.step() counts for all bars",
+        "ignore_cache": "`ratchet run --force` makes everything anew",
+        "logger": "use logging.getLogger(__name__)",
+        "stat_logger": "trainer.log_stats(stats, iteration=…, stage=…) records them",
+        "tqdm_func": "decorate the loop with attach_progress_bar",
+        "wandb_run": "metrics go to the run folder and MLflow; trainer.log_stats records them",
+    }
 
     home: str = ".ratchet"
     runs: str = "runs"

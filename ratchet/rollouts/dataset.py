@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from ratchet.errors import DataError
+from ratchet.errors import CalledHere, DataError
 from ratchet.rollouts.arrays import STRING, Array, dotted, dtype_name
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -23,7 +24,7 @@ from ratchet.rollouts.stored_dataset import StoredDataset
 __all__ = ["DataOrder", "NestedArrayDictDataset"]
 
 
-class NestedArrayDictDataset(StoredDataset):
+class NestedArrayDictDataset(CalledHere, StoredDataset):
     """Datapoints with a common leading dimension; a value, never changed.
 
     Parameters
@@ -37,6 +38,7 @@ class NestedArrayDictDataset(StoredDataset):
         If there is no leading dimension, or no datapoint.
     """
 
+    called_here: ClassVar[Mapping[str, str]] = {"keys": "the names are dataset.fields"}
     data_file: ClassVar[str] = "dataset.parquet"
 
     def __init__(self, data: NestedArrayDict) -> None:
@@ -50,9 +52,15 @@ class NestedArrayDictDataset(StoredDataset):
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, key: str | tuple[str, ...]) -> Array:
-        """Return one field, [N, ...]."""
-        return self.data.array(key)
+    @overload
+    def __getitem__(self, key: str | tuple[str, ...]) -> Array: ...
+    @overload
+    def __getitem__(self, key: int | slice | list[int] | npt.NDArray[Any]) -> NestedArrayDict: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return one field, [N, ...], or the datapoints of some indices with all fields."""
+        if isinstance(key, str | tuple):
+            return self.data.array(key)
+        return self.data[key if isinstance(key, int | slice) else np.asarray(key)]
 
     @property
     def fields(self) -> list[str]:

@@ -72,6 +72,19 @@ class NestedArrayDict:
         """Make zeros, False and None of another one's names, shapes and types."""
         return other._map(lambda leaf: zeros(leaf.shape, leaf.dtype), other._batch_size)
 
+    @classmethod
+    def from_arrays_and_scalars(
+        cls,
+        array_and_scalars: Sequence[Any],
+        tuple_keys: Sequence[str | tuple[str, ...]],
+        batch_size: int | Sequence[int],
+    ) -> NestedArrayDict:
+        """Make one of arrays and their key paths, in the same order."""
+        made = cls({}, batch_size)
+        for path, value in zip(tuple_keys, array_and_scalars, strict=True):
+            made[path] = value
+        return made
+
     @property
     def batch_size(self) -> Shape:
         """The leading dimensions that all arrays share."""
@@ -213,6 +226,17 @@ class NestedArrayDict:
     def leaves(self) -> list[tuple[tuple[str, ...], Array]]:
         """List all arrays with their whole key paths, in order of insertion."""
         return [(_as_tuple(key), value) for key, value in self.items(True, True)]
+
+    def leaf_keys(self) -> list[tuple[str, ...]]:
+        """List the whole key paths of all arrays."""
+        return [path for path, _ in self.leaves()]
+
+    def key_is_leaf(self, key: str | tuple[str, ...]) -> bool:
+        """Return whether there is an array at a key path, rather than a nested part.
+
+        Raises KeyPathError if there is nothing.
+        """
+        return not isinstance(self[key], NestedArrayDict)
 
     def update(self, other: Mapping[str, Any] | NestedArrayDict) -> NestedArrayDict:
         """Put everything of another mapping here; nested parts are merged. Returns itself."""

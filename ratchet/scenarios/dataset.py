@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 import torch
 from safetensors import SafetensorError
@@ -16,12 +17,12 @@ from safetensors.torch import load_file, save_file
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ratchet.errors import DataError, StateError
+from ratchet.errors import CalledHere, DataError, StateError
 from ratchet.rollouts.stored_dataset import StoredDataset
 from ratchet.seeding import torch_generator
 
 
-class TensorDictDataset(StoredDataset):
+class TensorDictDataset(CalledHere, StoredDataset):
     """Datapoints on tensors with a common leading dimension [N]; a value, never changed.
 
     Raises
@@ -30,6 +31,10 @@ class TensorDictDataset(StoredDataset):
         If there is no leading dimension, or no datapoint.
     """
 
+    called_here: ClassVar[Mapping[str, str]] = {
+        "keys": "the names are dataset.fields",
+        "instance_keys": "what agents see is environment.data_keys",
+    }
     data_file: ClassVar[str] = "data.safetensors"
 
     def __init__(self, td: TensorDictBase) -> None:
@@ -43,9 +48,15 @@ class TensorDictDataset(StoredDataset):
     def __len__(self) -> int:
         return len(self.td)
 
-    def __getitem__(self, key: str) -> Tensor:
-        """Return one field, [N, ...]."""
-        value: Tensor = self.td[key]
+    @overload
+    def __getitem__(self, key: str | tuple[str, ...]) -> Tensor: ...
+    @overload
+    def __getitem__(self, key: int | slice | Sequence[int] | Tensor) -> TensorDictBase: ...
+    def __getitem__(
+        self, key: str | tuple[str, ...] | int | slice | Sequence[int] | Tensor
+    ) -> Tensor | TensorDictBase:
+        """Return one field, [N, ...], or the datapoints of some indices with all fields."""
+        value: Tensor | TensorDictBase = self.td[key]
         return value
 
     @property

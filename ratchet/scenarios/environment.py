@@ -122,9 +122,9 @@ class Environment(TensorEnvironment):
         """Return what agents see of datapoints int64 [*B], as a batch [*B]. Labels are left out."""
         return self._visible_data[datapoint_id]
 
-    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+    def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
         """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
-        ids, seeds = ids.to(self.device), seeds.to(self.device)
+        ids, seeds = self.new_episodes(ids, seeds)
         size = ids.shape[0]
         zeros = torch.zeros(size, dtype=torch.int64, device=self.device)
         over = torch.zeros(size, dtype=torch.bool, device=self.device)
@@ -220,6 +220,11 @@ class Environment(TensorEnvironment):
     def action_spec(self) -> Composite:
         """What agents do."""
         return self.specs.action
+
+    @property
+    def action_keys(self) -> list[Key]:
+        """Messages and decisions, and linear messages where there are any."""
+        return list(self.action_spec.keys(include_nested=True, leaves_only=True))
 
     @property
     def state_spec(self) -> Composite:

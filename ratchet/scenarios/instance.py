@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from typing_extensions import TypeVar
+
+from ratchet.errors import CalledHere
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
@@ -21,8 +24,14 @@ EnvironmentT = TypeVar("EnvironmentT", default="TensorEnvironment")
 AgentT = TypeVar("AgentT", default="Agent")
 
 
+_ONE_ACTOR = (
+    "all agents are one actor, scenario_instance.combined_agents (policy and value: its act, score"
+    " and values); one agent's parts are scenario_instance.agents[NAME].body, .policy_head …"
+)
+
+
 @dataclass
-class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
+class ScenarioInstance(CalledHere, Generic[DatasetT, EnvironmentT, AgentT]):
     """What a trainer works with. Made by :func:`ratchet.scenarios.build_scenario_instance`.
 
     Its datasets, environments and agents are those of its scenario's family: without type
@@ -32,6 +41,16 @@ class ScenarioInstance(Generic[DatasetT, EnvironmentT, AgentT]):
     copies of them; agents of text aren't combined. ``shared_model_groups`` maps names to the
     models that agents of text use.
     """
+
+    called_here: ClassVar[Mapping[str, str]] = {
+        "combined_body": _ONE_ACTOR,
+        "combined_policy_body": _ONE_ACTOR,
+        "combined_policy_head": _ONE_ACTOR,
+        "combined_value_body": _ONE_ACTOR,
+        "combined_value_head": _ONE_ACTOR,
+        "combined_whole": "the chat models are scenario_instance.agents[NAME].whole",
+        "message_regressor": "regression is a callback; see message_regression.enabled",
+    }
 
     hyper_params: HyperParameters
     settings: ExperimentSettings

@@ -7,13 +7,17 @@ One step advances all episodes. :mod:`ratchet.scenarios.environment` has the gam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from ratchet.errors import DataError, StateError
+from ratchet.errors import CalledHere, DataError, StateError
+from ratchet.scenarios.dataset import DataCursor
+from ratchet.seeding import torch_generator
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -28,7 +32,7 @@ COUNTED_DECISION = ("agents", "counted_decision")
 """Where a step's result has what was decided, if that isn't what agents said."""
 
 
-class TensorEnvironment(ABC):
+class TensorEnvironment(CalledHere, ABC):
     """Episodes side by side, each about one datapoint; E episodes, A agents.
 
     A state is a tensordict [E] with ``datapoint_id``, ``seed`` int64 and ``done``, ``terminated``
@@ -44,6 +48,18 @@ class TensorEnvironment(ABC):
     what agents said.
     """
 
+    called_here: ClassVar[Mapping[str, str]] = {
+        "data_cycler": "reset() without arguments goes through the dataset by itself",
+        "main_message_out_key": 'agents send ("agents", "message")',
+        "main_message_space_shape": "the message space has env.num_symbols symbols",
+        "message_history_shape": 'see the shape of "x" in env.observation_spec',
+        "rand_step": "agents with is_random act at random",
+        "rollout": "trainer._get_data_collectors()[0].collect(iteration) plays rollouts",
+        "set_seed": "reset(ids, seeds) takes a seed for each episode",
+        "split": "env.train says whether it is the training set's",
+    }
+    reward_key: ClassVar[Key] = ("agents", "reward")
+    """Where rewards are in what :meth:`step` returns."""
     outcome_keys: tuple[Key, ...]
     """What of a step's result belongs to the step: ends and rewards."""
     hidden_keys: ClassVar[tuple[str, ...]] = ()
@@ -71,9 +87,40 @@ class TensorEnvironment(ABC):
     def _rollout_shape(self) -> RolloutShape:
         """Return the number of episodes side by side in one iteration, and of their steps."""
 
+    @property
     @abstractmethod
-    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
-        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E]."""
+    def action_keys(self) -> list[Key]:
+        """Where actions are in the states that :meth:`step` takes."""
+
+    @abstractmethod
+    def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
+        """Begin episodes about datapoints int64 [E], with seeds int64 [E]: first states [E].
+
+        What is not given is drawn, see :meth:`new_episodes`.
+        """
+
+    def new_episodes(
+        self, ids: Tensor | None = None, seeds: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return datapoints and seeds of new episodes, int64 [E] each: those given, or the next.
+
+        The next :attr:`num_envs`, every datapoint once before any comes twice, in an order that
+        depends on the experiment's seed alone. How far it has come is in no state: a loop that is
+        to be resumed gives them itself.
+        """
+        if ids is None:
+            ids = self._order.take(self.num_envs)
+        if seeds is None:
+            seeds = torch.randint(2**31, ids.shape, generator=self._seed_draws)
+        return ids.to(self.device), seeds.to(self.device)
+
+    @cached_property
+    def _order(self) -> DataCursor:
+        return DataCursor(len(self.dataset), self.hyper_params.seed, purpose=f"reset.{self.train}")
+
+    @cached_property
+    def _seed_draws(self) -> torch.Generator:
+        return torch_generator(self.hyper_params.seed, "reset", 0, f"seeds.{self.train}")
 
     @abstractmethod
     def step(self, td: TensorDictBase) -> TensorDict:
@@ -116,7 +163,7 @@ class TensorEnvironment(ABC):
         """
         return self
 
-    def close(self) -> None:  # noqa: B027 -- most have nothing to let go of
+    def close(self) -> None:
         """Let go of what :meth:`own` has made."""
 
     def save_episodes(self, td: TensorDictBase) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ LATEST = "latest"
 STATE_FOLDER = "state"
 PARAMETERS_FILE = "hyper_params.json"
 METADATA_FILE = "metadata.json"
+VERSIONS_FOLDER = "versions"
+"""Where a stage has the versions that a trainer saved on the way: a folder for each iteration."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,21 @@ def checkpoint_folder(home: str | Path, run_id: str, version: int | None = None)
     """Return the folder of a run's checkpoint, or of one of its versions."""
     name = run_id if version is None else f"{run_id}@{version}"
     return Path(home) / "checkpoints" / name
+
+
+def checkpoint_versions(base: Path) -> dict[int, Path]:
+    """Return the folders of a checkpoint's versions, by the iterations that led to them."""
+    named = {path.name.rpartition("@")[2]: path for path in base.parent.glob(f"{base.name}@*")}
+    return {int(version): path for version, path in named.items() if version.isdecimal()}
+
+
+def remove_checkpoints(base: Path) -> None:
+    """Remove a checkpoint, its versions, and what a killed process has left of one."""
+    if not base.parent.is_dir():
+        return
+    for pattern in (base.name, f"{base.name}@*", f".{base.name}-*", f".{base.name}@*"):
+        for path in base.parent.glob(pattern):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def checkpoint_states(home: str | Path, run_id: str) -> dict[int, SavedState]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ratchet.parameters.reading import agents_read
@@ -16,8 +17,9 @@ from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from ratchet.tracking.checkpoint_folders import SavedState
     from tasks.stages.sequence import Course, Step
     from trainers.staged import StagedTrainer
 
@@ -38,12 +40,15 @@ class ArmKeys(BaseKeys):
     """The stages of one arm that trains networks, or whose trainer can only be run as a whole."""
 
     stage_versions = STAGE_VERSIONS
+    tested_states: Mapping[int, SavedState] = MappingProxyType({})
+    """What a trainer with a loop of its own has saved and is to be tested again, by iterations."""
 
     def training(self, course: Course) -> Iterator[Step]:
         """Go through data, initial state, pretraining, and training as the course cuts it."""
         yield self.build_scenario()
         if not self.is_staged:
-            yield self.run_trainer()
+            if not self.only_tests:
+                yield self.run_trainer()
             return
         if self.only_tests:
             return
@@ -60,7 +65,9 @@ class ArmKeys(BaseKeys):
             position = stop
 
     def tests(self, course: Course) -> Iterator[Step]:
-        """Go through the tests on each dataset."""
+        """Go through the tests on each dataset; an own loop has its own test, beside training."""
+        for iteration in sorted(self.tested_states):
+            yield self.test_loop(iteration)
         for iteration in self.tested_iterations if self.is_staged else ():
             for dataset in course.tested(self):
                 yield self.test(dataset, iteration)
@@ -93,7 +100,9 @@ class ArmKeys(BaseKeys):
     @property
     def final_state_key(self) -> str | None:
         """The key of the stage whose result is the state after all training; None without one."""
-        return self.state_key(self.tested_iterations[-1]) if self.is_staged else None
+        if self.is_staged:
+            return self.state_key(self.tested_iterations[-1])
+        return None if self.only_tests else self.run_trainer().key
 
     @property
     def kept_states(self) -> dict[int, str]:
@@ -162,6 +171,16 @@ class ArmKeys(BaseKeys):
         }
         return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=dataset)
 
+    def test_loop(self, iteration: int) -> StageCall:
+        """Return the stage that runs an own loop's test with a state that it has saved."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.tested_states[iteration].digest,
+        }
+        return self._call(
+            "test", inputs, self._code_fingerprint, iteration=iteration, detail="test"
+        )
+
     def run_trainer(self) -> StageCall:
         """Return the one stage of a trainer that has only ``train()``."""
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
@@ -199,7 +218,7 @@ class ArmKeys(BaseKeys):
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
-        if stage == "run_trainer":
+        if not self.is_staged:
             data = self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
             return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None

@@ -9,7 +9,6 @@ from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import STATE_FOLDER
 from tasks.tensordict.session import ArmSession
 
 HISTORY_FILE = "history.json"
@@ -19,17 +18,17 @@ _PURPOSE = "whole"
 
 @stage
 def run_trainer(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Run ``train()``; write all it logged, and its state if it has one.
+    """Run ``train()``; write all it logged, its last state, and those that it saved on the way.
 
     The metrics of its own stages are told apart by a prefix, "STAGE/".
     """
     session.make_services_ready()
     trainer = session.rebuilt_trainer()
+    trainer.checkpoint_name = call.key  # of whatever run: the same stage goes on where one stopped
     with seeded_globals(derive_seed(session.keys.hyper_params.seed, _PURPOSE)):
+        trainer.prepare_training()
         trainer.train()
-    state = getattr(trainer, "state", None)
-    if state is not None and hasattr(state, "save"):
-        state.save(folder / STATE_FOLDER)
+    trainer.write_states(folder)
     records = [[entry.stage, entry.iteration, entry.values] for entry in trainer.history]
     (folder / HISTORY_FILE).write_text(json.dumps(records) + "\n")
     points: dict[int, dict[str, float]] = {}

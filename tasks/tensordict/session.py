@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import StateError
 from ratchet.experiment_files.saved_states import find_saved_state
+from ratchet.tracking.checkpoint_folders import checkpoint_folder, remove_checkpoints
 from tasks.stages.datasets import DATASETS_FOLDER
 from tasks.stages.session import STATE_FOLDER, BaseSession
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.instance import ScenarioInstance
     from ratchet.store.store import StageStore
+    from tasks.stages.calls import StageCall
     from tasks.tensordict.keys import ArmKeys
     from trainers.base import Trainer
     from trainers.staged import StagedTrainer
@@ -103,6 +105,11 @@ class ArmSession(BaseSession):
 
     def _state_folder(self, key: str) -> Path:
         return self.store.open(key) / STATE_FOLDER
+
+    def stage_finished(self, call: StageCall) -> None:
+        """Remove the checkpoints of a trainer that has run as a whole: they are stored."""
+        if call.stage == "run_trainer":
+            remove_checkpoints(checkpoint_folder(self.settings.home, call.key))
 
     def holds(self, key: str) -> None:
         """Note that the trainer's state is exactly that of a stage that is stored now."""

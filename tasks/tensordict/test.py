@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
@@ -15,10 +16,27 @@ from trainers.staged import TEST_PREFIX
 @stage
 def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Test on the dataset named by ``call.detail``; write what was answered to each datapoint."""
+    if not session.keys.is_staged:
+        return _run_test_loop(call, session)
     trainer = session.trainer_at(session.keys.state_key(call.iteration))
     result = trainer.run_test(call.detail)
     write_table(folder, result.table)
     values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
+    return [IterationMetrics(iteration=call.iteration, values=values)]
+
+
+def _run_test_loop(call: StageCall, session: ArmSession) -> Metrics:
+    """Run an own loop's test with a state that it has saved: the means of what it logs."""
+    session.make_services_ready()
+    trainer = session.rebuilt_trainer()
+    with seeded_globals(derive_seed(session.keys.hyper_params.seed, "test")):
+        trainer.load_state_from(session.keys.tested_states[call.iteration].open())
+        trainer.run_own_test()
+    logged: dict[str, list[float]] = {}
+    for record in trainer.history:
+        for name, value in record.values.items():
+            logged.setdefault(name, []).append(value)
+    values = {name: sum(found) / len(found) for name, found in logged.items()}
     return [IterationMetrics(iteration=call.iteration, values=values)]
 
 

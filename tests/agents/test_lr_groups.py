@@ -40,16 +40,19 @@ def test_each_parameter_is_in_exactly_one_group(new_game, shared):
 
 
 def test_solo_groups_have_the_body_and_the_solo_head_only(new_game):
-    body = {"actor": 5.0, "critic": 5.0}
-    game = new_game(pretrain_agents=True, agents={"prover": {"body_lr_factor": body}})
+    body, gnn = {"actor": 5.0, "critic": 5.0}, {"actor": 7.0, "critic": 7.0}
+    factors = {"body_lr_factor": body, "gnn_lr_factor": gnn}
+    game = new_game(pretrain_agents=True, agents={"prover": factors})
     rl = game.hyper_params.rl
     with_factor = game.agents.parameter_groups(rl, solo=True)
     without = game.agents.parameter_groups(rl, solo=True, solo_body_factor=False)
     assert {g.part for g in with_factor} == {"gnn", "body", "solo"}
     factor = {g.name: g.lr_factor for g in with_factor}
+    assert factor["prover.gnn"] == 5 * 7
     assert factor["prover.body"] == 5
     assert factor["prover.solo"] == 1
-    assert {g.lr_factor for g in without} == {1.0}
+    assert {g.lr_factor for g in without if g.name != "prover.gnn"} == {1.0}
+    assert {g.lr_factor for g in without if g.name == "prover.gnn"} == {7.0}
 
 
 @pytest.mark.parametrize("field", ["agent_lr_factor", "body_lr_factor", "gnn_lr_factor"])

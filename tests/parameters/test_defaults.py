@@ -28,6 +28,7 @@ SECTIONS = {
         "lr": 0.003,
         "anneal_lr": False,
         "max_grad_norm": 1.0,
+        "adam_eps": 1e-5,
         "loss_critic_type": "smooth_l1",
         "clip_value": False,
         "normalize_observations": True,

@@ -29,7 +29,10 @@ def test_a_checkpoint_lies_where_the_paths_say(run, tmp_path):
     assert saved["parameters_version"] >= 1
     assert HyperParameters.from_dict(saved) == run.hyper_params
     metadata = json.loads(run.checkpoint_metadata_path.read_text())
-    assert metadata == run._get_metadata() == {"trainer": "vanilla_ppo", "iteration": 3}
+    assert metadata == run._get_metadata()
+    assert (metadata["trainer"], metadata["iteration"]) == ("vanilla_ppo", 3)
+    assert metadata["package_version"]
+    assert len(metadata["git_sha"]) == 40
     folders = {path.name for path in base.parent.iterdir()}
     assert folders == {"mine", "mine@1", "mine@2", "mine@3"}, "nothing else is left behind"
 

@@ -99,6 +99,95 @@ def test_a_rate_of_zero_moves_nothing(tiny):
     assert not _same(before, trainer.state, "prover")[0]
 
 
+@pytest.mark.parametrize(
+    ("trainer", "off", "protocol"),
+    [
+        ("vanilla_ppo", "verifier", "nip"),
+        ("reinforce", "verifier", "nip"),
+        ("spg", "prover0", "mnip"),
+    ],
+)
+def test_a_rate_of_zero_is_off(tiny, trainer, off, protocol):
+    """No gradient, none in the norm that is clipped, not among those who learn."""
+    zero = {"actor": 0.0, "critic": 0.0}
+    changes = {f"agents__{off}__agent_lr_factor": zero, "interaction_protocol": protocol}
+    made = tiny.trainer(tiny.parameters(trainer=trainer, rl__num_epochs=1, **changes))
+    before = made.initial_state()
+    parts, seen = made.components, []
+    assert off not in parts.freezer.learning_agents(0)
+    params = list(parts.agents.parts[off].parameters())
+    step = parts.optimizer.step
+
+    def watched():
+        learning = [p for g in parts.optimizer.param_groups for p in g["params"]]
+        grads = [p.grad for p in learning if p.grad is not None]
+        seen.append(torch.stack([grad.norm() for grad in grads]).norm().item())
+        assert all(param.grad is None for param in params)
+        return step()
+
+    parts.optimizer.step = watched
+    made.run_iterations(0, 1)
+    assert seen
+    assert _same(before, made.state, off) == (True, True)
+    assert parts.loss_module.learning_agents is not None
+    assert off not in parts.loss_module.learning_agents
+    assert all(param.requires_grad for param in params), "nobody else finds them frozen"
+
+
+def test_a_part_with_a_rate_of_zero_is_off_while_the_others_learn(tiny):
+    zero = {"actor": 0.0, "critic": 0.0}
+    trainer = tiny.trainer(tiny.parameters(agents__prover__body_lr_factor=zero))
+    before = trainer.initial_state()
+    trainer.run_iterations(0, 1)
+    after = trainer.state
+    for name, tensor in before.agents["prover"].items():
+        assert torch.equal(tensor, after.agents["prover"][name]) == name.startswith("body."), name
+    kept = {n for n in after.optimizer if n.startswith("parts.prover.")}
+    assert kept
+    assert not any(name.startswith("parts.prover.body") for name in kept)
+
+
+def test_an_agent_with_a_rate_of_zero_is_not_clipped_with_the_others(tiny):
+    """The other's step is the same as if the agent that is off were not there."""
+    off = {"agents__verifier__agent_lr_factor": {"actor": 0.0, "critic": 0.0}}
+    never = {"kind": "contiguous_periodic", "period": 2, "start": 1, "stop": 2}
+    ends = []
+    for changes in (off, {"agents__verifier__update_schedule": never}):
+        trainer = tiny.trainer(tiny.parameters(rl__max_grad_norm=1e-3, **changes))
+        trainer.initial_state()
+        trainer.run_iterations(0, 1)
+        ends.append(trainer.state.agents["prover"])
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_pretraining_with_a_rate_of_zero_moves_nothing_and_does_no_harm(tiny):
+    zero = {"actor": 0.0, "critic": 0.0}
+    changes = {"pretrain_agents": True, "agents__prover__agent_lr_factor": zero}
+    trainer = tiny.trainer(tiny.parameters(**changes))
+    before = trainer.initial_state().agents["prover"]
+    found = trainer.pretrain("prover").weights
+    assert all(torch.equal(found[name], before[name]) for name in found)
+    over = tiny.parameters(
+        pretrain_agents=True,
+        agents__prover__body_lr_factor=zero,
+        solo_agent__body_lr_factor_override=True,
+    )
+    trainer = tiny.trainer(over)
+    before = trainer.initial_state().agents["prover"]
+    trainer.run_iterations(0, 1)
+    found = trainer.pretrain("prover").weights
+    body = [name for name in found if name.startswith("body.")]
+    assert any(not torch.equal(found[name], before[name]) for name in body)
+
+
+def test_adam_has_the_epsilon_that_is_asked_for(tiny):
+    assert tiny.trainer(tiny.parameters()).components.optimizer.defaults["eps"] == 1e-5
+    trainer = tiny.trainer(tiny.parameters(rl__adam_eps=0.5))
+    assert {group["eps"] for group in trainer.components.optimizer.param_groups} == {0.5}
+    solo = tiny.trainer(tiny.parameters(trainer="solo_agent", rl__adam_eps=0.25))
+    assert solo.learner.optimizer.defaults["eps"] == 0.25
+
+
 def test_an_annealed_rate_falls_linearly_to_zero(tiny):
     assert learning_rate_scale(3, 4, anneal=False) == 1.0
     assert [learning_rate_scale(i, 4, anneal=True) for i in range(4)] == [1, 0.75, 0.5, 0.25]

@@ -6,6 +6,7 @@ import pytest
 
 from ratchet.errors import UnknownNameError
 from trainers.tensordict.statistics.log_stats import rollout_stats
+from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
 
 
 def _tested(tiny, dataset="test", **changes):
@@ -124,3 +125,49 @@ def test_a_forced_decision_is_what_tests_and_training_count(tiny, zero_knowledge
     stats = rollout_stats(rollouts, handler.agent_names, handler.verifier_names)
     assert stats["verifier.accuracy"] == 1
     assert rollouts["agents", "decision"].unique().tolist() == [0, 1, 2]
+
+
+class OwnStatistics(VanillaPpoTrainer):
+    """Also logs the verifier's mean reward, computed from the rollouts, and what it was given."""
+
+    def _get_log_stats(self, rollouts, mean_loss_vals=None, *, train=True):
+        stats = super()._get_log_stats(rollouts, mean_loss_vals, train=train)
+        self.seen = rollouts
+        prefix = "" if train else "test_"
+        reward = rollouts["next", "agents", "reward"][..., self.agent_names.index("verifier")]
+        ends = rollouts["next", "done"] | rollouts["next", "terminated"]
+        return stats | {f"{prefix}mine": float(reward.sum() / ends.sum()), f"{prefix}train": train}
+
+
+@pytest.mark.parametrize("frames", [12, 32])
+def test_own_statistics_of_tests_are_computed_from_the_episodes_that_count(tiny, frames):
+    changes = {"rl__num_test_iterations": 2, "rl__frames_per_batch": frames}
+    _, plain = _tested(tiny, **changes)
+    hyper_params = tiny.parameters(**changes)
+    trainer = OwnStatistics(hyper_params, tiny.scenario(hyper_params), tiny.ExperimentSettings())
+    trainer.initial_state()
+    result = trainer.run_test()
+    assert result.table == plain.table
+    mine, from_train = result.metrics.pop("mine"), result.metrics.pop("train")
+    assert result.metrics == plain.metrics, "the base's are what they are without an override"
+    rewards = plain.table["reward.verifier"]
+    assert mine == pytest.approx(sum(rewards) / len(rewards))
+    assert not from_train
+    rounds = plain.table["rounds"]
+    assert trainer.seen.batch_size == (1, sum(rounds))
+    ids = trainer.seen["datapoint_id"][0].tolist()
+    assert ids == [
+        i
+        for i, count in zip(plain.table["datapoint_id"], rounds, strict=True)
+        for _ in range(count)
+    ]
+
+
+def test_own_statistics_of_tests_are_recorded(tiny):
+    hyper_params = tiny.parameters(rl__num_iterations=1)
+    trainer = OwnStatistics(hyper_params, tiny.scenario(hyper_params), tiny.ExperimentSettings())
+    trainer.train()
+    tested = next(record for record in trainer.history if record.stage == "test")
+    assert "test_mine" in tested.values
+    assert tested.values["test_train"] == 0
+    assert trainer._get_log_stats(trainer.seen, train=False).keys() >= {"test_mine", "test_train"}

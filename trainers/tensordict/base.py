@@ -12,6 +12,7 @@ from tensordict.nn.probabilistic import InteractionType, set_interaction_type
 from ratchet.errors import ParameterError
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.base import Trainer
+from trainers.tensordict.states.loaded_agents import load_earlier_agents
 
 if TYPE_CHECKING:
     from ratchet.agents.actor_critic import ActorCritic
@@ -29,6 +30,23 @@ class TensorDictTrainer(Trainer):
 
     plays_text = False
     scenario_instance: ScenarioInstance
+
+    @classmethod
+    def loads_agents(cls) -> bool:
+        """Return True: they can."""
+        return True
+
+    def prepare_training(self) -> None:
+        """Begin with the agents of earlier runs, or go on; see :class:`CheckpointingTrainer`."""
+        if self.scenario_instance.combined_agents is not None:
+            load_earlier_agents(self.combined_agents, self.hyper_params.agents, self.state_finder)
+        super().prepare_training()
+
+    def run_own_test(self) -> None:
+        """Run ``_run_test_loop`` in the context of a test."""
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            super().run_own_test()
 
     @property
     def device(self) -> torch.device:
@@ -67,6 +85,7 @@ class TensorDictTrainer(Trainer):
             seeded_globals(derive_seed(self.hyper_params.seed, "train")),
             set_interaction_type(InteractionType.RANDOM),
             self._mode(training=True),
+            self.resumable("train"),
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
@@ -84,6 +103,7 @@ class TensorDictTrainer(Trainer):
             ),
             torch.no_grad(),
             self._mode(training=False),
+            self.resumable("test"),
         )
 
     @staticmethod

@@ -190,6 +190,32 @@ class _UnseenObservations:
         return self.states[step].select(*self.agents.frame_keys, strict=False)
 
 
+class PlayedFrames:
+    """The frames of episodes that are played side by side and begun as others end."""
+
+    def __init__(self, environment: TensorEnvironment) -> None:
+        self._environment = environment
+        self._frames: list[TensorDictBase] = []
+        self._outcomes: list[TensorDictBase] = []
+        self._slots: list[Tensor] = []
+
+    def add(self, td: TensorDictBase, following: TensorDictBase, slot: Tensor) -> None:
+        """Add a step ``[E]``, what it led to, and which episodes were played, int64 ``[E]``."""
+        self._frames.append(td)
+        self._outcomes.append(following)
+        self._slots.append(slot.clone())
+
+    def rollouts(self, count: int) -> TensorDict:
+        """Return the first ``count`` episodes, one after the other: ``[1, T]``."""
+        left_out: tuple[Key, ...] = (*self._environment.hidden_keys, *_OF_STEPS)
+        rollouts = stack_frames(self._frames, leave_out=left_out)
+        rollouts.set("next", stack_frames(self._outcomes, only=self._environment.outcome_keys))
+        slot = torch.stack(self._slots, 1).flatten()
+        order = torch.argsort(slot, stable=True)
+        chosen = order[slot[order] < count].to(self._environment.device)
+        return cast(TensorDict, rollouts.flatten(0, 1)[chosen].unsqueeze(0))
+
+
 def stack_frames(
     frames: Sequence[TensorDictBase],
     *,
@@ -217,6 +243,15 @@ def stack_frames(
     size = [first.batch_size[0], len(frames)]
     groups = {name: TensorDict(group, batch_size=size) for name, group in nested.items()}
     return TensorDict({**top, **groups}, batch_size=size)
+
+
+def with_sample_log_prob(rollouts: TensorDictBase) -> TensorDictBase:
+    """Give actions' log-probabilities the name that losses for TorchRL read, beside their own."""
+    agents = rollouts.get("agents")
+    log_prob = agents.get("log_prob", None)
+    if log_prob is not None:
+        agents.set("sample_log_prob", log_prob)
+    return rollouts
 
 
 def observation(following: TensorDictBase) -> TensorDictBase:

@@ -7,8 +7,10 @@ it does depends on the state before, the data and (seed, "train", iteration), on
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -21,8 +23,8 @@ from ratchet.scenarios.dataset import DataCursor
 from ratchet.seeding import derive_seed, seeded_globals, torch_generator
 from trainers.progress import IterationContext
 from trainers.stage_parameters import StagePurposes
-from trainers.staged import Metrics, PretrainResult, TestResult
-from trainers.tensordict.collectors import RolloutCollector
+from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
+from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
@@ -57,8 +59,21 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     trainer, which changes its agents' weights.
     """
 
+    called_here: ClassVar[Mapping[str, str]] = {
+        "clip_value": "it is hyper_params.rl.clip_value",
+        "gae": "it is self.components.gae",
+        "loss_module": "it is self.components.loss_module",
+        "optimizer": "it is self.components.optimizer",
+        "param_group_freezer": "it is self.components.freezer",
+        "replay_buffer": "it is self.components.replay_buffer",
+        "test_collector": "it is self.components.test_collector",
+        "train_collector": "it is self.components.collector",
+    }
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """What a pretrained body depends on beside data, first weights and the agent's parameters."""
+
+    _tested: Metrics | None = None
+    """The statistics of the test that is being logged."""
 
     # -- what a subclass writes ------------------------------------------------------------
 
@@ -101,7 +116,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         groups = agents.parameter_groups(rl)
         own = snapshots.own_tensors(loss_module, agents).values()
         extra = [tensor for tensor in own if isinstance(tensor, nn.Parameter)]
-        optimizer = build_adam(groups, rl.lr, extra)
+        optimizer = build_adam(groups, rl.lr, extra, eps=rl.adam_eps)
         return optimizer, ParamGroupFreezer(groups, self.hyper_params.agents)
 
     def _get_log_stats(
@@ -113,9 +128,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     ) -> Metrics:
         """Compute the statistics of rollouts ``[E, T]`` to log.
 
-        Names of a test's begin with ``test_``. ``mean_loss_vals``: losses and metrics averaged over
-        minibatches.
+        Names of a test's begin with ``test_``; its episodes come one after the other, ``[1, T]``,
+        with no others among them. ``mean_loss_vals``: losses and metrics averaged over minibatches.
         """
+        if not train and self._tested is not None:  # by datapoint, rather than by frame
+            return test_names(self._tested)
         verifiers = list(self.protocol_handler.verifier_names)
         stats = rollout_stats(rollouts, self.agent_names, verifiers)
         stats |= loss_stats(mean_loss_vals, self.agent_names)
@@ -132,6 +149,9 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         )
 
     # -- components ------------------------------------------------------------------------
+
+    def _build_operators(self) -> None:
+        """Do nothing: both operators are made when they are asked for."""
 
     @property
     def policy_operator(self) -> PolicyOperator:
@@ -263,7 +283,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             parts.loss_module.select_agents(learning)
             scale = learning_rate_scale(iteration, rl.num_iterations, anneal=rl.anneal_lr)
             rates = set_learning_rates(parts.optimizer, rl.lr * scale)
-            rollouts = self._collect(iteration)
+            rollouts = with_sample_log_prob(self._collect(iteration))
             self.callbacks.after_rollouts(rollouts)
             parts.replay_buffer.store(rollouts)
             with self.combined_agents.remembering(parts.replay_buffer.frames):
@@ -278,11 +298,6 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         parts = self.components
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
-
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return True: they can."""
-        return True
 
     @classmethod
     def samples_rollouts(cls) -> bool:
@@ -355,11 +370,12 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player = TestPlayer(environment, self.combined_agents, seed=seed, purpose=dataset)
         batches = self.num_test_iterations
         seed = derive_seed(self.hyper_params.seed, "test", 0, dataset)
+        player.keeps_rollouts = self._has_own_statistics
         with seeded_globals(seed):
             on_batch = None if iteration_context is None else iteration_context.step
             table = player.play(batches * player.num_envs, on_batch)
         verifiers = list(self.protocol_handler.verifier_names)
-        return summarise_test(
+        result = summarise_test(
             table,
             environment.dataset,
             self.agent_names,
@@ -367,6 +383,24 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             player.measures,
             groups=test_groups(self.hyper_params),
         )
+        if player.rollouts is None:
+            return result
+        return replace(result, metrics=self._log_test(player.rollouts, result.metrics))
+
+    @property
+    def _has_own_statistics(self) -> bool:
+        """Whether a subclass logs others: only then a test's rollouts are kept."""
+        mine = getattr(self._get_log_stats, "__func__", None)
+        return mine is not TensorDictRlTrainer._get_log_stats
+
+    def _log_test(self, rollouts: TensorDictBase, metrics: Metrics) -> Metrics:
+        """Return a test's statistics as :meth:`_get_log_stats` gives them, less ``test_``."""
+        self._tested = metrics
+        try:
+            stats = self._get_log_stats(with_sample_log_prob(rollouts), train=False)
+        finally:
+            self._tested = None
+        return {name.removeprefix(TEST_PREFIX): float(value) for name, value in stats.items()}
 
     @classmethod
     def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:

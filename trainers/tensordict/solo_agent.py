@@ -90,11 +90,6 @@ class SoloAgentTrainer(StagedTensorDictTrainer):
         state: TrainerState = self.state
         return state
 
-    @classmethod
-    def loads_agents(cls) -> bool:
-        """Return True: they can."""
-        return True
-
     @property
     def num_test_iterations(self) -> int:
         """One step of progress: the whole test set."""

@@ -53,10 +53,10 @@ class SpgTrainer(TensorDictRlTrainer):
         return loss_module, gae
 
     def _actor_params(self) -> dict[str, list[torch.nn.Parameter]]:
-        """Return each agent's parameters that its policy depends on; agents without have none."""
+        """Return each agent's parameters by which its policy learns; agents without have none."""
         params: dict[str, list[torch.nn.Parameter]] = {}
         for group in self.combined_agents.parameter_groups(self.hyper_params.rl):
-            if not group.part.startswith(_CRITIC_PARTS):
+            if group.lr_factor and not group.part.startswith(_CRITIC_PARTS):
                 params.setdefault(group.agent, []).extend(group.params)
         return params
 
@@ -122,8 +122,8 @@ def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> 
 
     def learns(name: str, iteration: int) -> bool:
         own = agents[name]
-        has_parameters = not (own.is_random or own.use_manual_architecture)
-        return has_parameters and own.update_schedule.is_on(iteration, name)
+        is_fixed = own.is_random or own.use_manual_architecture or not own.agent_lr_factor.actor
+        return not is_fixed and own.update_schedule.is_on(iteration, name)
 
     for iteration in range(max(1, hyper_params.rl.num_iterations)):
         learning = [any(learns(name, iteration) for name in group) for group in groups]
@@ -133,6 +133,6 @@ def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> 
         f"trainer: got 'spg' for the protocol {hyper_params.interaction_protocol!r} with the"
         f" Stackelberg sequence {[list(group) for group in groups]}, in which no agent ever learns"
         " at the same time as one behind it, so that there is nobody to shape. Take vanilla_ppo,"
-        " or change spg.stackelberg_sequence, is_random, use_manual_architecture or"
-        " update_schedule."
+        " or change spg.stackelberg_sequence, is_random, use_manual_architecture, agent_lr_factor"
+        " or update_schedule."
     )

@@ -9,19 +9,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.errors import CheckPointNotFoundError, ParameterError, StateError
+from ratchet.errors import StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
-from ratchet.tracking.checkpoint_folders import LATEST, checkpoint_folder
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict.base import TensorDictTrainer
-from trainers.tensordict.states import checkpoints, snapshots
+from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
 
@@ -37,7 +37,7 @@ TENSOR_STAGES: StagePurposes = {
     "test": _PLAYED | {Purpose.TESTS},
 }
 """What each stage reads parameters for."""
-_LOOPS = ("train", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
+_LOOPS = ("train", "_train_and_test", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
 
 
 class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
@@ -74,6 +74,8 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     def _pretrain_agents(self) -> None:
         """Train each agent's body alone, supervised, and put it into the state."""
+        if self._stage is None:
+            self.initial_state()
         for name in self.pretrained_agents:
             result = self.pretrain(name)
             for epoch, metrics in enumerate(result.metrics):
@@ -133,14 +135,20 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
+        self._train_and_test()
+        if self.settings.run_id is not None and not self.settings.test_run:
+            self.save_checkpoint()
+
+    def _train_and_test(self) -> None:
+        """Run both loops, each in its context; from the beginning if there is no state yet."""
+        if self._stage is None:
+            self.initial_state()
         with ExitStack() as stack:
             self._build_train_context(stack)
             self._run_train_loop()
         with ExitStack() as stack:
             self._build_test_context(stack)
             self._run_test_loop()
-        if self.settings.run_id is not None and not self.settings.test_run:
-            self.save_checkpoint()
 
     @attach_progress_bar(lambda self: self.num_train_iterations)
     def _run_train_loop(self, iteration_context: IterationContext) -> None:
@@ -239,69 +247,12 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
 
     # -- checkpoints -----------------------------------------------------------------------
 
-    def _get_metadata(self) -> dict[str, Any]:
-        """Return what a checkpoint says about itself."""
-        return {"trainer": self.hyper_params.trainer_name, "iteration": self.iteration}
+    def save_state_to(self, folder: Path) -> None:
+        """Write the state; that of the agents as they are, where a loop of its own keeps none."""
+        if self._stage is None:
+            self._stage = STAGE
+        self.state.save(folder)
 
-    def save_checkpoint(self, log: bool = True) -> None:
-        """Write the state into the run's checkpoint folder, in the place of the one before.
-
-        With ``log`` it is kept beside the later ones too, as a version that is named by the number
-        of finished iterations.
-        """
-        folders = [self.checkpoint_base_dir]
-        if log:
-            run_id, home = str(self.settings.run_id), self.settings.home
-            folders.insert(0, checkpoint_folder(home, run_id, self.iteration))
-        for folder in folders:
-            checkpoints.write_checkpoint(
-                folder, self.state, self.hyper_params, self._get_metadata()
-            )
-
-    def load_and_set_state_from_checkpoint(
-        self, from_base_run: bool = False, version: str = LATEST
-    ) -> None:
-        """Continue from the checkpoint of this run, or from a state of the run it builds on.
-
-        ``from_base_run``: of the run ``base_run.run_id``, in the version ``"latest"`` or of a
-        number of iterations.
-
-        Raises
-        ------
-        CheckPointNotFoundError
-            If there is none, or no base run.
-        ParameterError
-            If another version of this run's is asked for, which has gone on since.
-        """
-        if from_base_run:
-            content = self._load_state_dict_from_base_run_checkpoint(version)
-        elif version == LATEST:
-            content = self._load_state_dict_from_active_run_checkpoint()
-        else:
-            raise ParameterError(
-                f"load_and_set_state_from_checkpoint: got version={version!r}, expected"
-                f" {LATEST!r} unless from_base_run. To go on from an earlier state of a run,"
-                " name it in base_run.run_id, or use `ratchet fork`."
-            )
-        self.state = type(self).State.from_dict(content)
-
-    def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
-        """Read the checkpoint of this run as plain values and tensors.
-
-        Raises CheckPointNotFoundError if there is none.
-        """
-        content: dict[str, Any] = type(self).State.load(self.checkpoint_state_path).to_dict()
-        return content
-
-    def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
-        """Read a state of the run ``base_run.run_id`` as plain values and tensors.
-
-        The version is ``"latest"``, or the number of iterations that led to the state. Raises
-        CheckPointNotFoundError if no run is named, or it has no such state.
-        """
-        run_id = self.hyper_params.base_run.run_id
-        if run_id is None:
-            raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
-        folder = self.state_finder(run_id, version).open()
-        content: dict[str, Any] = type(self).State.load(folder).to_dict()
-        return content
+    @property
+    def _iterations_done(self) -> int:
+        return self.iteration

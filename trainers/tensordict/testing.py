@@ -17,7 +17,7 @@ from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
-from trainers.tensordict.collectors import acts_deterministically, observation
+from trainers.tensordict.collectors import PlayedFrames, acts_deterministically, observation
 from trainers.tensordict.objectives.value_estimators import acting_mask
 from trainers.tensordict.statistics.episodes import (
     PolicyMeasures,
@@ -58,6 +58,10 @@ class TestPlayer:
         self.seed = seed
         self.purpose = purpose
         self.num_datapoints = len(environment.dataset)
+        self.keeps_rollouts = False
+        """Whether what is played is kept in :attr:`rollouts`."""
+        self.rollouts: TensorDictBase | None = None
+        """The episodes of the datapoints that were played last, one after the other: ``[1, T]``."""
         self.measures = PolicyMeasures()
         """What policies and critics said in the datapoints that were played last."""
 
@@ -86,12 +90,15 @@ class TestPlayer:
             td = self.environment.reset(*self._next(self.num_envs))
             slot = torch.arange(self.num_envs)  # which datapoint is played where
             running = columns.fresh(self.num_envs)
+            frames = PlayedFrames(self.environment) if self.keeps_rollouts else None
             finished = 0
             while finished < wanted:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = self.environment.step(td)
                 running.count(td, following)
                 self._measure(td, slot < wanted)
+                if frames is not None:
+                    frames.add(td, following, slot)
                 ended = (following.get("done") | following.get("terminated")).cpu()
                 counted = ended & (slot < wanted)
                 columns.write(slot[counted], running, counted, td, following)
@@ -108,6 +115,7 @@ class TestPlayer:
                     ids, seeds = self._next(num_ended)
                     td = self.environment.reset_where(td, ended.to(ids.device), ids, seeds)
         self.environment.close()
+        self.rollouts = None if frames is None else frames.rollouts(wanted)
         return columns.table(list(names))
 
     def _measure(self, td: TensorDictBase, counted: Tensor) -> None:

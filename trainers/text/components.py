@@ -5,12 +5,17 @@ Between ``Trainer`` and ``PureTextRlTrainer``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
+from ratchet.tracking.checkpoint_folders import METADATA_FILE
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
+from trainers.checkpointing import write_json
+from trainers.text.run_files import RunFiles
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
 class TextTrainerComponents(CallingTrainer):
     """A trainer of chat models that knows its components and its state, and not yet its loop."""
 
+    called_here: ClassVar[Mapping[str, str]] = {
+        "_get_fine_tune_job_name": "jobs are named by what they learn; leave job_name out",
+        "combined_agent": "the chat models are self.text_agents[NAME]",
+    }
     trainer_type = "pure_text"
     plays_text = True
     State = TrainerState
@@ -144,6 +153,23 @@ class TextTrainerComponents(CallingTrainer):
             group.state = state.shared_model_groups[name]
         self._iteration, self._stage = state.iteration, state.train_loop_stage
         self.load_callbacks(state)
+
+    def save_state_to(self, folder: Path) -> None:
+        """Write the state; that of the models as they are, where a loop of its own keeps none."""
+        if self._stage is None:
+            self._stage = "done"
+        self.state.save(folder)
+
+    @property
+    def _iterations_done(self) -> int:
+        return self._iteration
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        """Write a checkpoint among what the loop keeps there: rollouts, journals, metrics."""
+        files = RunFiles(folder)
+        files.check_parameters(self.hyper_params.to_dict())
+        files.save_state(self.state)
+        write_json(folder / METADATA_FILE, self._get_metadata())
 
     # -- callbacks -------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from torchrl.trainers import (
 )
 
 from ratchet.errors import StateError
+from trainers.state_tree import Tree
 from trainers.torchrl.replay import ReplayContent, load_replay, load_sampler, take_sampler
-from trainers.torchrl.state_tree import Tree
 
 if TYPE_CHECKING:
     from torchrl.collectors import BaseCollector

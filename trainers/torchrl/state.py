@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from ratchet.errors import CheckPointNotFoundError, StateError
 from trainers.staged import FolderOf
+from trainers.state_tree import Json, Tensors
 from trainers.tensordict.states.state import same_bits
 from trainers.torchrl.replay import Frames, ReplayContent, frames_file
-from trainers.torchrl.state_tree import Json, Tensors
 
 SCHEMA = 1
 TENSORS_FILE = "state.safetensors"

@@ -19,6 +19,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.progress import IterationContext
 from trainers.staged import FolderOf, Metrics, TestResult
+from trainers.state_tree import flatten_tree, unflatten_tree
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.torchrl.assembly import (
     Assembly,
@@ -40,7 +41,6 @@ from trainers.torchrl.recorder import (
 from trainers.torchrl.replay import take_replay
 from trainers.torchrl.snapshots import load_trainer, replay_buffers, take_trainer
 from trainers.torchrl.state import Stored, TorchRlState
-from trainers.torchrl.state_tree import flatten_tree, unflatten_tree
 
 if TYPE_CHECKING:
     from torch import nn
@@ -169,6 +169,11 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             KeepBest(policy).register(trainer, KEEP_BEST)
         if section.stop_at_return is not None:
             StopAt(section.stop_at_return).register(trainer)
+
+    @classmethod
+    def loads_agents(cls) -> bool:
+        """Return False: its agent is its own."""
+        return False
 
     @classmethod
     def calls_callbacks(cls) -> bool:

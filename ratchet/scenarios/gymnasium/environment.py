@@ -87,6 +87,11 @@ class ControlEnvironment(TensorEnvironment):
             "agents": {"observation": observation, "episode_reward": nothing},
         }
 
+    @property
+    def action_keys(self) -> list[Key]:
+        """One action of each agent."""
+        return [("agents", "action")]
+
     def reset_where(
         self, td: TensorDictBase, mask: Tensor, ids: Tensor, seeds: Tensor
     ) -> TensorDictBase:
@@ -97,10 +102,10 @@ class ControlEnvironment(TensorEnvironment):
         fresh = self._begin(where, ids.to(self.device), seeds.to(self.device))
         return _tensordict(_replaced(td, fresh, where), td.batch_size)
 
-    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+    def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
         """Begin episodes; see :class:`TensorEnvironment`."""
-        places = torch.arange(len(ids))
-        fresh = self._begin(places, ids.to(self.device), seeds.to(self.device))
+        ids, seeds = self.new_episodes(ids, seeds)
+        fresh = self._begin(torch.arange(len(ids)), ids, seeds)
         return _tensordict(fresh, torch.Size([len(ids)]))
 
     @abstractmethod

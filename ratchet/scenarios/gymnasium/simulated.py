@@ -71,8 +71,9 @@ class SimulatedEnvironment(ControlEnvironment):
             simulator.close()
         self._simulators, self._past = [], []
 
-    def reset(self, ids: Tensor, seeds: Tensor) -> TensorDict:
+    def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
         """Begin episodes; see :class:`TensorEnvironment`."""
+        ids, seeds = self.new_episodes(ids, seeds)
         while len(self._simulators) < len(ids):
             self._simulators.append(self.game.make())
         self._past = [[] for _ in self._simulators]

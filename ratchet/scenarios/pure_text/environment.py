@@ -17,6 +17,7 @@ import torch
 from ratchet.errors import DataError
 from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.rollouts.order import DataOrder
 from ratchet.rollouts.spec import NO_DECISION
 from ratchet.scenarios.pure_text.checks import crowded_channel, endless
 from ratchet.scenarios.pure_text.rules import RoundRules, rules_of
@@ -83,6 +84,7 @@ class PureTextEnvironment:
         self.protocol_handler = protocol_handler
         self.train = train
         self.rules: RoundRules = rules_of(protocol_handler)
+        self._begun = 0
 
     @property
     def max_rounds(self) -> int:
@@ -157,9 +159,22 @@ class PureTextEnvironment:
         return self.specs.done
 
     def reset(
-        self, datapoint_ids: Sequence[int] | Integers, seeds: Sequence[int] | Integers
+        self,
+        datapoint_ids: Sequence[int] | Integers | None = None,
+        seeds: Sequence[int] | Integers | None = None,
     ) -> NestedArrayDict:
-        """Return first states [B] of places in the dataset, int64 [B], and seeds, int64 [B]."""
+        """Return first states [B] of places in the dataset, int64 [B], and seeds, int64 [B].
+
+        What is not given are the next datapoints of an order of its own, as many as
+        :attr:`batch_size` says, and their places in that order. How far it has come is in no state.
+        """
+        start = self._begun
+        if datapoint_ids is None:
+            order = DataOrder(self.hyper_params.seed, len(self.dataset), purpose="reset")
+            datapoint_ids = order.take(start, self.num_rollouts_per_iteration)
+            self._begun += len(datapoint_ids)
+        if seeds is None:
+            seeds = np.arange(start, start + len(datapoint_ids))
         ids, seeds = np.asarray(datapoint_ids, np.int64), np.asarray(seeds, np.int64)
         state = self.specs.blank_state(len(ids))
         state.update({key: self.dataset[key][ids] for key in DATA_KEYS})

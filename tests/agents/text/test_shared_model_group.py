@@ -11,6 +11,7 @@ import pytest
 
 from ratchet.errors import (
     BudgetExceededError,
+    DataError,
     FineTuneError,
     ParameterError,
     StateError,
@@ -25,6 +26,13 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.agents.examples import PreferencePair
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+
+
+def timesteps(count, agent_index, word):
+    """The steps of such rollouts in which the agent speaks, batch [n]."""
+    whole = rollouts(count, agent_index, word)
+    flat = {name: whole["agents", name][:, 0] for name in ("raw_message", "prompt")}
+    return NestedArrayDict({"agents": flat}, count)
 
 
 def rollouts(count, agent_index, word="said"):
@@ -191,6 +199,25 @@ def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service,
         "dpo": {"hyperparameters": {"n_epochs": 2, "beta": 0.3}},
     }
     assert job["seed"] == 9
+
+
+def test_preferences_come_from_sampled_timesteps_too(fine_tune_service, build):
+    """Those of the earlier system's form: where the agent answered, its better and worse answer."""
+    group = build()
+    good, bad = timesteps(10, 1, "good"), timesteps(10, 1, "bad")
+    group.create_dpo_fine_tune_job({"verifier": good}, {"verifier": good}, {"verifier": bad})
+    examples = uploaded(fine_tune_service)
+    assert len(examples) == 10
+    assert examples[3]["input"]["messages"][-1]["content"] == "q3"
+    assert examples[3]["preferred_output"][0]["content"] == "good 3"
+    assert examples[3]["non_preferred_output"][0]["content"] == "bad 3"
+    other = build()
+    with pytest.raises(DataError, match="without positive and negative examples"):
+        other.create_dpo_fine_tune_job({"verifier": good})
+    with pytest.raises(DataError, match="got 10 positive and 9 negative examples"):
+        other.create_dpo_fine_tune_job(
+            {"verifier": good}, {"verifier": good}, {"verifier": bad[1:]}
+        )
 
 
 def test_supervised_jobs_are_sent_no_beta(fine_tune_service, build):

@@ -74,11 +74,15 @@ def test_events_checkpoints_and_metrics_tell_what_happened(client, upload, wait_
     events = list(client.fine_tuning.jobs.list_events(job.id, limit=2))  # several pages
     steps = [event.data["step"] for event in events if event.type == "metrics"]
     assert steps == [3, 2, 1]
+    first = next(event.message for event in events if event.data.get("step") == 1)
+    assert first == "Step 1/3: training loss=1.0000, validation loss=2.0000"
     assert events[0].message == f"Trained the model {job.fine_tuned_model}."
     assert "Created the job" in events[-1].message
     checkpoints = list(client.fine_tuning.jobs.checkpoints.list(job.id))
     assert [checkpoint.step_number for checkpoint in checkpoints] == [3, 2]
     assert checkpoints[0].fine_tuned_model_checkpoint == job.fine_tuned_model
+    assert [checkpoint.metrics.valid_loss for checkpoint in checkpoints] == [2 / 3, 1.0]
+    assert checkpoints[1].metrics.full_valid_loss == 1.0
     early = client.models.retrieve(checkpoints[1].fine_tuned_model_checkpoint)
     assert early.id == f"{job.fine_tuned_model}:ckpt-step-2"
     text = client.files.content(job.result_files[0]).text

@@ -50,10 +50,11 @@ def write_lines(path, lines):
     return path
 
 
-def run_job(folder, base, lines, method="supervised", seed=3, **hyperparameters):
+def run_job(folder, base, lines, method="supervised", seed=3, validation=None, **hyperparameters):
     folder.mkdir(exist_ok=True)
     file = write_lines(folder / "examples.jsonl", lines)
-    job = TrainingJob("j", method, str(base), str(file), None, hyperparameters, seed)
+    other = validation and str(write_lines(folder / "validation.jsonl", validation))
+    job = TrainingJob("j", method, str(base), str(file), other, hyperparameters, seed)
     job.write(folder)
     training.train(folder)
     return (folder / "model" / "model.safetensors").read_bytes()
@@ -111,6 +112,37 @@ def test_a_job_started_again_in_its_folder_comes_to_the_same(tmp_path, base):
     assert run_job(tmp_path / "a", base, CHATS) == whole
     events, _ = read_training_events(tmp_path / "a")
     assert [event.step for event in events] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_each_epoch_ends_with_the_loss_on_the_validation_file(tmp_path, base, method):
+    """The mean over all of it, whatever the batches; training stays as it is without one."""
+    pairs = [pair("same", ACCEPT, REJECT)] * 4 + [pair("differ", REJECT, "Decision: no")] * 4
+    lines, other = (
+        (CHATS, [*CHATS[:3], chat("same", "a b c")])
+        if method == "supervised"
+        else (pairs, [*pairs[:3], pairs[-1]])
+    )
+    values = {"n_epochs": 2, "batch_size": 3}
+    plain = run_job(tmp_path / "a", base, lines, method, **values)
+    watched = run_job(tmp_path / "b", base, lines, method, validation=other, **values)
+    assert watched == plain
+    events, _ = read_training_events(tmp_path / "b")
+    told = [event.step for event in events if "valid_loss" in event.metrics]
+    assert told == [len(events) // 2, len(events)]
+    tokenizer, model = ChatTokenizer(base), load_model(base, training=True)
+    file = tmp_path / "b" / "validation.jsonl"
+    if method == "supervised":
+        loss = SupervisedLoss(model, read_supervised(file, tokenizer, model.context_length))
+    else:
+        read = read_preferences(file, tokenizer, model.context_length)
+        loss = PreferenceLoss(model, read, 0.1, tokenizer.end_ids)
+    trained = load_model(tmp_path / "b" / "model", training=True)  # the other is the reference
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), trained.parameters(), strict=True):
+            mine.copy_(theirs)
+        expected = float(loss([0, 1, 2, 3])[0])
+    assert events[-1].metrics["valid_loss"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_result_and_events_tell_what_was_done(tmp_path, base):

@@ -19,11 +19,12 @@ Rate = tuple[float, float, float, float]
 class FusedAdam(torch.optim.Adam):
     """Adam (Kingma & Ba 2015) with torch's fused kernel; no weight decay, no AMSGrad.
 
-    ``lr`` is the learning rate of groups without one of their own.
+    ``lr`` is the learning rate of groups without one of their own, ``eps`` what is added to the
+    denominator.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float) -> None:
-        super().__init__(params, lr=lr, fused=True)
+    def __init__(self, params: Iterable[Any], lr: float, eps: float = 1e-8) -> None:
+        super().__init__(params, lr=lr, eps=eps, fused=True)
         self._known: _Moments | None = None
 
     @overload

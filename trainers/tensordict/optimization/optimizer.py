@@ -6,7 +6,8 @@ Learning rate = base × factors of agent, body and GNN (:meth:`CombinedAgents.pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,11 +24,16 @@ LOSS_GROUP = "loss"
 
 
 def build_adam(
-    groups: Sequence[ParameterGroup], lr: float, extra: Iterable[nn.Parameter] = ()
+    groups: Sequence[ParameterGroup],
+    lr: float,
+    extra: Iterable[nn.Parameter] = (),
+    *,
+    eps: float = 1e-8,
 ) -> torch.optim.Adam:
     """Make a fused Adam optimizer with one parameter group for each learning rate.
 
-    ``lr`` is the base rate, at which ``extra``, the loss's own parameters, learn.
+    ``lr`` is the base rate, at which ``extra``, the loss's own parameters, learn; ``eps`` is what
+    is added to the denominator.
     """
     param_groups = [
         {"params": list(group.params), "name": group.name, "lr_factor": group.lr_factor}
@@ -41,7 +47,7 @@ def build_adam(
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
     for group in param_groups:
         group["lr"] = lr * group["lr_factor"]  # type: ignore[operator] # a float
-    return FusedAdam(param_groups, lr=lr)
+    return FusedAdam(param_groups, lr=lr, eps=eps)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, lr: float) -> dict[str, float]:
@@ -59,17 +65,20 @@ def learning_rate_scale(iteration: int, num_iterations: int, *, anneal: bool) ->
 
 
 class ParamGroupFreezer:
-    """Freezes the parameters of agents whose update schedule is off.
+    """Freezes the parameters of agents whose update schedule is off, and those of rate 0.
 
     A frozen parameter gets no gradient, so that an optimizer skips it: it and what the optimizer
-    keeps for it stay the same bit for bit.
+    keeps for it stay the same bit for bit, and it counts in no norm.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], agents: AgentsParameters) -> None:
         self.agents = agents
         self.params: dict[str, list[nn.Parameter]] = {}
+        """The parameters that an agent learns with, by agent."""
+        self.off = idle_parameters(groups)
         for group in groups:
-            self.params.setdefault(group.agent, []).extend(group.params)
+            if group.lr_factor:
+                self.params.setdefault(group.agent, []).extend(group.params)
 
     def learning_agents(self, iteration: int) -> tuple[str, ...]:
         """Return the agents with parameters that learn in an iteration."""
@@ -81,16 +90,38 @@ class ParamGroupFreezer:
         """Freeze who is off and free who is on; return those who are on."""
         learning = self.learning_agents(iteration)
         for name, params in self.params.items():
-            for param in params:
-                param.requires_grad_(name in learning)
-                param.grad = None
+            _set_learning(params, name in learning)
+        _set_learning(self.off, False)
         return learning
 
     def unfreeze(self) -> None:
         """Free everybody."""
-        for params in self.params.values():
+        for params in (*self.params.values(), self.off):
             for param in params:
                 param.requires_grad_(True)
+
+
+def idle_parameters(groups: Iterable[ParameterGroup]) -> list[nn.Parameter]:
+    """Return the parameters that never learn, since their learning rate is 0."""
+    return [param for group in groups if not group.lr_factor for param in group.params]
+
+
+@contextmanager
+def frozen(params: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Give some parameters no gradients for a while."""
+    params = list(params)
+    _set_learning(params, False)
+    try:
+        yield
+    finally:
+        for param in params:
+            param.requires_grad_(True)
+
+
+def _set_learning(params: Iterable[nn.Parameter], learning: bool) -> None:
+    for param in params:
+        param.requires_grad_(learning)
+        param.grad = None
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> TensorTree:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table
 from trainers.tensordict.optimization.fused_adam import clip_gradients
-from trainers.tensordict.optimization.optimizer import build_adam
+from trainers.tensordict.optimization.optimizer import build_adam, frozen, idle_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class SoloLearner:
     """Trains the bodies and solo heads of some agents, in place.
 
-    Of the parameters ``solo_agent``, ``rl.body_lr_factor``, ``rl.max_grad_norm`` (for each agent's
-    gradient) and the seed are read; with the stage it makes the generators.
+    Of the parameters ``solo_agent``, ``rl.body_lr_factor``, ``rl.adam_eps``, ``rl.max_grad_norm``
+    (for each agent's gradient) and the seed are read; with the stage it makes the generators.
     """
 
     def __init__(
@@ -52,10 +52,12 @@ class SoloLearner:
             solo_body_factor=not self.section.body_lr_factor_override,
         )
         mine = [group for group in groups if group.agent in self.names]
-        self.optimizer = build_adam(mine, self.section.learning_rate)
-        self.max_grad_norm = hyper_params.rl.max_grad_norm
+        rl = hyper_params.rl
+        self.optimizer = build_adam(mine, self.section.learning_rate, eps=rl.adam_eps)
+        self.max_grad_norm = rl.max_grad_norm
+        self.off = idle_parameters(mine)
         self.clipped = [
-            [param for group in mine if group.agent == name for param in group.params]
+            [p for group in mine if group.agent == name and group.lr_factor for p in group.params]
             for name in self.names
         ]
 
@@ -79,9 +81,11 @@ class SoloLearner:
         sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=environment.device)
         seen = 0
         for ids in order.tensor_split(math.ceil(size / self.section.batch_size))[:max_batches]:
-            loss, right = self._losses(environment, ids)
             self.optimizer.zero_grad(set_to_none=True)
-            loss.sum().backward()  # type: ignore[no-untyped-call] # of torch
+            with frozen(self.off):
+                loss, right = self._losses(environment, ids)
+                if loss.requires_grad:
+                    loss.sum().backward()  # type: ignore[no-untyped-call] # of torch
             if after_loss is not None:
                 after_loss({"loss": loss.detach()})
             for params in self.clipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from typing import Literal, TypeVar
@@ -13,6 +14,7 @@ from ratchet.language_models.service.api.schemas.fine_tuning import CheckpointOb
 from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.jobs.objects import to_checkpoint_object, to_event_object
+from ratchet.language_models.service.training.job_folder import VALID_LOSS
 
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -29,7 +31,16 @@ class JobHistory:
 
     def checkpoints(self, job_id: str, *, after: str | None, limit: int) -> Page[CheckpointObject]:
         """List the models that were saved while a job ran."""
-        return self._page("checkpoints", job_id, after, limit, to_checkpoint_object)
+        return self._page("checkpoints", job_id, after, limit, self._checkpoint)
+
+    def _checkpoint(self, row: sqlite3.Row) -> CheckpointObject:
+        statement = (
+            "SELECT data FROM events WHERE job_id = ? AND type = 'metrics'"
+            " AND json_extract(data, '$.step') = ? ORDER BY sequence DESC LIMIT 1"
+        )
+        event = self._database.row(statement, (row["job_id"], row["step"]))
+        data = {} if event is None else json.loads(event["data"])
+        return to_checkpoint_object(row, data.get(VALID_LOSS))
 
     def _page(
         self,

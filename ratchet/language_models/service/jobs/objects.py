@@ -55,14 +55,20 @@ def to_event_object(row: sqlite3.Row) -> JobEventObject:
     )
 
 
-def to_checkpoint_object(row: sqlite3.Row) -> CheckpointObject:
-    """Show a checkpoint."""
+def to_checkpoint_object(row: sqlite3.Row, valid_loss: float | None) -> CheckpointObject:
+    """Show a checkpoint, and the loss on the validation file after its step."""
+    metrics = CheckpointMetrics(
+        step=row["step"],
+        train_loss=row["train_loss"],
+        valid_loss=valid_loss,
+        full_valid_loss=valid_loss,
+    )
     return CheckpointObject(
         id=row["id"],
         created_at=row["created_at"],
         fine_tuned_model_checkpoint=row["model_id"],
         fine_tuning_job_id=row["job_id"],
-        metrics=CheckpointMetrics(step=row["step"], train_loss=row["train_loss"]),
+        metrics=metrics,
         step_number=row["step"],
     )
 

@@ -24,6 +24,7 @@ from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.jobs.trainer_process import NO_ROOM, TrainerProcess
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.service.training.job_folder import (
+    VALID_LOSS,
     TrainingEvent,
     TrainingJob,
     TrainingResult,
@@ -260,6 +261,8 @@ class JobRunner:
 def _event_row(job_id: str, event: TrainingEvent, now: int) -> tuple[str, str, int, str, str]:
     data = {"step": event.step, "epoch": event.epoch, "train_loss": event.train_loss}
     message = f"Step {event.step}/{event.total_steps}: training loss={event.train_loss:.4f}"
+    if VALID_LOSS in event.metrics:
+        message += f", validation loss={event.metrics[VALID_LOSS]:.4f}"
     data_text = json.dumps({**data, **event.metrics})
     return f"ftevent-{secrets.token_hex(12)}", job_id, now, message, data_text
 

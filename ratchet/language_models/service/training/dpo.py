@@ -60,6 +60,10 @@ class PreferenceLoss:
         """Return the number of tokens read in an epoch."""
         return sum(len(p.preferred.ids) + len(p.non_preferred.ids) for p in self._pairs)
 
+    def weight(self, places: Sequence[int]) -> int:
+        """Return the number of pairs."""
+        return len(places)
+
     def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
         """Return the loss of a batch; the share of pairs put in order, and by how much."""
         log_probs, likelihood = self._log_probs([self._pairs[place] for place in places])

@@ -40,6 +40,8 @@ EVENTS_FILE = "events.jsonl"
 RESULT_FILE = "result.json"
 MODEL_FOLDER = "model"
 CHECKPOINTS_FOLDER = "checkpoints"
+VALID_LOSS = "valid_loss"
+"""The loss on the validation file, among an event's metrics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ class SupervisedLoss:
         """Return the number of tokens read in an epoch."""
         return sum(len(sequence.ids) for sequence in self._sequences)
 
+    def weight(self, places: Sequence[int]) -> int:
+        """Return the number of tokens that are to be learned."""
+        return sum(sum(w > 0 for w in self._sequences[place].weights[1:]) for place in places)
+
     def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
         """Return the loss of a batch, and no further figures."""
         ids, weights = pad([self._sequences[place] for place in places])

@@ -21,6 +21,8 @@ from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (
     MODEL_FOLDER,
+    VALID_LOSS,
+    Method,
     TrainingEvent,
     TrainingJob,
     TrainingResult,
@@ -45,6 +47,10 @@ class Loss(Protocol):
 
     def tokens(self) -> int:
         """Return the number of tokens read in an epoch."""
+        ...
+
+    def weight(self, places: list[int]) -> int:
+        """Return over how many values the loss of the examples in these places is a mean."""
         ...
 
     def __call__(self, places: list[int]) -> tuple[Tensor, dict[str, float]]:
@@ -72,24 +78,40 @@ def train(folder: Path) -> None:
         )
     base = Path(job.base_folder)
     model = load_model(base, training=True)
-    loss = _make_loss(job, model, ChatTokenizer(base), plan)
-    last = _optimise(folder, job, model, loss, plan)
+    tokenizer = ChatTokenizer(base)
+    loss, validation = (
+        None if file is None else _make_loss(job.method, Path(file), model, tokenizer, plan)
+        for file in (job.training_file, job.validation_file)
+    )
+    assert loss is not None  # every job has a training file
+    last = _optimise(folder, job, model, loss, validation, plan)
     model.save(folder / MODEL_FOLDER)
     steps = plan.n_epochs * _steps_per_epoch(loss, plan)
     TrainingResult(plan.n_epochs * loss.tokens(), steps, plan.as_mapping(), last).write(folder)
 
 
-def _make_loss(job: TrainingJob, model: CausalModel, tokenizer: ChatTokenizer, plan: Plan) -> Loss:
-    file = Path(job.training_file)
-    if job.method == "supervised":
+def _make_loss(
+    method: Method, file: Path, model: CausalModel, tokenizer: ChatTokenizer, plan: Plan
+) -> Loss:
+    if method == "supervised":
         return SupervisedLoss(model, read_supervised(file, tokenizer, model.context_length))
     assert plan.beta is not None
     pairs = read_preferences(file, tokenizer, model.context_length)
     return PreferenceLoss(model, pairs, plan.beta, tokenizer.end_ids)
 
 
-def _optimise(folder: Path, job: TrainingJob, model: CausalModel, loss: Loss, plan: Plan) -> float:
-    """Go through the examples; return the mean loss of the last epoch."""
+def _optimise(
+    folder: Path,
+    job: TrainingJob,
+    model: CausalModel,
+    loss: Loss,
+    validation: Loss | None,
+    plan: Plan,
+) -> float:
+    """Go through the examples; return the mean loss of the last epoch.
+
+    The last step of each epoch tells the loss on the validation file.
+    """
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
     rate = plan.learning_rate(sum(parameter.numel() for parameter in model.parameters()))
@@ -103,9 +125,21 @@ def _optimise(folder: Path, job: TrainingJob, model: CausalModel, loss: Loss, pl
             value, figures = loss(order[start : start + plan.batch_size].tolist())
             losses.append(optimization.step(value))
             done += 1
+            if validation is not None and done % per_epoch == 0:
+                figures = {**figures, VALID_LOSS: _mean_loss(validation, plan.batch_size)}
             event = TrainingEvent(done, total, done / per_epoch, losses[-1], figures)
             append_training_event(folder, event)
     return sum(losses) / len(losses)
+
+
+@torch.no_grad()
+def _mean_loss(loss: Loss, batch_size: int) -> float:
+    """Return the loss of all examples, as if they were one batch."""
+    starts = range(0, len(loss), batch_size)
+    batches = [list(range(start, min(start + batch_size, len(loss)))) for start in starts]
+    weights = [loss.weight(batch) for batch in batches]
+    sums = [weight * float(loss(batch)[0]) for batch, weight in zip(batches, weights, strict=True)]
+    return sum(sums) / sum(weights)
 
 
 def _steps_per_epoch(loss: Loss, plan: Plan) -> int:

@@ -55,6 +55,28 @@ def guess_replaced_examples(rollouts: NestedArrayDict, agent_index: int) -> list
     ]
 
 
+def timestep_pairs(
+    preferred: NestedArrayDict, non_preferred: NestedArrayDict, agent_index: int
+) -> list[PreferencePair]:
+    """Make pairs of an agent's better and worse answers to the same prompts, batch [n] both.
+
+    Raises DataError if they are not as many, or answers to other prompts.
+    """
+
+    def column(timesteps: NestedArrayDict, name: str) -> list[str]:
+        values: list[str] = timesteps.array(("agents", name))[:, agent_index].tolist()
+        return values
+
+    prompts = column(preferred, "prompt")
+    if prompts != column(non_preferred, "prompt"):
+        raise DataError(
+            f"preferences: got {len(preferred)} positive and {len(non_preferred)} negative"
+            f" examples of agent {agent_index}, expected answers to the same prompts in one order."
+        )
+    better, worse = (column(part, "raw_message") for part in (preferred, non_preferred))
+    return [PreferencePair(*texts) for texts in zip(prompts, better, worse, strict=True)]
+
+
 def preference_examples(pairs: Iterable[PreferencePair]) -> list[Example]:
     """Make an example of each pair; two equal replies teach nothing and are left out."""
     return [

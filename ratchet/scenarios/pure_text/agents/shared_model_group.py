@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ratchet.errors import (
+    CalledHere,
+    DataError,
     FineTuneError,
     FineTuneRefusedError,
     ParameterError,
@@ -27,6 +29,7 @@ from ratchet.language_models.fine_tune_jobs import (
 )
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.pricing import PriceTable
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.agents.examples import (
     Example,
     PreferencePair,
@@ -34,6 +37,7 @@ from ratchet.scenarios.pure_text.agents.examples import (
     preference_examples,
     sha256_of,
     supervised_examples,
+    timestep_pairs,
     to_lines,
 )
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
@@ -45,7 +49,6 @@ if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 MIN_EXAMPLES = 10
 GroupStatus: TypeAlias = JobStatus | Literal["insufficient_data", "frozen"]
@@ -66,7 +69,7 @@ _SHARED_PARAMETERS = (
 _Result = TypeVar("_Result")
 
 
-class PureTextSharedModelGroup:
+class PureTextSharedModelGroup(CalledHere):
     """Agents that share one model.
 
     Parameters
@@ -88,6 +91,12 @@ class PureTextSharedModelGroup:
     Methods that speak to the service wait for it; those that are no coroutines may be called with
     or without a running event loop.
     """
+
+    called_here: ClassVar[Mapping[str, str]] = {
+        "agent_ids_and_names": "go through group.agents.items(); an agent has agent_index",
+        "group_name": "it is group.name",
+        "model_name": "it is group.current_model_name",
+    }
 
     def __init__(
         self,
@@ -166,17 +175,38 @@ class PureTextSharedModelGroup:
         self._create_job("supervised", examples)
 
     def create_dpo_fine_tune_job(
-        self, pairs_per_agent: Mapping[str, Sequence[PreferencePair]]
+        self,
+        pairs_per_agent: Mapping[str, Sequence[PreferencePair] | NestedArrayDict],
+        positive_examples_per_agent: Mapping[str, NestedArrayDict] | None = None,
+        negative_examples_per_agent: Mapping[str, NestedArrayDict] | None = None,
     ) -> None:
         """Make the job that trains on agents' preferences, or adopt it if it was made before.
 
         Fewer than 10 pairs in all, or a frozen group: no job.
+
+        Parameters
+        ----------
+        pairs_per_agent
+            Agent → pairs of replies to one prompt; or timesteps, batch [n], at each of which
+            it answered well and badly.
+        positive_examples_per_agent, negative_examples_per_agent
+            With timesteps: agent → the timesteps, batch [n], of the better and the worse answers.
+            What was asked and answered is read from these.
         """
         self._check_names(set(pairs_per_agent))
         examples: list[Example] = []
-        for name in self.agents:
+        for name, agent in self.agents.items():
+            given = pairs_per_agent.get(name, ())
+            if isinstance(given, NestedArrayDict):
+                both = (positive_examples_per_agent or {}, negative_examples_per_agent or {})
+                if name not in both[0] or name not in both[1]:
+                    raise DataError(
+                        f"group {self.name!r}: got timesteps of agent {name!r} without positive and"
+                        " negative examples, expected both."
+                    )
+                given = timestep_pairs(both[0][name], both[1][name], agent.agent_index)
             if name in self.learning_agents:
-                examples += preference_examples(pairs_per_agent.get(name, ()))
+                examples += preference_examples(given)
         self._create_job("dpo", examples)
 
     def get_fine_tune_job_status(self) -> GroupStatus:

@@ -192,10 +192,12 @@ class JobEventObject(BaseModel):
 
 
 class CheckpointMetrics(BaseModel):
-    """Figures at a checkpoint."""
+    """Figures at a checkpoint; the validation file is always evaluated whole."""
 
     step: int
     train_loss: float
+    valid_loss: float | None = None
+    full_valid_loss: float | None = None
 
 
 class CheckpointObject(BaseModel):

@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ratchet.language_models.service.training.job_folder import (
     CHECKPOINTS_FOLDER,
+    VALID_LOSS,
     TrainingCheckpoint,
     TrainingEvent,
     append_training_event,
@@ -60,7 +61,7 @@ class Progress(TrainerCallback):
     ) -> None:
         """Add the loss on the validation file to the last step."""
         if self._last is not None:
-            figures = {**self._last.metrics, "valid_loss": more["metrics"]["eval_loss"]}
+            figures = {**self._last.metrics, VALID_LOSS: more["metrics"]["eval_loss"]}
             self._last = replace(self._last, metrics=figures)
 
     def on_epoch_end(

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from tensordict import TensorDict
 
 from ratchet.errors import StateError
-from trainers.torchrl.state_tree import flatten_tree, unflatten_tree
+from trainers.state_tree import flatten_tree, unflatten_tree
 
 LEAVES = st.one_of(
     st.none(),

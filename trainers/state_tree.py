@@ -1,20 +1,24 @@
-"""Nested state dicts of any library as tensors by path and JSON: no pickle in between.
+"""Nested states of any library as tensors by path and JSON: no pickle in between.
 
-Used by the state of TorchRL's trainers, whose parts (losses, optimizers, hooks) give nested
-dictionaries of tensors, arrays, numbers and texts.
+Losses, optimizers and hooks give nested dictionaries of tensors, arrays, numbers and texts; so do
+the states of trainers with a loop of their own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from ratchet.errors import StateError
+from ratchet.errors import CheckPointNotFoundError, StateError
 
 Tree = Any  # what state_dict() of somebody's class gives: mappings, sequences, leaves
 Json = Any
@@ -63,6 +67,41 @@ def unflatten_tree(content: Json, tensors: Mapping[str, Tensor]) -> Tree:
     if len(content) == 1 and (mark := next(iter(content))) in _MARKS:
         return _decode_mark(mark, content[mark], tensors)
     return {name: unflatten_tree(item, tensors) for name, item in content.items()}
+
+
+def save_tree(tree: Tree, directory: Path, name: str) -> None:
+    """Write a nested state as ``NAME.json`` and ``NAME.safetensors`` into a folder.
+
+    Raises
+    ------
+    StateError
+        If there is something in it that :func:`flatten_tree` does not take.
+    """
+    content, tensors = flatten_tree(tree)
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, directory / f"{name}.safetensors")
+    text = json.dumps(content, sort_keys=True, indent=1)
+    (directory / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+def load_tree(directory: Path, name: str) -> Tree:
+    """Read what :func:`save_tree` wrote.
+
+    Raises
+    ------
+    CheckPointNotFoundError
+        If it is not there.
+    StateError
+        If it cannot be read.
+    """
+    values, tensors = directory / f"{name}.json", directory / f"{name}.safetensors"
+    for file in (values, tensors):
+        if not file.is_file():
+            raise CheckPointNotFoundError(f"no saved state in {directory}: {file.name} is missing.")
+    try:
+        return unflatten_tree(json.loads(values.read_text(encoding="utf-8")), load_file(tensors))
+    except (ValueError, SafetensorError) as error:
+        raise StateError(f"the state in {directory} is damaged: {error}.") from error
 
 
 def _encode(tree: Tree, path: str, tensors: Tensors) -> Json:

@@ -1,0 +1,341 @@
+"""Checkpoints of a trainer: its state, its agents' models, its metrics, and where they lie.
+
+What a loop continues from is its ``State`` and the models; metrics and the global generators, so
+that it goes on bit for bit, lie beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from abc import ABC
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ratchet.errors import CheckPointNotFoundError, ParameterError
+from ratchet.seeding import put_global_generators, take_global_generators
+from ratchet.tracking.checkpoint_folders import (
+    LATEST,
+    METADATA_FILE,
+    PARAMETERS_FILE,
+    STATE_FOLDER,
+    VERSIONS_FOLDER,
+    StateFinder,
+    checkpoint_folder,
+    checkpoint_versions,
+)
+from ratchet.tracking.environment import PACKAGES, capture_code_state, capture_versions
+from trainers.models import load_models, save_models
+from trainers.state import State
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.instance import AnyScenarioInstance
+
+PROGRESS_NAME = "progress"
+"""What the files of metrics and generators are called."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MetricRecord:
+    """The metrics of one iteration of one stage."""
+
+    stage: str
+    iteration: int
+    values: dict[str, float]
+
+
+class CheckpointingTrainer(ABC):
+    """What every trainer can keep of itself, and continue from."""
+
+    hyper_params: HyperParameters
+    scenario_instance: AnyScenarioInstance
+    settings: ExperimentSettings
+    history: list[MetricRecord]
+    state_finder: StateFinder
+
+    State: ClassVar[type[Any]] = State
+    """The class of :attr:`state`."""
+
+    state: Any
+    """What the loop continues from, beside the agents' models; :attr:`State` () at first."""
+
+    checkpoint_name: str | None = None
+    """What this trainer's checkpoint is called: the run's id, unless whoever runs it has another.
+
+    None: nothing can be saved.
+    """
+
+    _scopes: tuple[str, ...] = ()
+    _generators: dict[str, Any] | None = None
+
+    def _initialise_state(self) -> None:
+        """Make the first :attr:`state`; called once, while the trainer is made."""
+        if issubclass(type(self).State, State):
+            self.state = type(self).State()
+
+    def prepare_training(self) -> None:
+        """Continue from the trainer's checkpoint, if there is one; for whoever calls ``train``.
+
+        A checkpoint whose state is still the first one says nothing of where the loop was, so that
+        it is left alone, and training begins anew.
+        """
+        if self.checkpoint_name is None:
+            return
+        try:
+            content = self._load_state_dict_from_active_run_checkpoint()
+        except CheckPointNotFoundError:
+            return
+        if _says_nothing(content, type(self).State):
+            _LOGGER.warning(
+                "%s: its checkpoint has the first state, so training begins anew. Set"
+                " self.state.iteration, or what tells where the loop is, before save_checkpoint().",
+                type(self).__name__,
+            )
+            return
+        self.load_and_set_state_from_checkpoint()
+
+    # -- saving ----------------------------------------------------------------------------
+
+    def save_checkpoint(self, log: bool = True) -> None:
+        """Write state and models into the checkpoint's folder, in the place of the one before.
+
+        With ``log`` they are kept beside the later ones too, as a version that is named by the
+        number of finished iterations. A test run saves nothing.
+        """
+        base = self.checkpoint_base_dir
+        if self.settings.test_run:
+            return
+        if log:
+            self._write_checkpoint(base.with_name(f"{base.name}@{self._iterations_done}"))
+        self._write_checkpoint(base)
+
+    def save_state_to(self, folder: Path) -> None:
+        """Write state and models into a folder, as checkpoints and stages have them."""
+        state = getattr(self, "state", None)
+        if state is None or isinstance(state, State):
+            save_models(self.scenario_instance, folder, self._iterations_done)
+        if state is not None:
+            state.save(folder)
+
+    def write_states(self, folder: Path) -> None:
+        """Write the last state, and the versions saved on the way, as a stage has them."""
+        last = self._iterations_done
+        self.save_state_to(folder / STATE_FOLDER)
+        write_json(folder / METADATA_FILE, self._get_metadata())
+        if self.checkpoint_name is None:
+            return
+        for iteration, version in checkpoint_versions(self.checkpoint_base_dir).items():
+            if iteration != last:
+                place = folder / VERSIONS_FOLDER / str(iteration) / STATE_FOLDER
+                shutil.copytree(version / STATE_FOLDER, place)
+
+    def _write_checkpoint(self, folder: Path) -> None:
+        """Write a checkpoint aside, and put it in the place of the one before."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        self._fill_checkpoint(aside)
+        old = _old(folder)
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(aside, folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _fill_checkpoint(self, folder: Path) -> None:
+        from trainers.state_tree import save_tree
+
+        self.save_state_to(folder / STATE_FOLDER)
+        progress = {
+            "history": [asdict(record) for record in self.history],
+            "scopes": list(self._scopes),
+            "generators": take_global_generators(),
+        }
+        save_tree(progress, folder, PROGRESS_NAME)
+        write_json(folder / PARAMETERS_FILE, self.hyper_params.to_saved_dict())
+        write_json(folder / METADATA_FILE, self._get_metadata())
+
+    def _get_metadata(self) -> dict[str, Any]:
+        """Return what a checkpoint says about itself: trainer, iterations, version and commit."""
+        return {
+            "trainer": self.hyper_params.trainer_name,
+            "iteration": self._iterations_done,
+            **_code(),
+        }
+
+    @property
+    def _iterations_done(self) -> int:
+        return int(getattr(getattr(self, "state", None), "iteration", 0))
+
+    # -- loading ---------------------------------------------------------------------------
+
+    def load_and_set_state_from_checkpoint(
+        self, from_base_run: bool = False, version: str = LATEST
+    ) -> None:
+        """Continue from the checkpoint of this run, or from a state of the run it builds on.
+
+        ``from_base_run``: of the run ``base_run.run_id``, in the version ``"latest"`` or of a
+        number of iterations. From this run's, metrics and random numbers go on too.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none, or no base run.
+        ParameterError
+            If another version of this run's is asked for, which has gone on since.
+        """
+        if from_base_run:
+            content = self._load_state_dict_from_base_run_checkpoint(version)
+            self._continue_from(content, self._base_run_state(version))
+            return
+        if version != LATEST:
+            raise ParameterError(
+                f"load_and_set_state_from_checkpoint: got version={version!r}, expected"
+                f" {LATEST!r} unless from_base_run. To go on from an earlier state of a run,"
+                " name it in base_run.run_id, or use `ratchet fork`."
+            )
+        content = self._load_state_dict_from_active_run_checkpoint()
+        self._continue_from(content, self.checkpoint_state_path)
+        self._load_progress(self.checkpoint_base_dir)
+
+    def load_state_from(self, folder: Path) -> None:
+        """Continue from the state and the models that :meth:`save_state_to` wrote."""
+        self._continue_from(type(self).State.load(folder).to_dict(), folder)
+
+    def _continue_from(self, content: Mapping[str, Any], folder: Path) -> None:
+        self.state = type(self).State.from_dict(content)
+        if isinstance(self.state, State):
+            load_models(self.scenario_instance, folder)
+
+    def _load_state_dict_from_active_run_checkpoint(self) -> dict[str, Any]:
+        """Read the checkpoint of this run as plain values and tensors.
+
+        Raises CheckPointNotFoundError if there is none.
+        """
+        base = self.checkpoint_base_dir
+        if not base.exists() and _old(base).exists():  # killed between two renames
+            os.replace(_old(base), base)
+        content: dict[str, Any] = type(self).State.load(self.checkpoint_state_path).to_dict()
+        return content
+
+    def _load_state_dict_from_base_run_checkpoint(self, version: str = LATEST) -> dict[str, Any]:
+        """Read a state of the run ``base_run.run_id`` as plain values and tensors.
+
+        The version is ``"latest"``, or the number of iterations that led to the state. Raises
+        CheckPointNotFoundError if no run is named, or it has no such state.
+        """
+        content: dict[str, Any] = type(self).State.load(self._base_run_state(version)).to_dict()
+        return content
+
+    def _base_run_state(self, version: str) -> Path:
+        run_id = self.hyper_params.base_run.run_id
+        if run_id is None:
+            raise CheckPointNotFoundError("base_run.run_id: got None, expected the run to load.")
+        return self.state_finder(run_id, version).open()
+
+    def _load_progress(self, base: Path) -> None:
+        """Take up metrics and generators; checkpoints of before have none."""
+        from trainers.state_tree import load_tree
+
+        if not (base / f"{PROGRESS_NAME}.json").is_file():
+            return
+        progress = load_tree(base, PROGRESS_NAME)
+        self.history[:] = [MetricRecord(**record) for record in progress["history"]]
+        self._generators = progress
+        self._put_generators()
+
+    # -- random numbers --------------------------------------------------------------------
+
+    @contextmanager
+    def resumable(self, scope: str) -> Iterator[None]:
+        """Run a part of training in which a checkpoint may be saved.
+
+        After a load from one that was saved in it, it goes on with the random numbers of then,
+        whatever was seeded before it began.
+        """
+        before = self._scopes
+        self._scopes = (*before, scope)
+        self._put_generators()
+        try:
+            yield
+        finally:
+            self._scopes = before
+
+    def _put_generators(self) -> None:
+        """Put loaded generators in place if this is where they were saved."""
+        loaded = self._generators
+        if loaded is not None and tuple(loaded["scopes"]) == self._scopes:
+            put_global_generators(loaded["generators"])
+            self._generators = None
+
+    # -- places ----------------------------------------------------------------------------
+
+    @classmethod
+    def get_checkpoint_base_dir_from_run_id(cls, run_id: str, home: str | None = None) -> Path:
+        """Return the folder of a run's checkpoint; ``home`` defaults to that of the settings."""
+        from ratchet.parameters.settings import ExperimentSettings
+
+        return checkpoint_folder(home or ExperimentSettings().home, run_id)
+
+    @property
+    def checkpoint_base_dir(self) -> Path:
+        """The folder of this trainer's checkpoint; ParameterError if the run has no id."""
+        if self.checkpoint_name is None:
+            raise ParameterError(
+                "settings.run_id: got None, but a checkpoint is kept under the run's id. Set run_id"
+                " in the settings, or take `trainer.state` and save that."
+            )
+        return self.get_checkpoint_base_dir_from_run_id(self.checkpoint_name, self.settings.home)
+
+    @property
+    def checkpoint_state_path(self) -> Path:
+        """The folder of the saved state."""
+        return self.checkpoint_base_dir / STATE_FOLDER
+
+    @property
+    def checkpoint_params_path(self) -> Path:
+        """The file with the run's hyper-parameters."""
+        return self.checkpoint_base_dir / PARAMETERS_FILE
+
+    @property
+    def checkpoint_metadata_path(self) -> Path:
+        """The file with what else is known about the checkpoint."""
+        return self.checkpoint_base_dir / METADATA_FILE
+
+
+def _old(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}-old")
+
+
+def _says_nothing(content: Mapping[str, Any], kind: type[Any]) -> bool:
+    """Return whether a state's values are those of the first one; tensors aside."""
+    from trainers.state_tree import flatten_tree
+
+    return issubclass(kind, State) and flatten_tree(content)[0] == flatten_tree(kind().to_dict())[0]
+
+
+@cache
+def _code() -> dict[str, str | None]:
+    """Return name, version and commit of this package, asked for once a process."""
+    name = PACKAGES[0]
+    return {
+        "package_name": name,
+        "package_version": capture_versions().get(name),
+        "git_sha": capture_code_state().commit,
+    }
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write plain data as JSON, the same data as the same bytes."""
+    text = json.dumps(content, indent=1, sort_keys=True)
+    path.write_text(text + "\n", encoding="utf-8")
