@@ -58,6 +58,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     of it). ``api_key_name`` names the environment variable with the key; keys stand nowhere
     else. OpenAI's is ``OPENAI_API_KEY`` when not given; no other service gets a key that isn't
     named. Agents of one ``shared_model_group`` train one model; each its own when not given.
+    ``system_prompt_template_path`` is a file with what the agent is told first, in place of the
+    scenario's; it starts from the experiment file's folder.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -76,6 +78,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
     freeze_agent: Annotated[bool, Purpose.FINE_TUNING] = False
+    system_prompt_template_path: str | None = None
     use_dummy_api: bool = False
     fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()
 

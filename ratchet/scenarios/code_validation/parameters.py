@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -12,7 +12,7 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.chat_agents import TextAgentParameters
-from ratchet.parameters.purposes import SCENARIO
+from ratchet.parameters.purposes import SCENARIO, Purpose
 
 MAX_LEVEL = 4
 
@@ -23,6 +23,8 @@ register_agent_parameters("code_validation")(TextAgentParameters)
 class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     """Which programs are judged, and how agents are told about it.
 
+    ``prompt_templates``: ``full`` for real models, ``compact`` for tiny ones, or a folder of the
+    user's own with ``AGENT.txt`` for each agent, which starts from the experiment file's.
     ``dataset: generated`` uses ``levels`` (of difficulty, in equal parts), ``num_train``,
     ``num_test``, ``max_mutations`` (changes in one buggy program) and ``dataset_seed`` (the
     experiment's seed when not given). Datasets of other names are read: ``jsonl:PATH`` from a
@@ -33,7 +35,7 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests.
     """
 
-    prompt_templates: Literal["full", "compact"] = "full"
+    prompt_templates: Annotated[str, Purpose.GAME] = Field(default="full", min_length=1)
     levels: tuple[NonNegativeInt, ...] = (0,)
     num_train: PositiveInt = 1000
     num_test: PositiveInt = 200
