@@ -32,7 +32,10 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     from the Hugging Face hub or a local copy. Of these ``difficulties`` (the dataset's own names)
     chooses a part, ``exclude_flagged`` leaves out problems that are marked as doubtful,
     ``max_test_size`` is to the test set what ``dataset_options.max_train_size`` is to the other,
-    and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests.
+    and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests. Of the
+    layout of APPS ``apps_solution_number`` is the place of the one solution of each problem that
+    is used (all when not given); with ``run_own_tests`` programs are left out whose problem's own
+    tests contradict their label.
     """
 
     prompt_templates: Annotated[str, Purpose.GAME] = Field(default="full", min_length=1)
@@ -43,6 +46,8 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     dataset_seed: NonNegativeInt | None = None
     difficulties: tuple[str, ...] = ()
     exclude_flagged: bool = True
+    apps_solution_number: NonNegativeInt | None = None
+    run_own_tests: bool = True
     max_test_size: PositiveInt | None = None
     time_limit: PositiveFloat = 4.0
     memory_mb: int = Field(default=256, ge=64)

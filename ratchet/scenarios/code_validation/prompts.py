@@ -2,7 +2,8 @@
 
 A template is ``templates/<kind>/<protocol>/<agent>.txt`` here or, for a protocol in a file of the
 user's, beside that file, with the name of the protocol's class; or ``<agent>.txt`` in a folder of
-the user's, or a file that an agent's parameters name. ``$name`` is a variable, ``$$`` a dollar sign.
+the user's, or the file that an agent's parameters name. ``$name`` is a variable, ``$$`` a dollar
+sign.
 """
 
 from __future__ import annotations

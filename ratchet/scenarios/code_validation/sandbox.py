@@ -12,6 +12,7 @@ them. On other systems only the resource limits hold, and sockets are merely hid
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
 
-from ratchet.scenarios.code_validation.generator.problem import TestMode, TestSuite, Value
+from ratchet.scenarios.code_validation.generator.problem import TestSuite, Value
 from ratchet.scenarios.code_validation.sandbox_process import (
     Job,
     SandboxIsolation,
@@ -181,7 +182,7 @@ def _result(tests: TestSuite, status: str, seconds: float, payload: bytes) -> Pr
     if not isinstance(outputs, list) or len(outputs) > len(tests.cases):
         return ProgramResult("bad_output", detail="not a result", cpu_seconds=seconds)
     for index, (case, output) in enumerate(zip(tests.cases, outputs, strict=False)):
-        if not _agree(case.expected, output, tests.mode):
+        if not _agree(case.expected, output, tests):
             return ProgramResult("wrong_answer", tuple(outputs), index, "", seconds)
     if status == "finished" and len(outputs) == len(tests.cases):
         return ProgramResult("passed", tuple(outputs), None, "", seconds)
@@ -194,13 +195,38 @@ def _as_status(text: object) -> Status:
     return next((known for known in _FAILURES if known == text), "bad_output")
 
 
-def _agree(expected: Value, output: Value, mode: TestMode) -> bool:
+def _agree(expected: Value, output: Value, tests: TestSuite) -> bool:
     """Compare as Python does (1 == 1.0 == True), printed text line by line."""
-    if mode == "stdio" and isinstance(expected, str) and isinstance(output, str):
+    if tests.mode == "stdio" and isinstance(expected, str) and isinstance(output, str):
+        if tests.tolerant and _same_words(expected.split(), output.split()):
+            return True
         return _lines(expected) == _lines(output)
-    if mode == "variables" and isinstance(expected, dict) and isinstance(output, dict):
+    if tests.mode == "variables" and isinstance(expected, dict) and isinstance(output, dict):
         return all(name in output and output[name] == expected[name] for name in expected)
-    return expected == output
+    if tests.tolerant and isinstance(expected, list) and len(expected) == 1:
+        return output in (expected, expected[0]) or _is_close(expected[0], output)
+    return expected == output or (tests.tolerant and _is_close(expected, output))
+
+
+def _same_words(expected: Sequence[str], output: Sequence[str]) -> bool:
+    return len(expected) == len(output) and all(
+        one == other or _is_close(_number(one), _number(other))
+        for one, other in zip(expected, output, strict=True)
+    )
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def _is_close(one: Value, other: Value) -> bool:
+    """Compare numbers that aren't both whole: what is counted must be exact."""
+    if not isinstance(one, int | float) or not isinstance(other, int | float):
+        return False
+    return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-8)
 
 
 def _lines(text: str) -> list[str]:

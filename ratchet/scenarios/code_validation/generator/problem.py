@@ -33,13 +33,18 @@ class TestCase:
 
 @dataclass(frozen=True)
 class TestSuite:
-    """The tests of one problem; made by the functions below."""
+    """The tests of one problem; made by the functions below.
+
+    ``tolerant`` ones take what sites take: a value that should stand in a list of one, other space
+    between what is printed, numbers that differ by rounding.
+    """
 
     __test__ = False
 
     mode: TestMode
     cases: tuple[TestCase, ...]
     entry: str | None = None
+    tolerant: bool = False
 
 
 @dataclass(frozen=True)
