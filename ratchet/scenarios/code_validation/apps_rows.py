@@ -61,9 +61,8 @@ def read_tests(value: object, place: str) -> TestSuite | None:
             f"{place}: input_output: got {type(data).__name__}, expected an object with inputs and"
             " outputs."
         )
-    given, expected = data.get("inputs"), data.get("outputs")
-    is_paired = isinstance(given, list) and isinstance(expected, list)
-    if not is_paired or len(given) != len(expected):
+    given, expected = (data.get(name) for name in ("inputs", "outputs"))
+    if not isinstance(given, list) or not isinstance(expected, list) or len(given) != len(expected):
         raise DataError(
             f"{place}: input_output: got {list(data)}, expected inputs and outputs, two lists of"
             " the same length."

@@ -158,9 +158,9 @@ def _read_row(row: Row, place: str, options: LoadingOptions) -> Sequence[Example
     question = _text(row, "question", place)
     level = _level(row, place)
     if "buggy_solutions" in row or "solutions" in row:
-        fields = ((1, "solutions"), (0, "buggy_solutions"))
-        if isinstance(row.get("solutions"), str):  # APPS itself, which has no buggy ones
-            fields = ((1, "solutions"),)
+        fields = [(1, "solutions")]
+        if not isinstance(row.get("solutions"), str):  # else it is of APPS itself
+            fields.append((0, "buggy_solutions"))
         examples = [
             Example(question, solution, y, level)
             for y, field in fields

@@ -7,7 +7,7 @@ solution, so that running the solution against them is a check of both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
@@ -44,7 +44,7 @@ class TestSuite:
     mode: TestMode
     cases: tuple[TestCase, ...]
     entry: str | None = None
-    tolerant: bool = False
+    tolerant: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
