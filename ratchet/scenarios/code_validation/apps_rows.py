@@ -73,7 +73,7 @@ def read_tests(value: object, place: str) -> TestSuite | None:
     mode: TestMode = "stdio" if entry is None else "call"
     write = _text if entry is None else _plain
     cases = tuple(TestCase(write(g), write(e)) for g, e in zip(given, expected, strict=True))
-    return TestSuite(mode, cases, entry, tolerant=True)
+    return TestSuite(mode, cases, entry)
 
 
 def tested_source(source: str, tests: TestSuite) -> str:

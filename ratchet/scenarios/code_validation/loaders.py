@@ -92,7 +92,7 @@ def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -
         if _is_wanted(row, options, place):
             found += _read_row(row, place, options)
     untested = [item for item in found if isinstance(item, _Untested)]
-    programs = [Program(tested_source(u.example.solution, u.tests), u.tests) for u in untested]
+    programs = [_program(item) for item in untested]
     results = run_programs(programs, time_limit=options.time_limit, memory_mb=options.memory_mb)
     labels = [_label(item, result) for item, result in zip(untested, results, strict=True)]
     left_out = labels.count(None)
@@ -109,6 +109,13 @@ def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -
         elif (y := next(tested)) is not None:
             examples.append(replace(item.example, y=y))
     return examples
+
+
+def _program(item: _Untested) -> Program:
+    source = item.example.solution
+    if not item.may_be_left_out:
+        return Program(source, item.tests)
+    return Program(tested_source(source, item.tests), item.tests, tolerant=True)
 
 
 def _label(item: _Untested, result: ProgramResult) -> int | None:

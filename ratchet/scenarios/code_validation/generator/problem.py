@@ -7,7 +7,7 @@ solution, so that running the solution against them is a check of both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
@@ -33,18 +33,13 @@ class TestCase:
 
 @dataclass(frozen=True)
 class TestSuite:
-    """The tests of one problem; made by the functions below.
-
-    ``tolerant`` ones take what sites take: a value that should stand in a list of one, other space
-    between what is printed, numbers that differ by rounding.
-    """
+    """The tests of one problem; made by the functions below."""
 
     __test__ = False
 
     mode: TestMode
     cases: tuple[TestCase, ...]
     entry: str | None = None
-    tolerant: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
