@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -59,7 +59,9 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     else. OpenAI's is ``OPENAI_API_KEY`` when not given; no other service gets a key that isn't
     named. Agents of one ``shared_model_group`` train one model; each its own when not given.
     ``system_prompt_template_path`` is a file with what the agent is told first, in place of the
-    scenario's; it starts from the experiment file's folder.
+    scenario's; it starts from the experiment file's folder. ``use_supervisor_message``: whether
+    prompts end with a user's message that says again how to answer, ``if_nothing_heard``: where
+    there would be none else.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -78,6 +80,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
     freeze_agent: Annotated[bool, Purpose.FINE_TUNING] = False
+    use_supervisor_message: Literal["none", "if_nothing_heard", "always"] = "none"
     system_prompt_template_path: str | None = None
     use_dummy_api: bool = False
     fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.outcomes import (
+    acceptance,
     check_agents,
     datapoint_accuracies,
     episode_lengths,
@@ -49,7 +50,9 @@ def rollout_statistics(
         ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and ``recall``
         of accepting; ``worst_datapoint_accuracy``, the lowest share of right rollouts that a
         datapoint has, and ``always_failed_proportion``, the share of datapoints with none.
-        Standard deviations are of the population. What is 0/0 is NaN.
+        Where decisions are more or less sure, ``mean_confidence`` of them, and ``brier_score``:
+        the mean squared distance of how likely the verifier says 1 is from the label, 0.25 if
+        undecided. Standard deviations are of the population. What is 0/0 is NaN.
 
     Raises
     ------
@@ -63,7 +66,13 @@ def rollout_statistics(
     stats["num_rollouts"] = float(len(rollouts))
     lengths = episode_lengths(rollouts)
     stats["mean_episode_length"], stats["std_episode_length"] = _mean(lengths), _std(lengths)
-    stats |= _decision_statistics(rollouts, verifier_index(agent_names, verifier_name))
+    verifier = verifier_index(agent_names, verifier_name)
+    stats |= _decision_statistics(rollouts, verifier)
+    if ("agents", "confidence") in rollouts:
+        chance = acceptance(rollouts, verifier)
+        decided = final_decisions(rollouts, verifier) != NO_DECISION
+        stats["mean_confidence"] = _mean(np.abs(2 * chance - 1)[decided])
+        stats["brier_score"] = _mean((chance - rollouts.array("y")) ** 2)
     return {prefix + name: value for name, value in stats.items()}
 
 

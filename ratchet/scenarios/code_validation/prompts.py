@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import PromptTemplateError, nearest
 from ratchet.plugins import class_name, is_class_spec
+from ratchet.protocols.decision_scales import DECISION_SCALES, DecisionScale
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -30,9 +31,11 @@ VARIABLES = (
     "max_response_words",
     "max_questions",
     "agent_stance_string",
+    "decision_instructions",
 )
 _NEEDED: tuple[str, ...] = ("question", "solution")
 _STANCE = "agent_stance_string"
+_HOW_TO_DECIDE = "decision_instructions"
 OWN = "own"
 _TEMPLATE_PATH = "system_prompt_template_path"
 _HINT = " Variables are written $name here, not {{ name }}."
@@ -44,12 +47,13 @@ class SystemPrompts:
     """The system prompts of all agents of a protocol. Made by :meth:`of`.
 
     ``templates`` and ``max_response_words`` are by agent; ``max_questions`` is the number of the
-    verifier's turns.
+    verifier's turns, and ``scale`` how it decides.
     """
 
     templates: Mapping[str, Template]
     max_response_words: Mapping[str, int]
     max_questions: int
+    scale: DecisionScale
 
     @classmethod
     def of(
@@ -70,6 +74,7 @@ class SystemPrompts:
             {name: _load(file, name, handler) for name, (_, file) in files.items()},
             {name: hyper_params.agents[name].max_response_words for name in handler.agent_names},
             handler.max_verifier_questions,
+            DECISION_SCALES[handler.common.verifier_decision_scale],
         )
 
     def render(self, view: AgentView) -> str:
@@ -79,6 +84,7 @@ class SystemPrompts:
             "solution": view.solution,
             "max_response_words": self.max_response_words[view.agent_name],
             "max_questions": self.max_questions,
+            _HOW_TO_DECIDE: self.scale.instructions,
         }
         if view.stance is not None:
             values[_STANCE] = _STANCES[view.stance]
@@ -201,7 +207,8 @@ def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler)
         )
     found = template.get_identifiers()
     is_prover = agent in handler.prover_names
-    known = VARIABLES if is_prover else VARIABLES[:-1]
+    not_its_own = _HOW_TO_DECIDE if is_prover else _STANCE
+    known = [name for name in VARIABLES if name != not_its_own]
     for name in found:
         if name not in known:
             raise PromptTemplateError(
@@ -211,6 +218,8 @@ def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler)
     needed = _NEEDED
     if is_prover and handler.common.randomize_prover_stance:
         needed = (*_NEEDED, _STANCE)
+    if not is_prover and handler.common.verifier_decision_scale != "accept_reject":
+        needed = (*needed, _HOW_TO_DECIDE)
     missing = [name for name in needed if name not in found]
     if missing:
         raise PromptTemplateError(

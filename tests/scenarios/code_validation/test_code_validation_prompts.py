@@ -253,6 +253,19 @@ def test_the_templates_that_are_played_are_named_for_the_run_to_keep(own_folder)
     }
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_verifier_is_told_in_what_words_it_decides(protocol):
+    for scale, answer in (("likert_scale_4", "strongly disagree"), ("out_of_10", "<number>")):
+        told = rendered(protocol, protocol_common__verifier_decision_scale=scale)["verifier"]
+        assert f"Decision: {answer}" in told
+        assert "Decision: accept" not in told
+
+
+def test_a_template_that_does_not_tell_the_scale_is_an_error():
+    with pytest.raises(PromptTemplateError, match=r"has no \$decision_instructions"):
+        load("nip", kind="compact", protocol_common__verifier_decision_scale="out_of_10")
+
+
 def test_templates_of_other_protocols_change_nothing(own_templates):
     hyper_params = parameters("nip")
     handler = build_protocol_handler(hyper_params)

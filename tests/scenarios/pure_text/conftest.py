@@ -34,6 +34,7 @@ class Action:
     valid: bool = True
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    confidence: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class ScriptedAgent:
             raw_message=f"raw {self.name} {view.round}",
             prompt=tuple(prompt),
             decision=scripted_decision(view.seed, self.name, view.round, self.eagerness),
+            confidence=(1 + view.seed % 3) / 3,
             retry_count=view.round,
             token_limit=view.round % 2 == 0,
             prompt_tokens=10 + view.round,
