@@ -52,6 +52,7 @@ class ChatRequest:
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    repetition_penalty: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain data, without what is left to the service."""
@@ -59,7 +60,7 @@ class ChatRequest:
             "model": self.model,
             "messages": [message.to_dict() for message in self.messages],
         }
-        for name in ("temperature", "top_p", "max_tokens", "seed"):
+        for name in ("temperature", "top_p", "max_tokens", "seed", "repetition_penalty"):
             value = getattr(self, name)
             if value is not None:
                 data[name] = value

@@ -58,6 +58,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     of it). ``api_key_name`` names the environment variable with the key; keys stand nowhere
     else. OpenAI's is ``OPENAI_API_KEY`` when not given; no other service gets a key that isn't
     named. Agents of one ``shared_model_group`` train one model; each its own when not given.
+    ``repetition_penalty`` above 1 makes unlikelier what stands in the prompt or was written
+    already; it is no part of OpenAI's API, but of the embedded service's, vLLM's and others'.
     ``system_prompt_template_path`` is a file with what the agent is told first, in place of the
     scenario's; it starts from the experiment file's folder. ``use_supervisor_message``: whether
     prompts end with a user's message that says again how to answer, ``if_nothing_heard``: where
@@ -74,6 +76,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     api_version: str | None = None
     temperature: Annotated[float | None, Purpose.SPEECH] = Field(default=None, ge=0, le=2)
     top_p: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=1)
+    repetition_penalty: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=2)
     max_response_words: Annotated[PositiveInt, Purpose.SPEECH] = 150
     max_tokens_per_message: Annotated[PositiveInt | None, Purpose.SPEECH] = None
     num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 20

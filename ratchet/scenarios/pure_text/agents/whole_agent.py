@@ -185,6 +185,7 @@ class PureTextWholeAgent:
             top_p=self.parameters.top_p,
             max_tokens=self.parameters.max_tokens,
             seed=context.call_seed(call_id, attempt),
+            repetition_penalty=self.parameters.repetition_penalty,
         )
 
         usage = context.usage
