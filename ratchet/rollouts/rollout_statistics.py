@@ -44,7 +44,9 @@ def rollout_statistics(
         For each agent, behind its name and a dot, ``mean_episode_reward``,
         ``std_episode_reward`` and, as shares of its turns, ``retry_proportion`` (at least one
         retry), ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all
-        retries). For all: ``num_rollouts``, ``mean_`` and ``std_episode_length``;
+        retries); as counts ``num_invalid_replies`` (thrown away or in the end not read),
+        ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
+        ``mean_`` and ``std_episode_length``;
         ``accuracy`` and ``std_accuracy``, where no decision is a wrong one;
         ``mean_decision`` and ``std_decision`` of the rollouts that were decided, and
         ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and ``recall``
@@ -91,6 +93,17 @@ def _agent_statistics(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> 
         acted = turns[..., place]
         for event, happened in events.items():
             stats[f"{name}.{event}"] = _mean(happened[..., place][acted])
+        retries, cut_off, invalid = (
+            array[..., place][acted].sum()
+            for array in (
+                rollouts.array(("agents", "retry_count")),
+                events["token_limit_proportion"],
+                events["invalid_proportion"],
+            )
+        )
+        stats[f"{name}.num_invalid_replies"] = float(retries + invalid)
+        stats[f"{name}.num_turns_without_reply"] = float(invalid)
+        stats[f"{name}.num_cut_off_replies"] = float(cut_off)
     return stats
 
 

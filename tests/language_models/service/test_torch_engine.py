@@ -108,7 +108,6 @@ def test_top_p_keeps_the_smallest_set_that_holds_as_much():
     assert set(drawn.tolist()) == {1, 3}
 
 
-@pytest.mark.slow
 def test_a_repetition_penalty_is_that_of_transformers():
     from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -138,6 +137,7 @@ def test_who_is_penalised_for_repeating_repeats_less_and_changes_nobody_else(eng
     assert len(set(tokens[1])) > len(set(tokens[0]))
 
 
+@pytest.mark.slow
 def test_transformers_models_answer_as_the_plain_one(tmp_path):
     from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
