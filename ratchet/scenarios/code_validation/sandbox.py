@@ -219,16 +219,20 @@ def _same_words(expected: Sequence[str], output: Sequence[str]) -> bool:
     )
 
 
-def _number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
+def _number(word: str) -> int | float | None:
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return None
 
 
 def _is_close(one: Value, other: Value) -> bool:
     """Compare numbers that aren't both whole: what is counted must be exact."""
     if not isinstance(one, int | float) or not isinstance(other, int | float):
+        return False
+    if isinstance(one, int) and isinstance(other, int):
         return False
     return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-8)
 
