@@ -13,12 +13,14 @@ class WithoutCounterpart:
     advice: str
 
 
-_LEAVE_OUT = "There is nothing like it here: leave it out, if the experiment may do without."
 _ONLY_TEST = "Tests are played on the test set: leave it out, or put those data there."
 
 WITHOUT_COUNTERPART = {
     "test_dataset_split": WithoutCounterpart(("test",), _ONLY_TEST),
-    "protocol_common.prover_invalid_response_penalty": WithoutCounterpart((None,), _LEAVE_OUT),
+    "protocol_common.prover_invalid_response_penalty": WithoutCounterpart(
+        (None,),
+        "Write protocol_common.invalid_response_penalty, which is added to every agent's reward.",
+    ),
     "protocol_common.verifier_neither_accept_nor_reject_reward": WithoutCounterpart(
         (None,),
         "Verifiers accept or reject; for rounds without a decision there is"
