@@ -117,6 +117,10 @@ class FineTuneRefusedError(FineTuneError):
     """A service refused to make a fine-tune job: there is none, and it costs nothing."""
 
 
+class StalledJobError(LanguageModelError):
+    """A fine-tune job makes no progress, since something is wrong with its service."""
+
+
 class RolloutError(RatchetError, RuntimeError):
     """Some rollouts could not be played; the calls that were answered are kept."""
 

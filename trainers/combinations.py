@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ratchet.errors import ParameterError, ProtocolSpecificationError
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
+from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from trainers.callbacks.registry import check_callbacks
 from trainers.registry import trainer_class
@@ -83,7 +84,8 @@ def _check_compiled(hyper_params: HyperParameters) -> None:
 
 
 def _check_text(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
-    """Refuse a protocol that does not say what its agents write."""
+    """Refuse silent protocols, and numbers of rollouts that don't come out even."""
+    count_rollouts(hyper_params.text_rl, hyper_params.rl.rollouts_per_iteration, num_train=1)
     for name in handler.agent_names:
         try:
             handler.text_agent_spec(name)

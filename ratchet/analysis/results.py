@@ -71,7 +71,7 @@ def read_results(file: Path) -> list[JudgedMessage]:
     if not file.exists():
         return []
     results = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
         if not line:
             continue
         try:

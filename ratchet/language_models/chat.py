@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from ratchet.errors import ContentFilterError, UnexpectedFinishError
@@ -12,9 +13,11 @@ from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.ledger import UNBILLED, Attempt, Bill
 from ratchet.language_models.rate_limits import RateLimiter
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
+from ratchet.language_models.thinking import ThoughtAndAnswer, split_thinking
 from ratchet.language_models.types import ChatRequest, Completion
 
 _GOOD_FINISHES = ("stop", "length")
+_THINKING_FIELDS = ("reasoning_content", "reasoning")
 _LETTERS_PER_TOKEN = 4
 _DEFAULT_COMPLETION_TOKENS = 256
 
@@ -70,7 +73,7 @@ class ChatClient:
         return self.endpoint.label
 
     def _body(self, request: ChatRequest) -> dict[str, Any]:
-        body = request.to_dict()
+        body = request.to_body()
         if "max_tokens" in body and self.endpoint.base_url is None:
             body["max_completion_tokens"] = body.pop("max_tokens")
         return body
@@ -85,12 +88,14 @@ class ChatClient:
             message = choice["message"]
             finish = choice["finish_reason"]
             usage = data.get("usage") or {}
+            thinking, text = _read_message(message)
             completion = Completion(
-                text=message.get("content") or "",
+                text=text,
                 finish_reason=finish,
                 prompt_tokens=int(usage.get("prompt_tokens") or 0),
                 completion_tokens=int(usage.get("completion_tokens") or 0),
                 model=str(data.get("model") or ""),
+                thinking=thinking,
             )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise TransientError(
@@ -108,6 +113,14 @@ class ChatClient:
                 f" {list(_GOOD_FINISHES)}."
             )
         return completion
+
+
+def _read_message(message: Mapping[str, Any]) -> ThoughtAndAnswer:
+    """Part a message: services give thinking in a field of its own, or before the answer."""
+    given = [message.get(name) for name in _THINKING_FIELDS]
+    apart = next((text for text in given if isinstance(text, str) and text), "").strip()
+    thinking, answer = split_thinking(message.get("content") or "")
+    return ThoughtAndAnswer("\n\n".join(filter(None, (apart, thinking))), answer)
 
 
 _CLIENTS: dict[tuple[Endpoint, int | None, int | None], ChatClient] = {}

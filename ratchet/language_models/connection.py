@@ -40,9 +40,17 @@ from ratchet.language_models.retrying import TransientError, is_transient, retry
 _MAX_CONNECTIONS = 1000
 _CONNECT_SECONDS = 10.0
 _MAX_REASON = 500
+_MAX_SHOWN = 200
 _FIRST_REDIRECT = 300
+_TOO_MANY_REQUESTS = 429
 _TOO_LONG = re.compile(r"context.?(length|window|size)|(prompt|input) (is|was) too long", re.I)
-_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+_NEVER_SENT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+)
 """A request that failed so has not reached a service."""
 
 if logging.getLogger("httpx2").level == logging.NOTSET:  # else it logs a line for each call
@@ -155,8 +163,8 @@ class Connection:
         except _NEVER_SENT as error:
             billed.refused()
             failure = self._unreachable(error)
-        except TimeoutError:
-            failure = self._time_out()
+        except TimeoutError as error:
+            failure = self._time_out(error)
         except aiohttp.ClientError as error:
             failure = self._unreachable(error)
         raise failure  # outside the except block: other errors' texts may hold the key
@@ -164,16 +172,25 @@ class Connection:
     def failure(self, error: openai.OpenAIError) -> LanguageModelError:
         """Turn an SDK's error into ours: transient or not, with no key in it."""
         if isinstance(error, openai.APITimeoutError):
-            return self._time_out()
+            return self._time_out(error.__cause__)
         if isinstance(error, openai.APIStatusError):
             got = error.response
             return self._status_failure(
                 _Answer(got.status_code, got.headers, got.content, got.reason_phrase)
             )
+        if isinstance(error, openai.APIResponseValidationError):
+            return self.unreadable(error.response.text)
         if isinstance(error, openai.APIConnectionError):
             return self._unreachable(error.__cause__ or error)
         label = self.endpoint.label
         return LanguageModelError(f"{label}: {type(error).__name__}: {self.redact(str(error))}")
+
+    def unreadable(self, content: str) -> TransientError:
+        """Return the error of an answer that says nothing, as of a proxy or cut off on the way."""
+        shown = repr(self.redact(content)[:_MAX_SHOWN])
+        return TransientError(
+            f"{self.endpoint.label}: answered what is not of its API, beginning with {shown}"
+        )
 
     def redact(self, text: str) -> str:
         """Take the key out of a text that came from outside, and cut it to a readable length."""
@@ -181,6 +198,17 @@ class Connection:
         if key != NO_KEY:
             text = text.replace(key, "[key]")
         return text if len(text) <= _MAX_REASON else text[:_MAX_REASON] + "…"
+
+    async def health(self) -> Mapping[str, Any]:
+        """Return what the service says of itself at ``/health``; nothing where it has no such."""
+        clients = await self._loop_clients()
+        url = str(clients.sdk.base_url).removesuffix("/").removesuffix("/v1") + "/health"
+        try:
+            async with clients.session.get(url, allow_redirects=False) as response:
+                body = json.loads(await response.read())
+        except (TimeoutError, aiohttp.ClientError, ValueError):
+            return {}
+        return body if isinstance(body, dict) else {}
 
     async def _loop_clients(self) -> _Clients:
         loop = asyncio.get_running_loop()
@@ -195,13 +223,16 @@ class Connection:
         await anext(closer)
         return clients
 
-    def _time_out(self) -> TransientError:
-        seconds = self.endpoint.timeout_seconds
-        return TransientError(f"{self.endpoint.label}: no answer in {seconds:g} s")
+    def _time_out(self, error: BaseException | None) -> TransientError:
+        sent = not isinstance(error, _NEVER_SENT)
+        seconds = self.endpoint.timeout_seconds if sent else _CONNECT_SECONDS
+        text = f"{self.endpoint.label}: no answer in {seconds:g} s"
+        return TransientError(text, may_have_acted=sent)
 
     def _unreachable(self, error: BaseException) -> TransientError:
         reason = self.redact(str(error) or type(error).__name__)
-        return TransientError(f"{self.endpoint.label}: can't be reached ({reason})")
+        text = f"{self.endpoint.label}: can't be reached ({reason})"
+        return TransientError(text, may_have_acted=not isinstance(error, _NEVER_SENT))
 
     def _status_failure(self, answer: _Answer) -> LanguageModelError:
         status = answer.status
@@ -212,7 +243,11 @@ class Connection:
         if _is_too_long(status, code, reason):
             return PromptTooLongError(text)
         if is_transient(status, code, answer.headers):
-            return TransientError(text, retry_after_seconds(answer.headers))
+            return TransientError(
+                text,
+                retry_after_seconds(answer.headers),
+                may_have_acted=status != _TOO_MANY_REQUESTS,
+            )
         if status in (401, 403):
             text += (
                 f" Check the key in {self.endpoint.key_variable}."
@@ -245,7 +280,12 @@ def _make_clients(endpoint: Endpoint) -> _Clients:
         max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS
     )
     timeout = httpx2.Timeout(endpoint.timeout_seconds, connect=_CONNECT_SECONDS)
-    http = DefaultAioHttpClient(verify=_certificates(), limits=limits, timeout=timeout)
+    http = DefaultAioHttpClient(
+        verify=_certificates(),
+        limits=limits,
+        timeout=timeout,
+        event_hooks={"response": [_check_answer]},
+    )
     key, url = endpoint.api_key(), endpoint.url()
     sdk: AsyncOpenAI
     if endpoint.api_version is not None and url is not None:
@@ -273,6 +313,27 @@ def _make_clients(endpoint: Endpoint) -> _Clients:
         proxy=_proxy(chat_url),
     )
     return _Clients(sdk, session, chat_url, _Turns())
+
+
+async def _check_answer(response: httpx2.Response) -> None:
+    """Refuse a success that is neither an object of the API nor a list of such objects.
+
+    The SDK would hand it on: as a string, as an object without attributes, as an empty list.
+    """
+    if not response.is_success:
+        return
+    content = await response.aread()
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    items = body["data"] if isinstance(body, dict) and "data" in body else [body]
+    if not isinstance(items, list) or not all(map(_is_api_object, items)):
+        raise openai.APIResponseValidationError(response, body)
+
+
+def _is_api_object(item: object) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("id"), str)
 
 
 def _proxy(url: str) -> str | None:

@@ -19,6 +19,7 @@ from ratchet.language_models.fine_tune_jobs import AUTO_EPOCHS
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.parameters.text_trainers import count_rollouts
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -188,8 +189,9 @@ class _Table:
     def stages(self, num_train: int, num_test: int) -> Iterator[StageEstimate]:
         """Return all stages in order."""
         rl, text_rl = self._hyper_params.rl, self._hyper_params.text_rl
-        per_iteration = rl.rollouts_per_iteration or num_train
-        tested = num_test if text_rl.test_on_whole_dataset else min(per_iteration, num_test)
+        per_iteration = count_rollouts(text_rl, rl.rollouts_per_iteration, num_train)
+        datapoints = per_iteration // text_rl.rollouts_per_datapoint
+        tested = num_test if text_rl.test_on_whole_dataset else min(datapoints, num_test)
         last = rl.num_iterations - 1
         for iteration in range(rl.num_iterations):
             yield self._playing("sample_rollouts", iteration, per_iteration, self._branches)

@@ -2,25 +2,34 @@
 
 An intent is looked up before a job is made, and again after every answer that leaves it open
 whether the service has taken the job: by the intent's digest in the job's metadata, and by the
-training file, whose name has the digest too. So a run that was killed at any point, or was
-answered with a time-out, an error or nothing, finds its job and adopts it.
+training file, whose name has the digest too. What is asked for is written down before, so that
+a run that was killed at any point, or was answered with a time-out, an error or nothing, knows
+that there may be a job, waits until it shows, and adopts it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import openai
 
-from ratchet.errors import FineTuneError, FineTuneRefusedError, LanguageModelError
+from ratchet.errors import (
+    FineTuneError,
+    FineTuneRefusedError,
+    LanguageModelError,
+    StalledJobError,
+)
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob, job_status
+from ratchet.language_models.job_records import JobRecord, JobRecordFile
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
 from ratchet.store.locks import FileLock
 
@@ -28,16 +37,13 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types.fine_tuning import FineTuningJob
 
+SETTLE_SECONDS = 120.0
+STALL_SECONDS = 600.0
+
+_LOGGER = logging.getLogger(__name__)
 _PAGE = 100
+_LONGEST_PAUSE = 10.0
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A job of an intent, as the service lists it."""
-
-    job: FineTuneJob
-    created_at: float
 
 
 class FineTuneClient:
@@ -45,24 +51,26 @@ class FineTuneClient:
 
     Parameters
     ----------
-    lock_folder
-        Where processes of this machine agree on who looks up and makes a job.
+    folder
+        Where processes of this machine agree on who looks up and makes a job, and where it is
+        written down what was asked for. Without one, a killed process leaves nothing to know it by.
     settle_seconds
-        How long after an answer that leaves it open the job is looked for, before another attempt
-        (with the same Idempotency-Key) is made to create it.
+        How long a job may take to show in the service's list. So long one that may have been made
+        is looked for, before another attempt (with the same Idempotency-Key) is made to create it.
+        Ratchet's own service lists a job at once.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
-        lock_folder: Path | None = None,
+        folder: Path | None = None,
         policy: RetryPolicy | None = None,
-        settle_seconds: float = 30.0,
+        settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         self.endpoint = endpoint
-        self._lock_folder = lock_folder
+        self._folder = folder
         self._policy = policy or RetryPolicy()
-        self._settle_seconds = settle_seconds
+        self._settle_seconds = 0.0 if endpoint.is_embedded else settle_seconds
         self._connection = Connection(endpoint)
 
     def __repr__(self) -> str:
@@ -79,49 +87,85 @@ class FineTuneClient:
             If it can't be reached.
         """
         async with self._only_one(intent):
+            records = JobRecordFile(self._folder, self.endpoint.label, intent)
+            record = records.read()
             files = await self._ensure_file(intent, file_bytes)
-            for _ in range(self._policy.max_attempts):
-                found = await self._find(intent, files)
-                if found is not None and not found.is_lost:
-                    return found
+            found = await self._settle(intent, files, record)
+            if found is not None and not found.is_lost:
+                records.confirm(record, found.id)
+                return found
+            failure: TransientError | None = None
+            for number in range(self._policy.max_attempts):
                 attempt = 0 if found is None else found.attempt + 1
+                record = JobRecord(intent, attempt, files[0], time.time())
                 try:
-                    return await self._create(intent, files[0], attempt)
+                    return await self._create(record, records)
                 except TransientError as error:
-                    settled = await self._settle(intent, files, attempt, error)
-                if settled is not None:
-                    return settled
-            raise FineTuneError(
-                f"{self.endpoint.label}: creating a fine-tune job of {intent.model!r} failed"
-                f" {self._policy.max_attempts} times. Nothing was made twice; run the same"
-                " command again when the service answers."
-            )
+                    failure = error
+                pause = self._policy.delay(number, failure.retry_after, 0.0)
+                open_record = record if failure.may_have_acted else None
+                found = await self._settle(intent, files, open_record, pause)
+                if found is not None and (found.attempt >= attempt or not found.is_lost):
+                    records.confirm(record, found.id)
+                    return found
+        raise FineTuneError(
+            f"{self.endpoint.label}: creating a fine-tune job of {intent.model!r} failed"
+            f" {self._policy.max_attempts} times, the last time with: {failure}. Nothing was made"
+            " twice; run the same command again when the service answers."
+        )
 
     async def status(self, job_id: str) -> FineTuneJob:
         """Ask how a job is."""
 
-        async def ask(client: AsyncOpenAI) -> FineTuningJob:
-            return await client.fine_tuning.jobs.retrieve(job_id)
+        async def ask(client: AsyncOpenAI) -> FineTuneJob:
+            return _read_job(await client.fine_tuning.jobs.retrieve(job_id))
 
-        return _read_job(await self._call(ask, f"fine-tune job {job_id}"))
+        return await self._call(ask, f"fine-tune job {job_id}")
 
     async def wait(
-        self, job_ids: Iterable[str], poll_seconds: float = 5.0, poll_seconds_max: float = 60.0
+        self,
+        job_ids: Iterable[str],
+        poll_seconds: float = 5.0,
+        poll_seconds_max: float = 60.0,
+        stall_seconds: float = STALL_SECONDS,
     ) -> dict[str, FineTuneJob]:
         """Wait until all jobs are final, all at once.
 
         The pause between two looks grows by half from ``poll_seconds`` to ``poll_seconds_max``.
+
+        Raises
+        ------
+        StalledJobError
+            If a job has not changed for ``stall_seconds`` and the service says that something is
+            wrong with it. Where services don't speak of their health, queues may be long.
         """
 
         async def one(job_id: str) -> FineTuneJob:
-            pause = poll_seconds
+            pause, seen, since = poll_seconds, None, time.monotonic()
             while not (job := await self.status(job_id)).is_final:
+                if job != seen:
+                    seen, since = job, time.monotonic()
+                elif time.monotonic() - since >= stall_seconds:
+                    await self._check_health(job, stall_seconds)
+                    since = time.monotonic()
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, max(poll_seconds, poll_seconds_max))
             return job
 
         ids = list(dict.fromkeys(job_ids))
         return dict(zip(ids, await asyncio.gather(*map(one, ids)), strict=True))
+
+    async def _check_health(self, job: FineTuneJob, unchanged_seconds: float) -> None:
+        what = f"fine-tune job {job.id} at {self.endpoint.label}"
+        health = await self._connection.health()
+        if health.get("status") == "degraded":
+            reason = self._connection.redact(str(health.get("reason") or "it gives no reason"))
+            raise StalledJobError(
+                f"{what}: still {job.status}, unchanged for {unchanged_seconds:.0f} s, and the"
+                f" service says that it is degraded: {reason}. Nothing is lost: mend that there,"
+                " then run the same command again; it goes on waiting for the same job."
+            )
+        _LOGGER.info("%s: still %s after %.0f s", what, job.status, unchanged_seconds)
 
     async def _ensure_file(self, intent: FineTuneIntent, content: bytes) -> list[str]:
         """List ids of the uploaded files that are the intent's; upload it if there is none."""
@@ -139,67 +183,111 @@ class FineTuneClient:
 
         return await self._call(find_or_upload, f"training file {intent.file_name}")
 
-    async def _find(self, intent: FineTuneIntent, files: list[str]) -> FineTuneJob | None:
+    async def _find(
+        self, intent: FineTuneIntent, files: list[str], record: JobRecord | None
+    ) -> FineTuneJob | None:
         """Return the intent's job: one that isn't lost if there is, else the last lost one."""
+        known = None
+        if record is not None and record.job_id is not None:
+            known = await self._known_job(record.job_id)
+            if known is not None and not known.is_lost:
+                return known
+        if record is not None:
+            files = [*files, record.file_id]
 
-        async def look(client: AsyncOpenAI) -> list[_Found]:
+        async def look(client: AsyncOpenAI) -> list[FineTuneJob]:
             jobs = await _filtered_jobs(client, intent)
             if not any(_belongs(job, intent, files) for job in jobs):
                 jobs = [job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE))]
-            return [
-                _Found(_read_job(job), float(job.created_at or 0))
-                for job in jobs
-                if _belongs(job, intent, files)
-            ]
+            ours = [job for job in jobs if _belongs(job, intent, files)]
+            ours.sort(key=lambda job: job.created_at or 0)
+            return [_read_job(job, place) for place, job in enumerate(ours)]
 
         found = await self._call(look, "the list of fine-tune jobs")
-        if not found:
-            return None
-        alive = [f for f in found if not f.job.is_lost]
+        alive = [job for job in found if not job.is_lost]
         if alive:
-            return min(alive, key=lambda f: (f.job.status != "succeeded", f.created_at)).job
-        return max(found, key=lambda f: (f.job.attempt, f.created_at)).job
+            return min(alive, key=lambda job: job.status != "succeeded")
+        return max([*([known] if known else []), *found], key=lambda j: j.attempt, default=None)
 
-    async def _create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
-        """Ask for a job, once.
+    async def _known_job(self, job_id: str) -> FineTuneJob | None:
+        """Return a job that the service has made; None if it says that there is none."""
+
+        async def ask(client: AsyncOpenAI) -> FineTuneJob | None:
+            try:
+                return _read_job(await client.fine_tuning.jobs.retrieve(job_id))
+            except openai.NotFoundError:
+                return None
+
+        return await self._call(ask, f"fine-tune job {job_id}")
+
+    async def _create(self, record: JobRecord, records: JobRecordFile) -> FineTuneJob:
+        """Ask for a job, once, and write down before and after what is known of it.
 
         Raises
         ------
         TransientError
-            If it is open whether the service has taken it.
+            If it may be taken another time, or has been taken already.
         """
         client = await self._connection.client()
-        metadata = intent.metadata(attempt)
+        intent = record.intent
+        metadata = intent.metadata(record.attempt)
+        records.write(record)
         try:
-            job = await client.fine_tuning.jobs.create(
-                **_job_body(intent, file_id),
-                metadata=metadata,
-                extra_headers={"Idempotency-Key": metadata["idempotency_key"]},
+            job = _read_job(
+                await client.fine_tuning.jobs.create(
+                    **_job_body(intent, record.file_id),
+                    metadata=metadata,
+                    extra_headers={"Idempotency-Key": metadata["idempotency_key"]},
+                ),
+                record.attempt,
             )
         except openai.OpenAIError as error:
             failure = self._connection.failure(error)
         else:
-            return _read_job(job, attempt)
+            records.confirm(record, job.id)
+            return job
+        if isinstance(failure, TransientError) and failure.may_have_acted:
+            raise failure
+        records.remove()
         if isinstance(failure, TransientError):
             raise failure
         raise FineTuneRefusedError(f"fine-tuning {intent.model!r} was refused: {failure}")
 
     async def _settle(
-        self, intent: FineTuneIntent, files: list[str], attempt: int, error: TransientError
+        self,
+        intent: FineTuneIntent,
+        files: list[str],
+        record: JobRecord | None,
+        at_least: float = 0.0,
     ) -> FineTuneJob | None:
-        """Look for a job that the service may have taken, for as long as it may take to show."""
+        """Look for a job; one that the service may have taken, for as long as it may take to show.
+
+        Without it, the last lost job is returned if there is one. It takes ``at_least`` so many
+        seconds to say that there is no other.
+        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + max(self._settle_seconds, error.retry_after or 0.0)
-        pause = min(self._policy.first_delay_seconds, self._settle_seconds)
-        while True:
-            found = await self._find(intent, files)
-            if found is not None and found.attempt >= attempt:
+        open_seconds = 0.0 if record is None else record.open_seconds(self._settle_seconds)
+        deadline = loop.time() + max(open_seconds, at_least)
+        pause = self._policy.first_delay_seconds
+        what = f"{self.endpoint.label}: a request to fine-tune {intent.model!r}"
+        for look in itertools.count():
+            found = await self._find(intent, files, record)
+            if found is not None and not found.is_lost:
+                return found
+            if found is not None and record is not None and found.attempt >= record.attempt:
                 return found
             left = deadline - loop.time()
             if left <= 0:
-                return None
+                break
+            if look == 0 and open_seconds > 0:
+                _LOGGER.warning(
+                    "%s may have been taken; looking for its job for %.0f s", what, open_seconds
+                )
             await asyncio.sleep(min(pause, left))
-            pause *= 2
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        if open_seconds > 0:
+            _LOGGER.warning("%s: no job of it has shown; it is taken as not made", what)
+        return found
 
     async def _call(self, make: Callable[[AsyncOpenAI], Awaitable[_Result]], what: str) -> _Result:
         async def attempt() -> _Result:
@@ -215,11 +303,11 @@ class FineTuneClient:
     @asynccontextmanager
     async def _only_one(self, intent: FineTuneIntent) -> AsyncIterator[None]:
         """Keep other threads and processes of this machine from making the same job meanwhile."""
-        if self._lock_folder is None:
+        if self._folder is None:
             yield
             return
-        self._lock_folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._lock_folder / f"{intent.digest}.lock")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._folder / f"{intent.digest}.lock")
         while not lock.try_acquire():
             await asyncio.sleep(0.1)
         try:
@@ -273,6 +361,8 @@ def _job_body(intent: FineTuneIntent, file_id: str) -> dict[str, Any]:
 
 
 def _read_job(job: FineTuningJob, attempt: int = 0) -> FineTuneJob:
+    if not isinstance(job.status, str):
+        raise TransientError(f"fine-tune job {job.id}: got the status {job.status!r}, expected one")
     status = job_status(job.status)
     error = getattr(job.error, "message", None) or getattr(job.error, "code", None)
     if status == "succeeded" and not job.fine_tuned_model:

@@ -23,12 +23,16 @@ _JITTER = random.Random()  # never part of a result, so it needs no seed
 class TransientError(LanguageModelError):
     """A call failed in a way that may pass: a time-out, a cut connection, a busy service.
 
-    ``retry_after`` is how many seconds the service asked to wait, if it did.
+    ``retry_after`` is how many seconds the service asked to wait, if it did; ``may_have_acted``
+    is False where it surely hasn't done what was asked.
     """
 
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, retry_after: float | None = None, *, may_have_acted: bool = True
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.may_have_acted = may_have_acted
 
 
 @dataclass(frozen=True, slots=True)

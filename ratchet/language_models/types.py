@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 Role: TypeAlias = Literal["system", "user", "assistant"]
 
@@ -43,6 +46,8 @@ class ChatRequest:
     """All that decides a completion, and nothing about where it is made.
 
     ``None`` leaves a value to the service. ``max_tokens`` bounds the completion alone.
+    ``chat_template_kwargs`` are for the model's chat template; ``extra_body`` is what a service
+    takes besides.
     """
 
     model: str
@@ -52,6 +57,9 @@ class ChatRequest:
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    reasoning_effort: str | None = None
+    chat_template_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
+    extra_body: Mapping[str, JsonValue] = field(default_factory=dict)
     repetition_penalty: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,13 +68,23 @@ class ChatRequest:
             "model": self.model,
             "messages": [message.to_dict() for message in self.messages],
         }
-        for name in ("temperature", "top_p", "max_tokens", "seed", "repetition_penalty"):
+        names = ("temperature", "top_p", "max_tokens", "seed", "reasoning_effort")
+        for name in (*names, "repetition_penalty"):
             value = getattr(self, name)
             if value is not None:
                 data[name] = value
         if self.stop:
             data["stop"] = list(self.stop)
+        for name in ("chat_template_kwargs", "extra_body"):
+            if getattr(self, name):
+                data[name] = dict(getattr(self, name))
         return data
+
+    def to_body(self) -> dict[str, Any]:
+        """Return what is sent: as :meth:`to_dict`, with what is extra beside all else."""
+        body = self.to_dict()
+        body.update(body.pop("extra_body", {}))
+        return body
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ChatRequest:
@@ -92,8 +110,9 @@ class ChatRequest:
 class Completion:
     """What a chat model answered.
 
-    ``finish_reason`` is ``"stop"`` or ``"length"``: everything else is an error before it gets
-    here. ``model`` is the name the service gives.
+    ``text`` is the answer and ``thinking`` what the model wrote before it; a reply that was cut
+    off while it thought has no text. ``finish_reason`` is ``"stop"`` or ``"length"``: everything
+    else is an error before it gets here. ``model`` is the name the service gives.
     """
 
     text: str
@@ -101,10 +120,13 @@ class Completion:
     prompt_tokens: int
     completion_tokens: int
     model: str
+    thinking: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the completion as plain data."""
+        """Return the completion as plain data, without thinking where there is none."""
+        thinking = {"thinking": self.thinking} if self.thinking else {}
         return {
+            **thinking,
             "text": self.text,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,

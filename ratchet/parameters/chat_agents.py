@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     ConfigDict,
     Field,
+    JsonValue,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -33,6 +34,15 @@ _TENSOR_PARAMETERS = (
     "checkpoint_version",
     "use_orthogonal_initialisation",
     "orthogonal_initialisation_gain",
+)
+
+
+_REQUEST_FIELDS = frozenset(
+    {
+        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
+        *("repetition_penalty", "seed", "stop", "n", "stream"),
+        *("reasoning_effort", "chat_template_kwargs"),
+    }
 )
 
 
@@ -64,6 +74,9 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     scenario's; it starts from the experiment file's folder. ``use_supervisor_message``: whether
     prompts end with a user's message that says again how to answer, ``if_nothing_heard``: where
     there would be none else.
+    ``reasoning_effort`` is how much a model thinks, in its service's words;
+    ``chat_template_kwargs`` go to its chat template (``enable_thinking: false``);
+    ``extra_body`` is what else a service takes, sent beside the rest of each request.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -79,6 +92,11 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     repetition_penalty: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=2)
     max_response_words: Annotated[PositiveInt, Purpose.SPEECH] = 150
     max_tokens_per_message: Annotated[PositiveInt | None, Purpose.SPEECH] = None
+    reasoning_effort: Annotated[str | None, Purpose.SPEECH] = Field(default=None, min_length=1)
+    chat_template_kwargs: Annotated[dict[str, JsonValue], Purpose.SPEECH] = Field(
+        default_factory=dict
+    )
+    extra_body: Annotated[dict[str, JsonValue], Purpose.SPEECH] = Field(default_factory=dict)
     num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 20
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
@@ -117,6 +135,18 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
         if problem is not None:
             raise PydanticCustomError(SECRET_VALUE, "{problem}", {"problem": problem})
         return name
+
+    @field_validator("extra_body")
+    @classmethod
+    def _leave_the_request_alone(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse what has a parameter of its own, or would change what an answer is."""
+        taken = sorted(_REQUEST_FIELDS.intersection(extra))
+        if taken:
+            raise ValueError(
+                f"got {', '.join(taken)}, which requests have already; expected only what no other"
+                " parameter of an agent sets"
+            )
+        return extra
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters
@@ -22,6 +29,12 @@ class ExperimentSettings(SubParameters):
     iteration and test the run folder and the report show what was said, of all when not given;
     the store keeps all. ``budget`` is in the currency of the table of ``prices``, a file
     whose models come on top of the built-in ones.
+
+    ``job_listing_seconds`` is how long a service may take to list a fine-tune job that it has
+    taken: so long is one looked for whose answer got lost, or whose run was killed, before it is
+    made again. No service promises a time; the default is far above what they are seen to take.
+    A job that has not changed for ``job_stall_seconds`` ends the waiting if its service says at
+    ``/health`` that it is degraded; where services say nothing of it, queues may be long.
     """
 
     home: str = ".ratchet"
@@ -48,6 +61,8 @@ class ExperimentSettings(SubParameters):
     request_seconds: PositiveFloat = 600.0
     poll_seconds: PositiveFloat = 5.0
     poll_seconds_max: PositiveFloat = 60.0
+    job_listing_seconds: NonNegativeFloat = 120.0
+    job_stall_seconds: PositiveFloat = 600.0
     budget: PositiveFloat | None = None
     prices: str | None = None
     retries: NonNegativeInt = 3

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
 
@@ -16,11 +17,13 @@ TEXT_TRAINERS = ("pure_text_ei", "pure_text_malt")
 class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     """What all text trainers share.
 
-    Of ``rl`` they read ``rollouts_per_iteration`` (the training set's size when not given) and
-    ``num_iterations``. ``test_scheme`` says in which iterations the agents are tested; after
-    the last one they always are.
+    Of ``rl`` they read ``rollouts_per_iteration`` and ``num_iterations``. In training each
+    datapoint is played ``rollouts_per_datapoint`` times in an iteration; so is each of the
+    training set where the number of rollouts isn't given. ``test_scheme`` says in which iterations
+    the agents are tested; after the last one they always are.
     """
 
+    rollouts_per_datapoint: Annotated[PositiveInt, Purpose.ROLLOUTS] = 1
     fine_tune_on_all_previous_rollouts: bool = False
     verifier_guess_replacement_proportion: float = Field(default=0.0, ge=0, le=1)
     verifier_guess_replacement_annealing: Literal["none", "linear", "exponential"] = "none"
@@ -29,6 +32,27 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     transcript_format: Annotated[Literal["yaml", "json"], Purpose.REPORTS] = "yaml"
     test_scheme: Annotated[Literal["none", "all", "last", "first_and_last"], Purpose.ORDER] = "none"
     test_on_whole_dataset: Annotated[bool, Purpose.CHAT_TESTS] = True
+
+
+def count_rollouts(
+    text_rl: TextRlParameters, rollouts_per_iteration: int | None, num_train: int
+) -> int:
+    """Return the number of an iteration's rollouts, of a training set of ``num_train`` datapoints.
+
+    Raises
+    ------
+    ParameterError
+        If those asked for are no multiple of what each datapoint has.
+    """
+    each = text_rl.rollouts_per_datapoint
+    if rollouts_per_iteration is None:
+        return num_train * each
+    if rollouts_per_iteration % each:
+        raise ParameterError(
+            f"rl.rollouts_per_iteration: got {rollouts_per_iteration}, expected a multiple of"
+            f" text_rl.rollouts_per_datapoint, {each}."
+        )
+    return rollouts_per_iteration
 
 
 @register_parameters("pure_text_ei", trainers=("pure_text_ei",))

@@ -110,26 +110,43 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         """
         rounds, seeds = rounds_and_seeds(round, seed)
         guess = self.get_verifier_guess_mask_from_rounds_and_seed(rounds, seeds) & ~ended
-        decision = self.apply_force_guess(decision, y)
+        decision = self.counted_decision(rounds, seeds, y, decision)
         decided = guess & (decision != NO_DECISION) & (rounds >= self.min_message_rounds - 1)
         terminated = (rounds >= self.max_message_rounds - 1) & ~decided & ~ended
         return VerifierOutcome(guess, decided, decision, terminated)
 
-    def apply_force_guess(self, decision: Tensor, y: Tensor) -> Tensor:
-        """Return decisions int[*B] as ``force_guess`` has them.
+    def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
+        """Return what agents have decided in a step, int[*B, A]: what they said, unless forced."""
+        said, place = super().counted_decisions(env_td), self._verifier_index
+        y = torch.as_tensor(env_td["y"])
+        counted = said.clone()
+        counted[..., place] = self.counted_decision(
+            env_td["round"], env_td["seed"], y, said[..., place]
+        )
+        return counted
 
-        Whether one is made stays the verifier's say.
-        """
+    def counted_decision(
+        self, round: Integers, seed: Integers, y: Tensor, decision: Tensor
+    ) -> Tensor:
+        """Return the verifier's decisions int[*B], forced wherever one would count."""
+        if self.common.force_guess is None:
+            return decision
+        rounds, seeds = rounds_and_seeds(round, seed)
+        may_decide = self.get_verifier_guess_mask_from_rounds_and_seed(rounds, seeds)
+        counts = may_decide & (rounds >= self.min_message_rounds - 1)
+        return torch.where(counts, self.apply_force_guess(decision, y), decision)
+
+    def apply_force_guess(self, decision: Tensor, y: Tensor) -> Tensor:
+        """Return decisions int[*B] as ``force_guess`` has them, whatever the verifier says."""
         match self.common.force_guess:
             case None:
                 return decision
             case "zero":
-                forced = torch.zeros_like(decision)
+                return torch.zeros_like(decision)
             case "one":
-                forced = torch.ones_like(decision)
+                return torch.ones_like(decision)
             case "y":
-                forced = y.to(decision.dtype)
-        return torch.where(decision == NO_DECISION, decision, forced)
+                return y.to(decision.dtype).expand(decision.shape)
 
     def rewards(self, outcome: VerifierOutcome, y: Tensor) -> Tensor:
         """Pay everybody for a verifier's turn, float32[*B, A]."""

@@ -227,6 +227,10 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         was done or terminated before stays so, and its rewards are 0.
         """
 
+    def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
+        """Return what agents have decided in a step, int[*B, A]: what they said, unless forced."""
+        return torch.as_tensor(env_td["agents", "decision"])
+
     def reward_mid_point_estimate(self, agent_name: str) -> float:
         """Return a reward between what counts as bad and what counts as good for an agent.
 

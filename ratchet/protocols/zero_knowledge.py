@@ -177,6 +177,16 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         reward = self._rewards(self.base.rewards(standard, y), simulated)
         return ProtocolStep(shared_done, next_agent_done, terminated, reward)
 
+    def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:
+        """Return what agents have decided in a step, int[*B, A]; both verifiers may be forced."""
+        counted = super().counted_decisions(env_td).clone()
+        y = torch.as_tensor(env_td["y"])
+        for place in self._verifier_indices:
+            counted[..., place] = self.base.counted_decision(
+                env_td["round"], env_td["seed"], y, counted[..., place]
+            )
+        return counted
+
     def simulator_reward(self, env_td: KeyPathMapping) -> Tensor:
         """Return how alike simulator and adversarial verifier are, whether or not it counts.
 

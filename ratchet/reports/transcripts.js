@@ -31,7 +31,7 @@
     name === "all" || (name === "failed" ? rollout.always_failed : verdict(rollout) === name);
   function searched(rollout) {
     const said = rollout.rounds.flatMap((round) =>
-      [...round.messages.map((message) => message.text), ...Object.values(round.raw)]);
+      [...round.messages.map((message) => message.text), ...Object.values(round.raw), ...Object.values(round.thinking || {})]);
     return [rollout.question, rollout.solution, ...said].filter(Boolean).join("\n").toLowerCase();
   }
   const wanted = () => search.value.trim().toLowerCase();
@@ -80,13 +80,14 @@
     }
     const visible = matching.filter((rollout) => passes(rollout, filter))
       .sort((a, b) => a.datapoint_id - b.datapoint_id || a.rollout - b.rollout);
-    const repeated = new Map();
-    rollouts.forEach((one) => repeated.set(one.datapoint_id, (repeated.get(one.datapoint_id) || 0) + 1));
+    const repeated = new Map(), solved = new Map();
+    const count = (map, one) => map.set(one.datapoint_id, (map.get(one.datapoint_id) || 0) + 1);
+    rollouts.forEach((one) => { count(repeated, one); if (one.correct) count(solved, one); });
     const rows = [];
     let datapoint = null;
     for (const rollout of visible) {
       if (repeated.get(rollout.datapoint_id) > 1 && rollout.datapoint_id !== datapoint) {
-        rows.push(element("li", { className: "t-group", textContent: `Datapoint ${rollout.datapoint_id}, ${repeated.get(rollout.datapoint_id)} rollouts` }));
+        rows.push(element("li", { className: "t-group", textContent: `Datapoint ${rollout.datapoint_id}, ${solved.get(rollout.datapoint_id) || 0} of ${repeated.get(rollout.datapoint_id)} right` }));
       }
       datapoint = rollout.datapoint_id;
       rows.push(row(rollout));
@@ -165,7 +166,12 @@
         element("p", { className: "t-said", textContent: message.text }));
     }
     if (!own.length) made.append(element("div", { className: "t-who", textContent: agent }));
+    const [thinking, invalid] = [round.thinking?.[agent], round.invalid?.[agent]];
+    if (invalid) made.append(element("div", { className: "t-invalid", textContent: `Could not be read: ${invalid}` }));
     if (decision === 0 || decision === 1) made.append(element("div", { className: "t-decision", textContent: DECISIONS[decision] }));
+    if (thinking) {
+      made.append(element("details", {}, element("summary", { textContent: "Thinking" }), element("pre", { textContent: thinking })));
+    }
     if (round.raw[agent]) {
       made.append(element("details", {}, element("summary", { textContent: "As the model wrote it" }), element("pre", { textContent: round.raw[agent] })));
     }

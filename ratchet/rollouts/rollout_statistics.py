@@ -51,7 +51,9 @@ def rollout_statistics(
         ``mean_decision`` and ``std_decision`` of the rollouts that were decided, and
         ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and ``recall``
         of accepting; ``worst_datapoint_accuracy``, the lowest share of right rollouts that a
-        datapoint has, and ``always_failed_proportion``, the share of datapoints with none.
+        datapoint has, and the shares of datapoints with none, ``always_failed_proportion``, with
+        nothing else, ``always_solved_proportion``, and with both, ``sometimes_solved_proportion``
+        (0 where each was played once); ``rollouts_per_datapoint``, their mean.
         Where decisions are more or less sure, ``mean_confidence`` of them, and ``brier_score``:
         the mean squared distance of how likely the verifier says 1 is from the label, 0.25 if
         undecided. Standard deviations are of the population. What is 0/0 is NaN.
@@ -125,6 +127,9 @@ def _decision_statistics(rollouts: NestedArrayDict, verifier: int) -> dict[str, 
         "recall": _mean(decision[y == 1] == ACCEPT),
         "worst_datapoint_accuracy": float(by_datapoint.min()) if len(by_datapoint) else np.nan,
         "always_failed_proportion": _mean(by_datapoint == 0),
+        "always_solved_proportion": _mean(by_datapoint == 1),
+        "sometimes_solved_proportion": _mean((by_datapoint > 0) & (by_datapoint < 1)),
+        "rollouts_per_datapoint": len(y) / len(by_datapoint) if len(by_datapoint) else np.nan,
     }
 
 

@@ -5,6 +5,9 @@ Written by those who play, read by statistics, transcripts, trainers and fine-tu
 
 from __future__ import annotations
 
+import numpy as np
+
+from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.specs import (
     BoolArraySpec,
     CompositeSpec,
@@ -12,6 +15,8 @@ from ratchet.rollouts.specs import (
     IntArraySpec,
     StringArraySpec,
 )
+
+_ADDED_LATER = ("thinking", "invalid_reason")
 
 NO_DECISION = 2
 NOBODY = -1
@@ -74,6 +79,17 @@ def rollout_spec(
                 "valid": BoolArraySpec(acts),
                 "prompt_tokens": IntArraySpec(acts, low=0),
                 "completion_tokens": IntArraySpec(acts, low=0),
+                "thinking": StringArraySpec(acts),
+                "invalid_reason": StringArraySpec(acts),
             },
         }
     )
+
+
+def add_later_arrays(rollouts: NestedArrayDict) -> None:
+    """Add to rollouts of an earlier version, in place, what they lack: nothing is known of it."""
+    if ("agents", "raw_message") not in rollouts:
+        return
+    for name in _ADDED_LATER:
+        if ("agents", name) not in rollouts:
+            rollouts["agents", name] = np.full_like(rollouts["agents", "raw_message"], None)

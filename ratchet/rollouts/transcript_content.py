@@ -29,6 +29,9 @@ from ratchet.rollouts.outcomes import (
 Transcript: TypeAlias = dict[str, Any]
 """Plain values only: what JSON and YAML know."""
 
+_NOTES = {"thinking": "thinking", "invalid": "invalid_reason"}
+"""What stands beside a reply → its array, which rollouts of earlier versions lack."""
+
 
 def raw_transcripts(
     rollouts: NestedArrayDict,
@@ -51,13 +54,14 @@ def raw_transcripts(
     Returns
     -------
     list of dict
-        For each rollout its facts and ``messages``: ``round``, ``agent``, ``text``.
+        For each rollout its facts and ``messages``: ``round``, ``agent``, ``text``; also
+        ``thinking`` where the model thought, and ``invalid``, why a reply couldn't be read.
     """
     reader = _Reader(rollouts, agent_names, channel_names, verifier_name)
     return reader.read_all(
         lambda row: {
             "messages": [
-                {"round": turn.round, "agent": turn.agent, "text": turn.raw}
+                {"round": turn.round, "agent": turn.agent, "text": turn.raw} | turn.notes
                 for turn in reader.turns(row)
                 if turn.raw is not None
             ]
@@ -131,7 +135,8 @@ def report_transcripts(
     list of dict
         For each rollout its facts, ``always_failed`` (whether no rollout of its datapoint here
         was right) and ``rounds``: ``round``, ``messages`` (``agent``, ``channel``, ``text``),
-        ``raw`` (agent → text) and ``decision`` (agent → 0, 1 or 2 of those who may decide).
+        ``raw`` (agent → text) and ``decision`` (agent → 0, 1 or 2 of those who may decide);
+        where there is any, ``thinking`` and ``invalid`` (agent → text).
     """
     reader = _Reader(rollouts, agent_names, channel_names, verifier_name)
     return reader.read_all(
@@ -154,12 +159,17 @@ def _rounds(turns: Sequence[_Turn]) -> list[Transcript]:
             entry["raw"][turn.agent] = turn.raw
         if turn.decision is not None:
             entry["decision"][turn.agent] = turn.decision
+        for kind, text in turn.notes.items():
+            entry.setdefault(kind, {})[turn.agent] = text
     return list(rounds.values())
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """What one agent did in one step; ``said`` has (channel, text), ``decision`` 0, 1, 2."""
+    """What one agent did in one step; ``said`` has (channel, text), ``decision`` 0, 1, 2.
+
+    ``notes`` has, where there are any, the ``thinking`` before and why a reply is ``invalid``.
+    """
 
     round: int
     agent: str
@@ -167,6 +177,7 @@ class _Turn:
     prompt: str | None
     said: tuple[tuple[str, str], ...]
     decision: int | None
+    notes: dict[str, str]
 
 
 class _Reader:
@@ -212,6 +223,7 @@ class _Reader:
         one = self.rollouts[row]
         agents = one.nested("agents")
         active, padding = agents.array("active"), one.array("padding")
+        notes = {kind: agents.array(name) for kind, name in _NOTES.items() if name in agents}
         for step in (~padding).nonzero()[0]:
             for place in active[step].nonzero()[0]:
                 decision = int(agents["decision"][step, place])
@@ -223,6 +235,11 @@ class _Reader:
                     prompt=agents["prompt"][step, place],
                     said=tuple((channel, text) for channel, text in texts if text is not None),
                     decision=decision if decision != 2 or place == self.verifier else None,
+                    notes={
+                        kind: texts[step, place]
+                        for kind, texts in notes.items()
+                        if texts[step, place] is not None
+                    },
                 )
 
     def _facts(self, row: int) -> Transcript:

@@ -20,7 +20,12 @@ from ratchet.errors import DataError
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.rollout_shape import RolloutShape, rollout_shape
 from ratchet.scenarios.specs import EnvironmentSpecs
-from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
+from ratchet.scenarios.tensor_environment import (
+    COUNTED_DECISION,
+    Key,
+    TensorEnvironment,
+    check_new_episodes,
+)
 
 if TYPE_CHECKING:
     from torchrl.data import Composite
@@ -54,7 +59,7 @@ class Environment(TensorEnvironment):
         If the numbers of frames don't fit.
     """
 
-    outcome_keys: ClassVar[tuple[Key, ...]] = (
+    outcome_keys: tuple[Key, ...] = (
         "done",
         "terminated",
         ("agents", "done"),
@@ -79,6 +84,12 @@ class Environment(TensorEnvironment):
                 f" {['y', *self.data_keys]}; got {dataset.fields}."
             )
         super().__init__(hyper_params, dataset, protocol_handler, train=train, device=device)
+        if self._forces_decisions:
+            self.outcome_keys = (*self.outcome_keys, COUNTED_DECISION)
+
+    @property
+    def _forces_decisions(self) -> bool:
+        return self.protocol_handler.common.force_guess is not None
 
     def _rollout_shape(self) -> RolloutShape:
         rl = self.hyper_params.rl
@@ -147,8 +158,9 @@ class Environment(TensorEnvironment):
 
         States have actions under ``agents``: ``message`` int64 [E, A, C, P] and ``decision`` int64
         [E, A]; ``linear_message`` int64 [E, A] if there is that space; and the logits that the
-        protocol reads, if any. The next states have ``("agents", "reward")`` float32 [E, A]. What
-        agents do out of turn changes nothing. An ended episode stays as it is.
+        protocol reads, if any. The next states have ``("agents", "reward")`` float32 [E, A], and
+        with ``force_guess`` the ``counted_decision`` int64 [E, A] of each. What agents do out of
+        turn changes nothing. An ended episode stays as it is.
         """
         outcome = self.protocol_handler.step_interaction_protocol(td)
         over = outcome.shared_done | outcome.terminated
@@ -168,6 +180,8 @@ class Environment(TensorEnvironment):
             },
             batch_size=td.batch_size,
         )
+        if self._forces_decisions:
+            state[COUNTED_DECISION] = self.protocol_handler.counted_decisions(td)
         return self._add_turns(state)
 
     def reset_where(

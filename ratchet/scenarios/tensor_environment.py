@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Key = str | tuple[str, str]
 
+COUNTED_DECISION = ("agents", "counted_decision")
+"""Where a step's result has what was decided, if that isn't what agents said."""
+
 
 class TensorEnvironment(ABC):
     """Episodes side by side, each about one datapoint; E episodes, A agents.
@@ -36,9 +39,11 @@ class TensorEnvironment(ABC):
     an agent off that could have gone on, ``("agents", "truncated")`` bool [E, A] is true: its
     return is then estimated from the last observation. Without that key every end is a true one.
     ``("agents", "episode_reward")`` f32 [E, A], if given, sums the rewards since the beginning.
+    ``("agents", "counted_decision")`` int64 [E, A], if given, is what was decided where that isn't
+    what agents said.
     """
 
-    outcome_keys: ClassVar[tuple[Key, ...]]
+    outcome_keys: tuple[Key, ...]
     """What of a step's result belongs to the step: ends and rewards."""
     hidden_keys: ClassVar[tuple[str, ...]] = ()
     """What of a state no agent sees and nobody learns from: left out of rollouts."""

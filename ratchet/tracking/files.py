@@ -69,8 +69,8 @@ class JsonLines:
         with self.path.open("rb") as file:
             file.seek(offset)
             data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        return [self._parse(line) for line in whole.splitlines()], offset + len(whole)
+        *lines, torn = data.split(b"\n")
+        return [self._parse(line) for line in lines], offset + len(data) - len(torn)
 
     def append(self, objects: Sequence[dict[str, Any]]) -> None:
         """Append lines and flush them to the disk; a cut-off last line is removed first."""

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from ratchet.errors import DataError
-from ratchet.statistics.returns import paid_agents
+from ratchet.statistics.returns import PREFIX, paid_agents
 from ratchet.tracking.manifest import MAIN_ARM
 
+_OLD_PREFIX = "reward_"
 REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 """Of a table of decisions. A table without any has at least one agent's rewards instead."""
 
@@ -22,6 +23,16 @@ REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
 def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Return whether columns are what a table needs: answers to datapoints, or agents' returns."""
     return "decision" in columns or bool(paid_agents(columns))
+
+
+def _as_named_today(columns: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
+    """Name the rewards of chat models' tables of earlier versions, ``reward_AGENT``, as all are."""
+    if "decision" not in columns or paid_agents(columns):
+        return columns
+    return {
+        PREFIX + name.removeprefix(_OLD_PREFIX) if name.startswith(_OLD_PREFIX) else name: column
+        for name, column in columns.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class ResultTable:
     arm: str = MAIN_ARM
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", _as_named_today(self.columns))
         missing = [name for name in REQUIRED_COLUMNS if name not in self.columns]
         if missing == list(REQUIRED_COLUMNS[1:]) and paid_agents(self.columns):
             missing = []

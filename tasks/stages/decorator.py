@@ -30,6 +30,7 @@ from ratchet.errors import (
     MissingKeyError,
     ParameterError,
     StageKeyError,
+    StalledJobError,
     UnknownNameError,
 )
 from ratchet.store.claim import Claim
@@ -212,6 +213,7 @@ _NOT_WORTH_A_RETRY = (
     MissingKeyError,
     ParameterError,
     StageKeyError,
+    StalledJobError,
     UnknownNameError,
 )
 

@@ -16,7 +16,9 @@ from ratchet.rollouts.outcomes import (
     verifier_index,
     were_correct,
 )
+from ratchet.rollouts.spec import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
+from ratchet.statistics.returns import PREFIX
 
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
@@ -44,8 +46,10 @@ def write_played(folder: Path, rollouts: NestedArrayDict, protocol: ProtocolHand
 
 
 def read_rollouts(store: StageStore, key: str) -> NestedArrayDict:
-    """Read the rollouts of a finished stage."""
-    return load_nested_array_dict(store.open(key) / ROLLOUTS_FILE)
+    """Read the rollouts of a finished stage, also of one that an earlier version made."""
+    rollouts = load_nested_array_dict(store.open(key) / ROLLOUTS_FILE)
+    add_later_arrays(rollouts)
+    return rollouts
 
 
 def write_readable(
@@ -105,7 +109,7 @@ def result_table(rollouts: NestedArrayDict, protocol: ProtocolHandler) -> Table:
         "rounds": episode_lengths(rollouts).tolist(),
     }
     for place, agent in enumerate(agents):
-        table[f"reward_{agent}"] = rewards[:, place].tolist()
+        table[f"{PREFIX}{agent}"] = rewards[:, place].tolist()
     return table
 
 

@@ -154,7 +154,7 @@ class Lab:
 
     def metrics(self, result: dict[str, Any]) -> list[tuple[Any, ...]]:
         """Return the lines of metrics.jsonl, without times."""
-        lines = (Path(result["folder"]) / "metrics.jsonl").read_text().splitlines()
+        lines = (Path(result["folder"]) / "metrics.jsonl").read_text().split("\n")[:-1]
         entries = [json.loads(line) for line in lines]
         assert not any("replaces" in entry for entry in entries)
         return [

@@ -33,7 +33,7 @@ def first_and_last(result):
     folder = RunFolder(Path(result["folder"])).path / "transcripts" / "main"
     found = []
     for name in ("test-0.jsonl", "test.jsonl"):
-        rollouts = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        rollouts = [json.loads(line) for line in (folder / name).read_text().split("\n")[:-1]]
         columns = {key: [one[key] for one in rollouts] for key in ("datapoint_id", "correct")}
         found.append(accuracy(columns))
     return found

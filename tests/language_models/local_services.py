@@ -105,7 +105,8 @@ class LocalService:
                 )
                 try:
                     self.send_response(answer.status)
-                    self.send_header("content-type", "application/json")
+                    if "content-type" not in answer.headers:
+                        self.send_header("content-type", "application/json")
                     self.send_header("content-length", str(len(content)))
                     for name, value in answer.headers.items():
                         self.send_header(name, value)
@@ -140,23 +141,32 @@ class LocalService:
 class FineTuneService(LocalService):
     """Files and jobs. ``on_create`` says what becomes of the next requests to make a job.
 
-    ``"503 before"`` and ``"cut before"``: it isn't made; ``"503 after"``, ``"cut after"``,
-    ``"stall after"``: it is made, but the client isn't told.
+    ``"503 before"``, ``"429 before"`` and ``"cut before"``: it isn't made; ``"503 after"``,
+    ``"cut after"``, ``"stall after"``: it is made, but the client isn't told. ``spoilt`` holds
+    bodies that the next requests of a kind, such as ``"POST jobs"``, get instead of their own. Jobs
+    and files show in lists ``lag`` seconds after they were made.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.made_at: dict[str, float] = {}
         self.files: list[dict[str, Any]] = []
         self.jobs: list[dict[str, Any]] = []
         self.on_create: list[str] = []
         self.filters_metadata = True
         self.keeps_metadata = True
         self.page = 2
+        self.lag = 0.0
+        self.spoilt: dict[str, list[bytes]] = {}
         self.accepted = threading.Event()
 
     def answer(self, request: Request) -> Answer:
         with self.lock:
-            return self._answer(request)
+            answer = self._answer(request)
+            spoilt = self.spoilt.get(f"{request.method} {request.path.rpartition('/')[2]}")
+            if spoilt:
+                answer.body = spoilt.pop(0)
+            return answer
 
     def _answer(self, request: Request) -> Answer:
         path = request.path.removeprefix("/v1")
@@ -175,6 +185,7 @@ class FineTuneService(LocalService):
                     "status": "processed",
                 }
             )
+            self.made_at[self.files[-1]["id"]] = time.monotonic()
             return Answer(body=self.files[-1])
         if path == "/fine_tuning/jobs":
             return self._create(request) if request.method == "POST" else self._list(request)
@@ -193,6 +204,8 @@ class FineTuneService(LocalService):
         return self._page(jobs, request)
 
     def _page(self, items: list[dict[str, Any]], request: Request) -> Answer:
+        shown = time.monotonic() - self.lag
+        items = [item for item in items if self.made_at[item["id"]] <= shown]
         ids = [item["id"] for item in items]
         after = request.query.get("after", [None])[0]
         start = ids.index(after) + 1 if after is not None else 0
@@ -204,6 +217,8 @@ class FineTuneService(LocalService):
         fate = self.on_create.pop(0) if self.on_create else "ok"
         if fate == "503 before":
             return Answer(503, error_body("busy"))
+        if fate == "429 before":
+            return Answer(429, error_body("slowly"))
         if fate == "cut before":
             return Answer(cut=True)
         if fate == "refused":
@@ -228,6 +243,7 @@ class FineTuneService(LocalService):
                 "seed": body.get("seed", 0),
             }
         )
+        self.made_at[self.jobs[-1]["id"]] = time.monotonic()
         self.accepted.set()
         if fate == "503 after":
             return Answer(503, error_body("lost in between"))

@@ -112,7 +112,7 @@ def test_concurrent_calls_are_all_recorded_and_twins_wait_for_each_other(tmp_pat
     answers = asyncio.run(many())
     assert model.calls == 50
     assert answers[:50] == answers[50:]
-    lines = (tmp_path / "calls.jsonl").read_text().splitlines()
+    lines = (tmp_path / "calls.jsonl").read_text().split("\n")[:-1]
     assert {json.loads(line)["id"] for line in lines} == {f"r{n}" for n in range(50)}
 
 

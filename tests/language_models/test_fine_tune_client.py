@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +17,7 @@ from ratchet.errors import FineTuneError, LanguageModelError
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, job_status
 from ratchet.language_models.fine_tuning import FineTuneClient
+from ratchet.language_models.retrying import RetryPolicy
 from ratchet.scenarios.pure_text.agents.examples import sha256_of
 
 CONTENT = b'{"messages": []}\n' * 10
@@ -172,26 +175,156 @@ def test_a_success_without_a_model_is_an_error(fine_tune_service, client):
 
 
 _CREATOR = """
-import asyncio, sys
+import asyncio, json, sys
+from pathlib import Path
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
-import json
-client = FineTuneClient(Endpoint(sys.argv[1]))
-asyncio.run(client.ensure_job(FineTuneIntent.from_dict(json.loads(sys.argv[2])), {content!r}))
+client = FineTuneClient(Endpoint(sys.argv[1]), Path(sys.argv[2]))
+asyncio.run(client.ensure_job(FineTuneIntent.from_dict(json.loads(sys.argv[3])), {content!r}))
 """
 
 
-@pytest.mark.slow
-def test_killed_between_acceptance_and_record_the_job_is_adopted(fine_tune_service, client):
-    import json
-
-    fine_tune_service.on_create = ["stall after"]
+def kill_after_acceptance(service, folder):
+    """Have another process ask for the job, and kill it when the service has taken it."""
+    service.on_create = ["stall after"]
+    arguments = [service.url, str(folder), json.dumps(INTENT.to_dict())]
     script = _CREATOR.format(content=CONTENT)
-    intent = json.dumps(INTENT.to_dict())
-    process = subprocess.Popen([sys.executable, "-c", script, fine_tune_service.url, intent])
-    assert fine_tune_service.accepted.wait(60)
+    process = subprocess.Popen([sys.executable, "-c", script, *arguments])
+    assert service.accepted.wait(60)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps_metadata", [True, False])
+@pytest.mark.parametrize("lag", [0.0, 3.0])
+def test_killed_between_acceptance_and_record_the_job_is_adopted(
+    fine_tune_service, quick, tmp_path, caplog, lag, keeps_metadata
+):
+    """No idempotency keys, and a list that shows the job later than the restart looks for it."""
+    fine_tune_service.lag = lag
+    fine_tune_service.keeps_metadata = keeps_metadata
+    kill_after_acceptance(fine_tune_service, tmp_path)
+    endpoint = Endpoint(fine_tune_service.url)
+    again = ensure(FineTuneClient(endpoint, tmp_path, quick, settle_seconds=20))
+    assert again.id == "ftjob-0"
+    assert len(fine_tune_service.jobs) == 1
+    assert ("may have been taken; looking for its job" in caplog.text) == bool(lag)
+
+
+@pytest.mark.slow
+def test_killed_when_nothing_was_taken_the_job_is_made_after_the_wait(
+    fine_tune_service, quick, tmp_path, caplog
+):
+    kill_after_acceptance(fine_tune_service, tmp_path)
+    fine_tune_service.jobs.clear()  # as if the request had never arrived
+    begin = time.monotonic()
+    client = FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, settle_seconds=2)
+    ensure(client)
+    assert time.monotonic() - begin < 4
+    assert "it is taken as not made" in caplog.text
+    assert len(fine_tune_service.jobs) == 1
+
+
+def test_a_request_is_on_the_disk_before_it_is_sent(fine_tune_service, quick, tmp_path):
+    """And its job's id afterwards, so that a lagging list is of no matter to who comes again."""
+    plain, seen = fine_tune_service._create, []
+
+    def look(request):
+        (path,) = tmp_path.glob("*.json")
+        seen.append(json.loads(path.read_bytes()))
+        return plain(request)
+
+    fine_tune_service._create = look
+    fine_tune_service.lag = 1e6
+    endpoint = Endpoint(fine_tune_service.url)
+    first = ensure(FineTuneClient(endpoint, tmp_path, quick, 60))
+    (asked,) = seen
+    assert FineTuneIntent.from_dict(asked["intent"]) == INTENT
+    assert (asked["attempt"], asked["file_id"], asked["job_id"]) == (0, "file-0", None)
+    assert time.time() - 60 < asked["asked_at"] < time.time()
+    begin = time.monotonic()
+    assert ensure(FineTuneClient(endpoint, tmp_path, quick, 60)).id == first.id
+    assert time.monotonic() - begin < 5
+    assert len(fine_tune_service.jobs) == 1
+    fine_tune_service.jobs[0]["status"] = "failed"
+    assert ensure(FineTuneClient(endpoint, tmp_path, quick, 60)).attempt == 1
+
+
+def test_a_lagging_list_and_a_lost_answer_make_one_job(fine_tune_service, quick, tmp_path):
+    fine_tune_service.lag = 0.6
+    fine_tune_service.on_create = ["503 after"]
+    client = FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, settle_seconds=20)
     assert ensure(client).id == "ftjob-0"
-    assert len(fine_tune_service.jobs) == len(fine_tune_service.files) == 1
+    assert len(fine_tune_service.jobs) == 1
+
+
+def test_what_was_surely_not_taken_is_not_waited_for(fine_tune_service, quick, tmp_path):
+    fine_tune_service.on_create = ["429 before"] * 3
+    begin = time.monotonic()
+    ensure(FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, settle_seconds=60))
+    assert time.monotonic() - begin < 10
+    fine_tune_service.on_create = ["refused"]
+    other = FineTuneIntent("tiny", "dpo", sha256_of(CONTENT))
+    with pytest.raises(FineTuneError):
+        ensure(FineTuneClient(Endpoint(fine_tune_service.url), tmp_path, quick, 60), other)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+GARBAGE = {
+    "html": b"<html><body><h1>502 Bad Gateway</h1></body></html>",
+    "cut": b'{"object": "list", "data": [{"id": "ftjo',
+    "empty": b"",
+    "another object": b'{"error": {"message": "upstream timed out"}}',
+    "a string": b'"ok"',
+    "no list": b'{"object": "list", "data": null}',
+    "odd items": b'{"object": "list", "data": ["ftjob-0"]}',
+}
+
+
+@pytest.mark.parametrize(
+    "kind", ["GET files", "POST files", "GET jobs", "POST jobs", "GET ftjob-0"]
+)
+def test_a_success_that_says_nothing_is_transient(fine_tune_service, kind):
+    bodies = list(GARBAGE.values())
+    fine_tune_service.spoilt[kind] = list(bodies)
+    policy = RetryPolicy(max_attempts=20, first_delay_seconds=0.01, max_delay_seconds=0.01)
+    client = FineTuneClient(Endpoint(fine_tune_service.url), policy=policy, settle_seconds=0.1)
+
+    async def whole():
+        job = await client.ensure_job(INTENT, CONTENT)
+        return await client.status(job.id)
+
+    assert asyncio.run(whole()).id == "ftjob-0"
+    assert len(fine_tune_service.jobs) == 1
+    assert len(fine_tune_service.files) == 1
+    seen = len(bodies) - len(fine_tune_service.spoilt[kind])
+    assert seen == (1 if kind.startswith("POST") else len(bodies)), "what was made is found"
+
+
+@pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
+def test_whatever_creation_answers_its_job_is_found(fine_tune_service, client, content):
+    fine_tune_service.spoilt["POST jobs"] = [content]
+    assert ensure(client).id == "ftjob-0"
+    assert len(fine_tune_service.jobs) == 1
+
+
+@pytest.mark.parametrize("kind", ["GET files", "GET jobs", "POST jobs"])
+def test_the_last_error_says_what_came(fine_tune_service, client, kind):
+    fine_tune_service.spoilt[kind] = [GARBAGE["html"] + b"x" * 1000] * 20
+    fine_tune_service.lag = 1e6
+    with pytest.raises(LanguageModelError, match="502 Bad Gateway") as error:
+        ensure(client)
+    assert "failed 4 times" in str(error.value)
+    assert "x" * 100 in str(error.value)
+    assert "x" * 200 not in str(error.value)
+
+
+def test_an_answer_without_a_status_is_transient(fine_tune_service, client):
+    ensure(client)
+    fine_tune_service.spoilt["GET ftjob-0"] = [
+        b'{"id": "ftjob-0"}',
+        b'{"id": "ftjob-0", "status": 1}',
+    ]
+    assert asyncio.run(client.status("ftjob-0")).status == "pending"

@@ -137,6 +137,8 @@ SETTINGS = {
     "pretrained_embeddings_batch_size": 256,
     "poll_seconds": 5.0,
     "poll_seconds_max": 60.0,
+    "job_listing_seconds": 120.0,
+    "job_stall_seconds": 600.0,
     "retries": 3,
 }
 

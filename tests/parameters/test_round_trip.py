@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, JsonValue, ValidationError
 
 from ratchet.parameters import SECTIONS, HyperParameters
 from ratchet.parameters.base import AGENT_MODELS
@@ -61,7 +61,7 @@ def _values(annotation: Any, metadata: tuple[Any, ...]) -> st.SearchStrategy[Any
         return _numbers(metadata).map(int)
     if annotation is float:
         return _numbers(metadata).map(float)
-    if annotation is Any:
+    if annotation is Any or annotation is JsonValue:
         return PLAIN
     return {bool: st.booleans(), str: NAMES, type(None): st.none()}[annotation]
 

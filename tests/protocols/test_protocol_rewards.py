@@ -78,11 +78,10 @@ def judge(game: str, common: dict[str, Any], episode: dict[str, Any]) -> tuple:
         return done, terminated, [0.0] * (len(paid_for) + 1)
     round, y, decision = episode["round"], episode["y"], episode["decision"]
     turn = is_verifiers_turn(game, round, common["verifier_first"])
+    decision = {None: decision, "zero": 0, "one": 1, "y": y}[common["force_guess"]]
     decided = turn and decision != 2 and round >= min_rounds - 1
     if decided:
         done = True
-        forced = {None: decision, "zero": 0, "one": 1, "y": y}
-        decision = forced[common["force_guess"]]
         right = decision == y
         verifier = common["verifier_reward" if right else "verifier_incorrect_penalty"]
     elif round >= max_rounds - 1:

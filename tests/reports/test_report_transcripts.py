@@ -50,6 +50,8 @@ def rollout(rng, number, datapoint, *, correct, decision=None):
                 "messages": [{"agent": "prover", "channel": "main", "text": answer}],
                 "raw": {"prover": f"Answer: {answer}"},
                 "decision": {},
+                "thinking": {"prover": "Let me <i>see</i>."},
+                "invalid": {"prover": "an empty reply"},
             },
             {
                 "round": 2,
@@ -133,7 +135,7 @@ def test_files_come_in_the_order_of_iterations_and_hold_what_was_written(with_tr
         "Final test",
     ]
     source = with_transcripts.path / "transcripts" / "main" / "10.jsonl"
-    assert unpack(main[2]) == [json.loads(line) for line in source.read_text().splitlines()]
+    assert unpack(main[2]) == [json.loads(line) for line in source.read_text().split("\n")[:-1]]
     assert main[2].number == 20
     assert main[2].right == 15
     assert [file.arm for file in files][-1] == "alone"
@@ -211,6 +213,7 @@ def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
     _wait(lambda: len(_rows(browser)) == 41)  # the latest: the final test
     groups = browser.find_elements("css selector", "#t-list li.t-group")
     assert len(groups) == 20  # two rollouts of each datapoint, but of one
+    assert "Datapoint 3, 0 of 2 right" in [group.text for group in groups]
     _press(browser, "failed")
     assert len(_rows(browser)) == 2
     assert "Datapoint 3" in _reading(browser)
@@ -241,6 +244,10 @@ def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
     assert "Datapoint 2 · rollout 2" in text
     assert text.index("Which step?") < text.index("add 4 | + 4") < text.index("Round 2")
     assert "<b>not bold</b>" in text  # text, not markup
+    assert "Could not be read: an empty reply" in text
+    assert "Let me" not in text  # folded
+    browser.find_element("xpath", "//summary[text()='Thinking']").click()
+    assert "Let me <i>see</i>." in _reading(browser)
     Select(browser.find_element("id", "t-arm")).select_by_visible_text("alone")
     _wait(lambda: len(_rows(browser)) == 1)
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []

@@ -65,6 +65,9 @@ def slow_judge(rollouts: NestedArrayDict) -> dict[str, float]:
         "recall": share([d == 1 for y, d in verdicts if y == 1]),
         "worst_datapoint_accuracy": min(map(share, by_datapoint.values()), default=math.nan),
         "always_failed_proportion": share([not any(v) for v in by_datapoint.values()]),
+        "always_solved_proportion": share([all(v) for v in by_datapoint.values()]),
+        "sometimes_solved_proportion": share([len(set(v)) == 2 for v in by_datapoint.values()]),
+        "rollouts_per_datapoint": mean([len(v) for v in by_datapoint.values()]),
     }
     for agent in AGENTS:
         expected[f"{agent}.mean_episode_reward"] = mean(rewards[agent])
@@ -108,6 +111,9 @@ def test_golden_values():
         "no_decision_proportion": 1 / 6,
         "worst_datapoint_accuracy": 0.0,
         "always_failed_proportion": 1 / 3,
+        "always_solved_proportion": 0.0,
+        "sometimes_solved_proportion": 2 / 3,
+        "rollouts_per_datapoint": 2.0,
     }
     assert {name: stats[f"test_{name}"] for name in golden} == pytest.approx(golden)
     assert all(name.startswith("test_") for name in stats)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import ArrayShapeError, DataError, ParameterError, UnknownNameError
-from ratchet.rollouts.spec import rollout_spec
+from ratchet.rollouts.joining import concatenate_nested_array_dicts
+from ratchet.rollouts.spec import add_later_arrays, rollout_spec
 from ratchet.rollouts.transcripts import (
     processed_transcripts,
     prompt_transcripts,
@@ -177,3 +178,23 @@ def test_a_sample_is_spread_evenly_and_the_others_keep_what_came_of_them(tmp_pat
         assert [one["rollout"] for one in sampled if one["rounds"]] == said
         assert all(one["correct"] for one in sampled)
         assert len(sampled) == 10
+
+
+def test_thinking_and_why_a_reply_is_invalid_stand_beside_what_was_said(one_game):
+    """What is not known of an earlier version's rollouts is left out."""
+    agents = one_game.nested("agents")
+    before = report_transcripts(one_game, AGENTS, CHANNELS)
+    agents["thinking"][0, 0, 0], agents["invalid_reason"][0, 0, 0] = "Hm.", "an empty reply"
+    after = report_transcripts(one_game, AGENTS, CHANNELS)
+    assert after[0]["rounds"][0].pop("thinking") == {AGENTS[0]: "Hm."}
+    assert after[0]["rounds"][0].pop("invalid") == {AGENTS[0]: "an empty reply"}
+    assert after == before
+    first = raw_transcripts(one_game, AGENTS, CHANNELS)[0]["messages"][0]
+    assert (first["thinking"], first["invalid"]) == ("Hm.", "an empty reply")
+
+    older = one_game.clone()
+    for name in ("thinking", "invalid_reason"):
+        del older.nested("agents")[name]
+    assert report_transcripts(older, AGENTS, CHANNELS) == before
+    add_later_arrays(older)
+    assert concatenate_nested_array_dicts([older, one_game])["agents", "thinking"][0, 0, 0] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.errors import UnknownNameError
+from trainers.tensordict.statistics.log_stats import rollout_stats
 
 
 def _tested(tiny, dataset="test", **changes):
@@ -75,3 +76,21 @@ def test_a_test_run_is_one_iteration_with_one_minibatch(tiny):
     trainer.train()
     assert len(steps) == 1
     assert trainer.iteration == 1
+
+
+@pytest.mark.parametrize("zero_knowledge", [False, True])
+def test_a_forced_decision_is_what_tests_and_training_count(tiny, zero_knowledge):
+    """The actions that are learned from stay those that were drawn."""
+    common = {
+        "protocol_common__force_guess": "y",
+        "protocol_common__zero_knowledge": zero_knowledge,
+    }
+    trainer, result = _tested(tiny, rl__num_test_iterations=100, **common)
+    assert result.table["decision"] == result.table["y"]
+    assert result.metrics["accuracy"] == 1
+    assert not any(result.table["terminated"])
+    rollouts = trainer.sample_rollouts(0)
+    handler = trainer.scenario_instance.protocol_handler
+    stats = rollout_stats(rollouts, handler.agent_names, handler.verifier_names)
+    assert stats["verifier.accuracy"] == 1
+    assert rollouts["agents", "decision"].unique().tolist() == [0, 1, 2]

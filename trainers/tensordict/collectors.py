@@ -14,6 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn.probabilistic import InteractionType, interaction_type
 from torch import Tensor
 
+from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from ratchet.seeding import torch_generator
 from trainers.tensordict.objectives.value_estimators import acting_mask
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _SEED_BOUND = 2**31
 _TRUNCATED = ("agents", "truncated")
-_OF_STEPS: tuple[Key, ...] = (("agents", "reward"), _TRUNCATED)
+_OF_STEPS: tuple[Key, ...] = (("agents", "reward"), _TRUNCATED, COUNTED_DECISION)
 """What belongs to the step before and not to a state."""
 
 

@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from ratchet.errors import UnknownNameError, nearest
+from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from ratchet.seeding import torch_generator
 from trainers.staged import Metrics, Table, TestResult
 from trainers.tensordict.collectors import acts_deterministically, observation
@@ -150,7 +151,8 @@ class _Running:
             self.reward = summed.cpu().double()
         else:
             self.reward += following.get(("agents", "reward")).cpu()
-        decision = td.get(("agents", "decision"), None)
+        said = td.get(("agents", "decision"), None)
+        decision = following.get(COUNTED_DECISION, said)
         if decision is not None:
             made = (decision < NO_DECISION) & acting_mask(td)
             self.decision = torch.where(made.cpu(), decision.cpu(), self.decision)

@@ -95,7 +95,12 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         planned: PlannedRollout,
         calls: Calls,
     ) -> NestedArrayDict:
-        """Play one planned rollout; batch [1]."""
+        """Play one planned rollout; batch [1].
+
+        A class that asks for more than one reply at each step says so in
+        :meth:`responses_per_step`, and in :meth:`examples_per_rollout` how many examples that
+        makes: estimates and budgets go by them.
+        """
         context = self._call_context(environment, iteration, calls)
         return await sample_rollout(
             environment,
@@ -265,11 +270,12 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     ) -> list[PlannedRollout]:
         """Plan which datapoints are played, with which seeds."""
         seed, size = self.hyper_params.seed, len(environment.dataset)
-        count = self.train_environment.num_rollouts_per_iteration
+        text_rl = self.hyper_params.text_rl
+        each = text_rl.rollouts_per_datapoint
+        datapoints = self.train_environment.num_rollouts_per_iteration // each
         if self._is_training(environment):
-            return train_plan(seed, iteration, size, count)
-        whole = self.hyper_params.text_rl.test_on_whole_dataset
-        return test_plan(seed, size, None if whole else count)
+            return train_plan(seed, iteration, size, datapoints, each)
+        return test_plan(seed, size, None if text_rl.test_on_whole_dataset else datapoints)
 
     def _set_training_allowance(self) -> None:
         """Let the iteration's jobs be billed in the ledger."""

@@ -36,7 +36,7 @@ class PureTextMaltTrainer(PureTextRlTrainer):
     @property
     def num_responses(self) -> int:
         """The number of answers sampled at each step."""
-        return int(self.hyper_params.pure_text_malt.num_responses_per_timestep)
+        return self.responses_per_step(self.hyper_params)
 
     @classmethod
     def responses_per_step(cls, hyper_params: HyperParameters) -> int:

@@ -20,13 +20,15 @@ class PlannedRollout:
     seed: int
 
 
-def train_plan(seed: int, iteration: int, size: int, count: int) -> list[PlannedRollout]:
-    """Plan the ``count`` rollouts of a training iteration, of ``size`` datapoints.
+def train_plan(
+    seed: int, iteration: int, size: int, count: int, each: int = 1
+) -> list[PlannedRollout]:
+    """Plan ``each`` rollouts of each of a training iteration's ``count`` datapoints, of ``size``.
 
-    Every datapoint comes once before any comes twice, over all iterations.
+    Every datapoint's turn comes once before any comes twice, over all iterations.
     """
     order = DataOrder(seed, size, purpose="train")
-    ids = order.take(iteration * count, count)
+    ids = order.take(iteration * count, count).repeat(each)
     return [
         PlannedRollout(place, int(datapoint), _seed(seed, TRAIN_STAGE, iteration, place))
         for place, datapoint in enumerate(ids)

@@ -128,16 +128,20 @@ class FileStore:
     ) -> FileObject:
         file_id = f"file-{secrets.token_hex(12)}"
         path = self._folder / file_id
-        with path.open("wb") as file:
-            shutil.copyfileobj(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        size, now = path.stat().st_size, int(time.time())
-        with self._database.transaction() as connection:
-            values = (file_id, filename, purpose, size, now, digest, kind, examples)
-            connection.execute(_INSERT, values)
+        try:
+            with path.open("wb") as file:
+                shutil.copyfileobj(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size, now = path.stat().st_size, int(time.time())
+            with self._database.transaction() as connection:
+                values = (file_id, filename, purpose, size, now, digest, kind, examples)
+                connection.execute(_INSERT, values)
+        except BaseException:
+            path.unlink(missing_ok=True)  # or a full disk stays full
+            raise
         return self.describe(file_id)
 
     def _row(self, file_id: str, param: str) -> sqlite3.Row:

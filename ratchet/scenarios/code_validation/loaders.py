@@ -134,7 +134,7 @@ def _label(item: _Untested, result: ProgramResult) -> int | None:
 
 def _read_lines(file: Path) -> Iterator[tuple[str, Row]]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"dataset: cannot read {file}: {error}. Expected a file in UTF-8 with one JSON object"

@@ -41,7 +41,7 @@ class ControlEnvironment(TensorEnvironment):
     Episodes that have ended must be begun anew before the next step.
     """
 
-    outcome_keys: ClassVar[tuple[Key, ...]] = (
+    outcome_keys: tuple[Key, ...] = (
         "done",
         "terminated",
         *(("agents", k) for k in ("done", "truncated", "reward", "episode_reward")),

@@ -7,7 +7,7 @@ far: these are kept, and played again where an interrupted run goes on.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ class SimulatedEnvironment(ControlEnvironment):
     Under ``agents`` states have ``done`` bool [E, A] too: agents may leave before the others.
     """
 
-    outcome_keys: ClassVar[tuple[Key, ...]] = ControlEnvironment.outcome_keys
+    outcome_keys: tuple[Key, ...] = ControlEnvironment.outcome_keys
 
     def __init__(
         self,

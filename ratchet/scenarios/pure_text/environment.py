@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from ratchet.errors import DataError
+from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.spec import NO_DECISION
 from ratchet.scenarios.pure_text.checks import crowded_channel, endless
@@ -51,7 +52,7 @@ class PureTextEnvironment:
     Parameters
     ----------
     hyper_params
-        Of these: ``seed`` and ``rl.rollouts_per_iteration``.
+        Of these: ``seed``, ``rl.rollouts_per_iteration`` and ``text_rl.rollouts_per_datapoint``.
     dataset
         With ``question``, ``solution``, ``y`` and ``datapoint_id``.
 
@@ -91,8 +92,10 @@ class PureTextEnvironment:
     @property
     def num_rollouts_per_iteration(self) -> int:
         """Episodes in one iteration: as many as asked for in training, else one a datapoint."""
+        if not self.train:
+            return len(self.dataset)
         asked: int | None = self.hyper_params.rl.rollouts_per_iteration
-        return asked if asked is not None and self.train else len(self.dataset)
+        return count_rollouts(self.hyper_params.text_rl, asked, len(self.dataset))
 
     @property
     def num_envs(self) -> int:

@@ -34,7 +34,8 @@ class AgentAction(Protocol):
     """What an agent did when it was its turn.
 
     ``messages`` by channel; ``decision`` 0, 1 or 2 (none), and how sure it is in ``confidence``;
-    ``valid``: the reply could be read.
+    ``valid``: the reply could be read, else ``invalid_reason`` says why not; ``thinking``: what was
+    written before it, for nobody.
     """
 
     @property
@@ -57,6 +58,10 @@ class AgentAction(Protocol):
     def prompt_tokens(self) -> int: ...  # noqa: D102
     @property
     def completion_tokens(self) -> int: ...  # noqa: D102
+    @property
+    def thinking(self) -> str: ...  # noqa: D102
+    @property
+    def invalid_reason(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

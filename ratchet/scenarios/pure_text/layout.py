@@ -82,3 +82,5 @@ def _write_step(rollout: NestedArrayDict, rules: RoundRules, step: PlayedStep) -
         agents["valid"][place] = action.valid
         agents["prompt_tokens"][place] = action.prompt_tokens
         agents["completion_tokens"][place] = action.completion_tokens
+        agents["thinking"][place] = action.thinking or None
+        agents["invalid_reason"][place] = action.invalid_reason or None

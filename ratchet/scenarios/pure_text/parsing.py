@@ -15,19 +15,22 @@ from ratchet.protocols.decision_scales import ACCEPT_REJECT, DecisionScale
 NO_DECISION = 2
 
 _EMPHASIS = str.maketrans("", "", "*_`")
+_SHOWN_LETTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCompletion:
     """What a reply came to: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none).
 
-    ``confidence`` is how sure a decision is, above 0 and at most 1.
+    ``confidence`` is how sure a decision is, above 0 and at most 1; ``reason`` says why a reply is
+    invalid.
     """
 
     valid: bool
     messages: Mapping[str, str] = field(default_factory=dict)
     decision: int = NO_DECISION
     confidence: float = 1.0
+    reason: str = ""
 
 
 def parse_completion(
@@ -58,10 +61,16 @@ def parse_completion(
         if degree is not None:
             return ParsedCompletion(valid=True, decision=int(degree > 0), confidence=abs(degree))
         if any(read_degree(line, scale) is not None for line in text.splitlines()):
-            return ParsedCompletion(valid=False)
-    messages = _split(text, headers) if headers else {}
-    if not headers or len(messages) != len(headers) or not all(messages.values()):
-        return ParsedCompletion(valid=False)
+            return ParsedCompletion(valid=False, reason="a decision beside other text")
+    if not headers:
+        expected = "a decision" if may_decide else "nothing"
+        return ParsedCompletion(valid=False, reason=f"got {_shown(text)}, expected {expected}")
+    messages = _split(text, headers)
+    missing = [header for channel, header in headers.items() if not messages.get(channel)]
+    if missing:
+        return ParsedCompletion(
+            valid=False, reason=f"got {_shown(text)}, expected text after {', '.join(missing)}"
+        )
     return ParsedCompletion(valid=True, messages={c: messages[c] for c in headers})
 
 
@@ -75,6 +84,12 @@ def read_degree(text: str, scale: DecisionScale = ACCEPT_REJECT) -> float | None
 def _decision_pattern(scale: DecisionScale) -> re.Pattern[str]:
     answers = "|".join(r"\s+".join(map(re.escape, answer.split())) for answer in scale.degrees)
     return re.compile(rf"decision\s*:\s*({answers})\s*\.?", re.IGNORECASE)
+
+
+def _shown(text: str) -> str:
+    if not text.strip():
+        return "an empty reply"
+    return repr(text if len(text) <= _SHOWN_LETTERS else text[:_SHOWN_LETTERS] + "…")
 
 
 def _split(text: str, headers: Mapping[str, str]) -> dict[str, str]:

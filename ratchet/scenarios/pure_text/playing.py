@@ -94,7 +94,7 @@ def advance_episode(
         channels=tuple([turn.channels for turn in turns]),
         actions={name: actions[name] for name in _acting(rules, turns)},
         decisions=tuple(
-            decision if turn.may_decide else NO_DECISION
+            rules.counted_decision(decision, episode.y) if turn.may_decide else NO_DECISION
             for decision, turn in zip(said, turns, strict=True)
         ),
         rewards=_penalized(rules, turns, actions, after.rewards),

@@ -137,6 +137,10 @@ class RoundRules:
             return outcomes[decision]
         return outcomes[decision].unsure(outcomes[1 - decision], confidence)
 
+    def counted_decision(self, decision: int, y: int) -> int:
+        """Return what a decision of a verifier that may decide counts as, for the true label y."""
+        return decision if self._forced is None else self._forced[y]
+
     def stance_of(self, agent: str, prover_stance: int) -> int | None:
         """Return what a prover argues for, 0 reject or 1 accept; None for who isn't one.
 
@@ -184,6 +188,17 @@ class RoundRules:
         reward = step.reward.clone()
         reward[..., handler.agent_index(handler.prover_names[0])] = paid * common.prover_reward
         return step._replace(reward=reward)
+
+    @cached_property
+    def _forced(self) -> tuple[int, int] | None:
+        """The decision that is forced for each true label; None if none is."""
+        handler = self.handler
+        if not isinstance(handler, SingleVerifierProtocolHandler):
+            return None
+        if handler.common.force_guess is None:
+            return None
+        reject, accept = handler.apply_force_guess(torch.full((2,), 2), torch.arange(2)).tolist()
+        return reject, accept
 
     @cached_property
     def _paid_decisions(self) -> Mapping[str, int]:

@@ -87,13 +87,13 @@ class Scene:
 
     def fired(self) -> list[str]:
         """List the actions that the proxy took."""
-        lines = (self.folder / "calls.jsonl").read_text().splitlines()
+        lines = (self.folder / "calls.jsonl").read_text().split("\n")[:-1]
         return [action for line in lines if (action := json.loads(line)["action"])]
 
     def calls(self) -> Counter:
         """Count the requests by kind."""
         lines = [
-            json.loads(line) for line in (self.folder / "calls.jsonl").read_text().splitlines()
+            json.loads(line) for line in (self.folder / "calls.jsonl").read_text().split("\n")[:-1]
         ]
         return Counter((line["method"], line["path"].split("?")[0]) for line in lines)
 

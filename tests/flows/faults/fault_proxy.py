@@ -12,6 +12,7 @@ service never hears of the request and "after" that it has acted on it:
 ``429``, ``500``, ``503``      answer so, before
 ``503_after``, ``cut_after``   answer so, or cut the connection, after
 ``cut_before``, ``half``       cut before; cut in the middle of the answer
+``html_after``                 act, and answer 200 with a page
 ``silent_after``               act, and never answer
 ``slow``                       answer late
 ``kill_before``, ``kill_after``, ``kill_answered``
@@ -33,6 +34,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 LATE_SECONDS = 0.7
+PAGE = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 22\r\nConnection: close\r\n\r\n"
+    b"<html>Please</html>\r\n\n"
+)
 STATUS = {429: "Too Many Requests", 500: "Internal Server Error", 503: "Service Unavailable"}
 
 
@@ -98,6 +103,8 @@ class Proxy:
         response = await self.forward(request)
         if action == "503_after":
             return await send(writer, refusal(503))
+        if action == "html_after":
+            return await send(writer, PAGE)
         if action == "cut_after":
             return None
         if action == "silent_after":

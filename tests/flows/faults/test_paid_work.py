@@ -64,6 +64,10 @@ SCENARIOS = [
     (rule("late chat", "kill_after"), rule("second job", "kill_after")),
     (rule("first job", "kill_after"), rule("second job", "cut_after"), rule("poll", "restart")),
     (rule("last upload", "kill_before"), rule("third job", "503_after")),
+    tuple(
+        rule(place, "html_after")
+        for place in ("first upload", "first job", "look for jobs", "poll", "chat")
+    ),
 ]
 
 

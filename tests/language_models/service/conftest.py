@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -19,27 +20,29 @@ from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.serving import ServiceAddress
 from ratchet.language_models.service.settings import ServiceSettings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # what processes are told by their environment
 
 from fake_engine import FakeEngine  # noqa: E402
+from micro_model import write_micro_model  # noqa: E402
 
 
 class RunningService:
     """A service in threads of this process."""
 
-    def __init__(self, home, engine, *, lora=None, **settings):
-        folder = home / "tiny"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text("{}")
+    def __init__(self, home, engine, *, lora=None, model=None, trainer=None, **settings):
+        folder = model or home / "tiny"
+        if model is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "config.json").write_text("{}")
         self.engine = engine
         self.settings = ServiceSettings(home=home, **settings)
         base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
-        self.service = ModelService(
-            self.settings, base, lambda: engine, trainer=JobTrainer("fake_trainer", lora)
-        )
+        trainer = trainer or JobTrainer("fake_trainer", lora)
+        self.service = ModelService(self.settings, base, lambda: engine, trainer=trainer)
         self.app = create_app(self.service, instance="test")
 
     @contextlib.contextmanager
@@ -81,6 +84,12 @@ def _trainer_is_found():
         os.environ["PYTHONPATH"] = before
 
 
+@pytest.fixture(scope="session")
+def running_service():
+    """The class, for tests that have a model and a trainer of their own."""
+    return RunningService
+
+
 @pytest.fixture
 def make_service(tmp_path):
     """Return a function that makes a service in a home of its own, or again in the same one."""
@@ -89,6 +98,24 @@ def make_service(tmp_path):
         return RunningService(home, FakeEngine(seconds), **settings)
 
     return make
+
+
+@pytest.fixture
+def micro_service(tmp_path):
+    """A process that serves and trains a model of a few thousand weights; and its URL."""
+    model = write_micro_model(tmp_path / "ratchet-tiny")
+    command = [sys.executable, "-m", "ratchet.language_models.service", "--home", str(tmp_path)]
+    process = subprocess.Popen([*command, "--port", "0", "--model", str(model)])
+    try:
+        deadline = time.monotonic() + 120
+        while (address := ServiceAddress.read(tmp_path / "llm")) is None:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process, address.url
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 @pytest.fixture(scope="module")

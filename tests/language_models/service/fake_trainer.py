@@ -31,6 +31,8 @@ def train(folder: Path) -> None:
         (gate / "pids").open("a").write(f"{os.getpid()}\n")
         while not (gate / "open").exists():
             time.sleep(0.01)
+    if gate is not None and (gate / "full").exists():
+        Path("/dev/full").write_text("no room")
     if gate is not None and (gate / "raise").exists():
         sys.stderr.write("what came before\n")
         raise ValueError("the loss is not finite")

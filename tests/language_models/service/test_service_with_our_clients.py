@@ -6,11 +6,19 @@ import asyncio
 import hashlib
 import json
 
+import pytest
+
 from ratchet.language_models.chat import ChatClient
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.types import ChatMessage, ChatRequest
+from ratchet.scenarios.pure_text.agents.examples import (
+    PreferencePair,
+    preference_examples,
+    sha256_of,
+    to_lines,
+)
 
 
 def example(number):
@@ -61,3 +69,26 @@ def test_a_model_is_asked_trained_found_again_and_asked(running, monkeypatch):
         named = [file for file in client.files.list() if INTENT.file_sha256 in file.filename]
         jobs = [j for j in client.fine_tuning.jobs.list() if j.training_file == named[0].id]
     assert len(named) == len(jobs) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_transcripts_with_any_ends_of_lines_train(micro_service, method):
+    """What Python takes for the end of a line, and JSON does not."""
+    _, url = micro_service
+    reply = "so\u2028it\u2029is\x85as\x0bI\x0csay\x1cto\x1dyou\x1e.\r\n"
+    prompt = [{"role": "user", "content": f"{reply}?"}]
+    if method == "supervised":
+        examples = [{"messages": [*prompt, {"role": "assistant", "content": reply}]}] * 10
+    else:
+        examples = preference_examples([PreferencePair(json.dumps(prompt), reply, "no")] * 10)
+    content = to_lines(examples)
+    intent = FineTuneIntent("ratchet-tiny", method, sha256_of(content), {"n_epochs": 1})
+    client = FineTuneClient(Endpoint(base_url=url))
+
+    async def train():
+        job = await client.ensure_job(intent, content)
+        return (await client.wait([job.id], 0.1, 0.2))[job.id]
+
+    job = asyncio.run(train())
+    assert job.status == "succeeded", job.error

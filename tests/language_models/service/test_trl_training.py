@@ -11,6 +11,7 @@ import pytest
 import torch
 from micro_model import write_micro_model
 from safetensors.torch import load_file, save_file
+from thinking_template import THINKS
 
 from ratchet.language_models.service.engine.model_folder import load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
@@ -149,6 +150,25 @@ def test_exactly_the_weighted_messages_and_their_ends_are_learned(trl_training, 
         assert learned == tokenizer.encode("".join(f"{reply}<|end|>" for reply in replies))
         pairs = zip(row["labels"], row["input_ids"], strict=True)
         assert all(label in (-100, token) for label, token in pairs)
+
+
+@pytest.mark.parametrize("thought", ["", "<think>\nHm.\n</think>\n\n"])
+def test_a_templates_empty_block_of_thinking_is_read_not_learned(trl_training, tmp_path, thought):
+    base = write_micro_model(tmp_path / "m")
+    (base / "chat_template.jinja").write_text(THINKS)
+    asked, reply = message("user", "same"), message("assistant", thought + ACCEPT)
+    job = write_job(tmp_path / "s", base, [{"messages": [asked, reply]}])
+    plan = trl_training.Plan.of("supervised", {})
+    (row,) = trl_training.make_trainer(tmp_path / "s", job, plan, 0).train_dataset
+    learned = ChatTokenizer(base).encode(f"{thought}{ACCEPT}<|end|>")
+    assert [token for token in row["labels"] if token != -100] == learned
+    sides = {"preferred_output": [reply], "non_preferred_output": [message("assistant", REJECT)]}
+    job = write_job(tmp_path / "p", base, [{"input": {"messages": [asked]}, **sides}], "dpo")
+    plan = trl_training.Plan.of("dpo", {})
+    (row,) = trl_training.make_trainer(tmp_path / "p", job, plan, 0).train_dataset
+    assert row["chosen_ids"] == learned
+    empty = "<think>\n\n</think>\n\n" if thought else ""
+    assert row["rejected_ids"] == ChatTokenizer(base).encode(f"{empty}{REJECT}<|end|>")
 
 
 @pytest.mark.parametrize("rank", [0, RANK])

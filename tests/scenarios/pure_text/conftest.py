@@ -34,6 +34,8 @@ class Action:
     valid: bool = True
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    thinking: str = ""
+    invalid_reason: str = ""
     confidence: float = 1.0
 
 

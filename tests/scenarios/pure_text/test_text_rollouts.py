@@ -13,10 +13,12 @@ import pytest
 
 from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.rollouts.outcomes import final_decisions
 from ratchet.rollouts.spec import rollout_spec
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 
 SEEDS = range(8)
+TEXT_PROTOCOLS = ["nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier"]
 MOST_COMBINATIONS = 24
 PAY = {
     "protocol_common__prover_reward": 3.0,
@@ -83,12 +85,16 @@ def rules_of(protocol: str, p: dict[str, Any]) -> Rules:
     )
 
 
+def forced_by(p: dict[str, Any], said: int, y: int) -> int:
+    return {None: said, "zero": 0, "one": 1, "y": y}[p.get("protocol_common__force_guess")]
+
+
 def judge(rules: Rules, p: dict[str, Any], game: dict[str, Any], round: int, said: int) -> Any:
     """Say whether it is over, whether cut off, and who is paid what."""
     y, stance = game["y"], game["stance"]
-    forced = {None: said, "zero": 0, "one": 1, "y": y}[p.get("protocol_common__force_guess")]
+    forced = forced_by(p, said, y)
     guesses = "verifier" in rules.writes(round, game["seed"])
-    decided = guesses and said != 2 and round + 1 >= rules.min_rounds
+    decided = guesses and forced != 2 and round + 1 >= rules.min_rounds
     terminated = not decided and round + 1 >= rules.max_rounds
     if decided:
         verifier = 2.0 if forced == y else -5.0
@@ -132,7 +138,7 @@ def check_rollout(
             active = agent in speakers
             assert r["agents", "active"][t][a] == active
             counts = agent == "verifier" and active and allowed
-            assert r["agents", "decision"][t][a] == (said if counts else 2)
+            assert r["agents", "decision"][t][a] == (forced_by(p, said, r["y"]) if counts else 2)
             raw = f"raw {agent} {t}" if active else None
             assert r["agents", "raw_message"][t][a] == raw == r["raw_message_history"][t][a]
             assert (r["agents", "prompt"][t][a] is not None) == active
@@ -195,9 +201,7 @@ def combinations(protocol: str) -> list[dict[str, Any]]:
     return random.Random(0).sample(made, min(MOST_COMBINATIONS, len(made)))
 
 
-@pytest.mark.parametrize(
-    "protocol", ["nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier"]
-)
+@pytest.mark.parametrize("protocol", TEXT_PROTOCOLS)
 def test_a_rollout_is_what_the_rules_say(
     protocol, make_text_game, make_context, decision_script, text_script
 ):
@@ -297,3 +301,18 @@ def test_the_protocol_is_asked_for_tables_and_not_at_every_step(
             sample_rollout(game.environment, game.agents, seed % 4, seed, 0, make_context())
         )
     assert 0 < len(asked) <= most_asked
+
+
+@pytest.mark.parametrize("force_guess", ["zero", "one", "y"])
+@pytest.mark.parametrize("protocol", TEXT_PROTOCOLS)
+def test_a_forced_decision_is_kept_where_the_verifier_never_decides(
+    protocol, force_guess, make_text_game, make_context
+):
+    game = make_text_game(protocol, eagerness=0.0, protocol_common__force_guess=force_guess)
+    verifier = game.handler.agent_index("verifier")
+    for seed in range(4):
+        play = sample_rollout(game.environment, game.agents, seed, seed, 0, make_context())
+        rollout = asyncio.run(play)
+        wanted = {"zero": 0, "one": 1, "y": seed % 2}[force_guess]
+        assert final_decisions(rollout, verifier).tolist() == [wanted]
+        assert not rollout["terminated"].any()

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from ratchet.scenarios.tensor_environment import COUNTED_DECISION
 from trainers.algorithms.critic_losses import explained_variance
 from trainers.algorithms.masks import masked_mean
 from trainers.tensordict.objectives.value_estimators import acting_mask
@@ -70,13 +71,17 @@ def lengths_and_rewards(rollouts: TensorDictBase, episodes: Episodes) -> tuple[T
 
 
 def final_decisions(rollouts: TensorDictBase, episodes: Episodes) -> Tensor:
-    """Return each agent's last decision of 0 or 1 in finished episodes, 2 for none: ``[K, A]``."""
-    decision = rollouts.get(("agents", "decision"))
+    """Return each agent's last decision of 0 or 1 in finished episodes, 2 for none: ``[K, A]``.
+
+    Where a decision is forced, it is that one and not what the agent said.
+    """
+    said = rollouts.get(("agents", "decision"))
+    decision = rollouts.get(("next", *COUNTED_DECISION), said)
     steps = torch.arange(decision.shape[1], device=decision.device).view(1, -1, 1)
     made = torch.where((decision < 2) & acting_mask(rollouts), steps, -1)
     latest = made.cummax(1).values[episodes.environment, episodes.stop]  # [K, A]
-    said = decision[episodes.environment.unsqueeze(-1), latest.clamp(min=0), _agents(decision)]
-    return torch.where(latest >= episodes.start.unsqueeze(-1), said, 2)
+    final = decision[episodes.environment.unsqueeze(-1), latest.clamp(min=0), _agents(decision)]
+    return torch.where(latest >= episodes.start.unsqueeze(-1), final, 2)
 
 
 def _agents(values: Tensor) -> Tensor:

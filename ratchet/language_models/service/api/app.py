@@ -50,12 +50,17 @@ def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
 
     @app.get(HEALTH_PATH, response_model=Health, responses={503: {"model": Health}})
     def health(response: Response) -> Health:
-        """Return whether models can be asked yet."""
+        """Return whether models can be asked yet, and whether jobs can run.
+
+        While they cannot it is "degraded", with the reason; models are answered all the same.
+        """
         ready = service.batcher.ready
         ok = ready.done() and ready.exception() is None
         response.status_code = 200 if ok else 503
+        problem = service.runner.problem if ok else None
         return Health(
-            status="ok" if ok else "starting",
+            status="degraded" if problem else "ok" if ok else "starting",
+            reason=problem,
             instance=instance,
             model=service.models.base.id,
             pid=os.getpid(),

@@ -38,6 +38,7 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
             stop=request.stops,
             logprobs=bool(request.logprobs),
             top_logprobs=request.top_logprobs or 0,
+            template_variables=request.template_variables,
         )
         for index in range(request.n or 1)
     ]

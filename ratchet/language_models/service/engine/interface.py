@@ -5,13 +5,16 @@ The service stands on this border alone; ``torch_engine`` and ``vllm_engine`` ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.types import ChatMessage
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 FinishReason = Literal["stop", "length"]
 
@@ -46,6 +49,8 @@ class GenerationRequest:
         Whether ``GenerationResult.tokens`` is wanted.
     top_logprobs
         How many likeliest tokens to report at each place, 0 to 20.
+    template_variables
+        What the chat template is given besides the messages, e.g. ``enable_thinking``.
     """
 
     model: str
@@ -58,6 +63,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    template_variables: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

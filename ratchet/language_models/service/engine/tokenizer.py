@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import TemplateError
 from jinja2.ext import loopcontrols
@@ -18,6 +18,9 @@ from tokenizers import Tokenizer
 
 from ratchet.errors import DataError
 from ratchet.language_models.types import ChatMessage
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 PLAIN_CHAT_TEMPLATE = """\
 {%- if bos_token -%}{{- bos_token -}}{%- endif -%}
@@ -61,8 +64,16 @@ class ChatTokenizer:
         self.chat_template = self._read_template()
         self._template = _environment().from_string(self.chat_template)
 
-    def render(self, messages: Sequence[ChatMessage], *, answer: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        answer: bool,
+        variables: Mapping[str, JsonValue] | None = None,
+    ) -> str:
         """Write a chat as the model reads it; with ``answer``, also how the next message begins.
+
+        ``variables`` are what the template is given besides, e.g. ``enable_thinking``.
 
         Raises
         ------
@@ -75,7 +86,7 @@ class ChatTokenizer:
         ]
         try:
             return self._template.render(
-                messages=chat, add_generation_prompt=answer, **self._special
+                **self._special, **(variables or {}), messages=chat, add_generation_prompt=answer
             )
         except TemplateError as error:
             raise DataError(f"The model's chat template refuses the chat: {error}") from error
@@ -85,9 +96,11 @@ class ChatTokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def prompt_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
+    def prompt_ids(
+        self, messages: Sequence[ChatMessage], variables: Mapping[str, JsonValue] | None = None
+    ) -> list[int]:
         """Return the ids of a chat up to where the assistant begins to write."""
-        return self.encode(self.render(messages, answer=True))
+        return self.encode(self.render(messages, answer=True, variables=variables))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without special tokens."""

@@ -94,7 +94,7 @@ class TorchEngine:
 def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefusedError:
     """Read a request's prompt, or say why it is refused."""
     try:
-        prompt = loaded.tokenizer.prompt_ids(request.messages)
+        prompt = loaded.tokenizer.prompt_ids(request.messages, request.template_variables)
     except DataError as error:
         return RequestRefusedError(str(error), param="messages", code="invalid_messages")
     left = loaded.model.context_length - len(prompt)

@@ -76,7 +76,10 @@ class VllmEngine:
         for place, request in enumerate(requests):
             messages = [message.to_dict() for message in request.messages]
             ids = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=False
+                messages,
+                add_generation_prompt=True,
+                return_dict=False,
+                **request.template_variables,
             )
             if len(ids) >= context:
                 results[place] = _too_long(len(ids), context)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import secrets
 import shutil
 import signal
@@ -19,7 +21,7 @@ from ratchet.language_models.service.files import FileStore
 from ratchet.language_models.service.jobs.jobs import add_event
 from ratchet.language_models.service.jobs.outcome import record_failure, record_success
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
-from ratchet.language_models.service.jobs.trainer_process import TrainerProcess
+from ratchet.language_models.service.jobs.trainer_process import NO_ROOM, TrainerProcess
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.service.training.job_folder import (
     TrainingEvent,
@@ -30,12 +32,15 @@ from ratchet.language_models.service.training.job_folder import (
 
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds until what the machine refused is tried again
+_MACHINE_TROUBLE = (OSError, sqlite3.Error)
 
 
 class JobRunner:
     """A thread that takes the oldest waiting job, again and again.
 
-    What an interrupted job has left in the folder is removed.
+    What an interrupted job has left in the folder is removed. What is no fault of a job, such as a
+    full disk, does not fail it: it is begun anew until the machine lets it through.
     """
 
     def __init__(
@@ -52,7 +57,8 @@ class JobRunner:
         self._folder = folder
         self._trainer = trainer
         self._wake = threading.Event()
-        self._stopped = False
+        self._stopping = threading.Event()
+        self._problem: str | None = None
         self._lock = threading.Lock()
         self._spare: TrainerProcess | None = None
         self._current: tuple[str, TrainerProcess] | None = None
@@ -62,17 +68,20 @@ class JobRunner:
         """Put interrupted jobs back into the queue and begin to work."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
-        with self._database.transaction() as connection:
-            rows = connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall()
-            for row in rows:
-                connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
-                add_event(connection, row["id"], "The service has restarted; so will the job.")
+        self._put_back("The service has restarted; so will the job.")
         self._wake.set()
         self._thread.start()
 
+    @property
+    def problem(self) -> str | None:
+        """Why jobs cannot run at the moment; None if they can."""
+        if self._thread.ident is not None and not self._thread.is_alive():
+            return "The thread that runs jobs has ended. Start the service again."
+        return self._problem
+
     def stop(self) -> None:
         """End the work; a running job stays recorded as running and starts again next time."""
-        self._stopped = True
+        self._stopping.set()
         self._wake.set()
         with self._lock:
             if self._current is not None:
@@ -91,7 +100,7 @@ class JobRunner:
     def warm_up(self) -> None:
         """Start a trainer for the next job: its imports take longer than a small job's training."""
         with self._lock:
-            if self._stopped or (self._spare is not None and self._spare.is_alive):
+            if self._stopping.is_set() or (self._spare is not None and self._spare.is_alive):
                 return
             if self._spare is not None:
                 self._spare.close()
@@ -104,19 +113,48 @@ class JobRunner:
                 self._current[1].kill()
 
     def _work(self) -> None:
-        while not self._stopped:
-            row = self._take()
-            if row is None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            try:
+                idle = not self._work_once()
+            except Exception as error:  # the thread must live for the jobs to come
+                reason = getattr(error, "strerror", None) or str(error)  # no paths: all may read it
+                self._problem = f"Jobs cannot run: {type(error).__name__}: {reason}."
+                logger.error("Jobs cannot run; next try in %.1f s", pause, exc_info=error)
+                self._stopping.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause, self._problem = _FIRST_PAUSE, None
+            if idle:
                 self._wake.wait()
                 self._wake.clear()
-                continue
-            try:
-                self._run(row)
-            except Exception as error:  # the thread must live for the jobs to come
-                logger.error("The job %s failed", row["id"], exc_info=error)
-                what = str(error) if isinstance(error, RatchetError) else "see the service's log"
-                record_failure(self._database, row["id"], f"The job could not be run: {what}")
+
+    def _work_once(self) -> bool:
+        """Run the next job; return whether there was one."""
+        if self._problem is not None:
+            self._put_back(f"{self._problem} The job begins anew.")
+        row = self._take()
+        if row is None:
+            return False
+        try:
+            self._run(row)
+        except _MACHINE_TROUBLE:
+            raise
+        except Exception as error:
+            logger.error("The job %s failed", row["id"], exc_info=error)
+            what = str(error) if isinstance(error, RatchetError) else "see the service's log"
+            record_failure(self._database, row["id"], f"The job could not be run: {what}")
+        finally:
             shutil.rmtree(self._folder / row["id"], ignore_errors=True)
+        return True
+
+    def _put_back(self, message: str) -> None:
+        """Let what is recorded as running, though it does not, wait for its turn again."""
+        with self._database.transaction() as connection:
+            rows = connection.execute("SELECT id FROM jobs WHERE status = 'running'").fetchall()
+            for row in rows:
+                connection.execute("UPDATE jobs SET status = 'queued' WHERE id = ?", (row["id"],))
+                add_event(connection, row["id"], message)
 
     def _take(self) -> sqlite3.Row | None:
         with self._database.transaction() as connection:
@@ -193,10 +231,14 @@ class JobRunner:
                 " VALUES (?, ?, ?, 'info', ?, 'metrics', ?)",
                 rows,
             )
+        self._problem = None
 
     def _finish(self, row: sqlite3.Row, folder: Path, process: TrainerProcess, code: int) -> None:
-        if self._stopped or not self._is_running(row["id"]):
+        if self._stopping.is_set() or not self._is_running(row["id"]):
             return
+        if code == NO_ROOM:
+            logger.error("The trainer of %s found no room:\n%s", row["id"], process.last_lines())
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
             if code != 0:
                 raise RatchetError(f"The trainer ended with {_words(code)}.")

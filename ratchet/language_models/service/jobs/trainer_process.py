@@ -8,11 +8,13 @@ takes seconds, then waits for a job's folder as a line on its standard input, an
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +23,9 @@ from ratchet.language_models.service.lifeline import leave_with_parent
 _SECRET_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _TAIL_BYTES = 4000
 _TAIL_LINES = 20
+NO_ROOM = os.EX_IOERR
+"""Exit code of a trainer that found no room on the disk."""
+_NO_ROOM_REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 class TrainerProcess:
@@ -103,7 +108,15 @@ def _main() -> None:
     if not line.endswith(b"\n"):
         return  # the service has gone
     leave_with_parent()
-    module.train(Path(os.fsdecode(line.rstrip(b"\n"))))
+    try:
+        module.train(Path(os.fsdecode(line.rstrip(b"\n"))))
+    except Exception as error:
+        # by its text: libraries that write files have error classes of their own
+        if not any(reason in str(error) for reason in _NO_ROOM_REASONS):
+            raise
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        sys.exit(NO_ROOM)
 
 
 if __name__ == "__main__":

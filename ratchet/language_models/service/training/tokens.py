@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.optimization import TokenSequence
+from ratchet.language_models.thinking import empty_block_length, opened_tags, split_thinking
 from ratchet.language_models.types import ChatMessage
 
 
@@ -67,11 +68,14 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
     pairs = []
     for number, line in _lines(file):
         prompt, _ = _read_messages(line["input"]["messages"])
-        before = tokenizer.prompt_ids(prompt)
+        written = [
+            _reply(tokenizer, prompt, _read_messages(line[side])[0][0])
+            for side in ("preferred_output", "non_preferred_output")
+        ]
         sides = []
-        for side in ("preferred_output", "non_preferred_output"):
-            answer, _ = _read_messages(line[side])
-            after = tokenizer.encode(_reply_text(tokenizer, prompt, answer[0]))
+        for reply in _with_one_beginning(written):
+            before = tokenizer.encode(tokenizer.render(prompt, answer=True) + reply.given)
+            after = tokenizer.encode(reply.learned)
             weights = (0.0,) * len(before) + (1.0,) * len(after)
             sequence = TokenSequence((*before, *after), weights)
             sides.append(_checked(sequence, context_length, file, number))
@@ -80,7 +84,7 @@ def read_preferences(file: Path, tokenizer: ChatTokenizer, context_length: int) 
 
 
 def _lines(file: Path) -> list[tuple[int, Mapping[str, Any]]]:
-    texts = file.read_text(encoding="utf-8").splitlines()
+    texts = file.read_bytes().split(b"\n")  # str.splitlines() also ends lines inside messages
     return [(number, json.loads(text)) for number, text in enumerate(texts, 1) if text.strip()]
 
 
@@ -120,15 +124,47 @@ def _chat_sequences(
                 if is_learned
             ]
             return [sequence for part in parts for sequence in part]
-        _extend(ids, weights, tokenizer.encode(before[len(written) :]), 0.0)
-        reply = _reply_text(tokenizer, messages[:place], messages[place])
-        _extend(ids, weights, tokenizer.encode(reply), 1.0)
-        written = before + reply
+        reply = _reply(tokenizer, messages[:place], messages[place])
+        _extend(ids, weights, tokenizer.encode(before[len(written) :] + reply.given), 0.0)
+        _extend(ids, weights, tokenizer.encode(reply.learned), 1.0)
+        written = before + reply.given + reply.learned
     return [TokenSequence(tuple(ids), tuple(weights))]
 
 
+class _Reply(NamedTuple):
+    """What stands after a prompt: what the template puts there, and what the model writes."""
+
+    given: str
+    learned: str
+
+
+def _reply(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatMessage) -> _Reply:
+    """Part a reply as it is written down.
+
+    Templates of models that think put an empty block before an answer without any thinking. No
+    model should write it: it would learn to think nothing.
+    """
+    text = _reply_text(tokenizer, prompt, reply)
+    opened = opened_tags(tokenizer.render(prompt, answer=True))
+    if split_thinking(reply.content).answer != reply.content:  # it is the reply's own
+        if opened is not None and text.startswith(opened[0]):  # and the prompt begins it
+            text = text.removeprefix(opened[0]).lstrip("\n")
+        return _Reply("", text)
+    length = empty_block_length(text)
+    if not length and opened is not None:
+        return _Reply(f"\n{opened[1]}\n\n", text)
+    return _Reply(text[:length], text[length:])
+
+
+def _with_one_beginning(replies: Sequence[_Reply]) -> list[_Reply]:
+    """Leave to both sides of a preference one prompt, also where only one of them has thought."""
+    if len({reply.given for reply in replies}) == 1:
+        return list(replies)
+    return [_Reply("", reply.given + reply.learned) for reply in replies]
+
+
 def _reply_text(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: ChatMessage) -> str:
-    """Return what a model writes to make this reply: its text and the token that ends it."""
+    """Return what follows a prompt with this reply: its text and the token that ends it."""
     before = tokenizer.render(prompt, answer=True)
     whole = tokenizer.render([*prompt, reply], answer=False)
     if whole.startswith(before):

@@ -204,7 +204,8 @@ class PureTextSharedModelGroup:
         if self._job is None or not self._job.is_final:
             self._job = self._dummy_job() if self.parameters.use_dummy_api else None
         if self._job is None:
-            pauses = self._settings.poll_seconds, self._settings.poll_seconds_max
+            seconds = self._settings
+            pauses = seconds.poll_seconds, seconds.poll_seconds_max, seconds.job_stall_seconds
             self._job = (await self._client.wait([job_id], *pauses))[job_id]
         if self.allowance is not None and self._state.fine_tune_intent is not None:
             self.allowance.settle(self._state.fine_tune_intent, self._job)
@@ -316,7 +317,11 @@ class PureTextSharedModelGroup:
 
     @cached_property
     def _client(self) -> FineTuneClient:
-        return FineTuneClient(self.endpoint, Path(self._settings.home) / "fine_tune_locks")
+        return FineTuneClient(
+            self.endpoint,
+            Path(self._settings.home) / "fine_tune_jobs",
+            settle_seconds=self._settings.job_listing_seconds,
+        )
 
     def _check_names(self, names: set[str]) -> None:
         for name in names - set(self.agents):

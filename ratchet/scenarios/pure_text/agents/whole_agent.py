@@ -15,7 +15,11 @@ from ratchet.language_models.ledger import UNBILLED
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.protocols.decision_scales import DECISION_SCALES
-from ratchet.scenarios.pure_text.parsing import NO_DECISION, parse_completion
+from ratchet.scenarios.pure_text.parsing import (
+    NO_DECISION,
+    ParsedCompletion,
+    parse_completion,
+)
 from ratchet.scenarios.pure_text.prompts import build_prompt
 from ratchet.scenarios.pure_text.supervisor import add_supervisor_message
 from ratchet.seeding import derive_seed
@@ -71,7 +75,7 @@ class AgentOutput:
     messages
         Channel → text.
     raw_message
-        The reply as the model wrote it; empty if no reply could be read.
+        The reply as the model wrote it, but for its thinking; empty if no reply could be read.
     decision
         0 reject, 1 accept, 2 none.
     confidence
@@ -84,6 +88,10 @@ class AgentOutput:
         Whether a reply could be read.
     prompt_tokens, completion_tokens
         The sums over all of the step's calls.
+    thinking
+        What the model wrote before its reply, which no other agent sees.
+    invalid_reason
+        Why the last reply couldn't be read; empty if it could.
     """
 
     messages: Mapping[str, str]
@@ -95,6 +103,8 @@ class AgentOutput:
     valid: bool
     prompt_tokens: int
     completion_tokens: int
+    thinking: str = ""
+    invalid_reason: str = ""
     confidence: float = 1.0
 
 
@@ -161,6 +171,8 @@ class PureTextWholeAgent:
             valid=parsed.valid,
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
+            thinking=completion.thinking,
+            invalid_reason=_why_invalid(completion, parsed),
             confidence=parsed.confidence,
         )
 
@@ -185,6 +197,9 @@ class PureTextWholeAgent:
             top_p=self.parameters.top_p,
             max_tokens=self.parameters.max_tokens,
             seed=context.call_seed(call_id, attempt),
+            reasoning_effort=self.parameters.reasoning_effort,
+            chat_template_kwargs=self.parameters.chat_template_kwargs,
+            extra_body=self.parameters.extra_body,
             repetition_penalty=self.parameters.repetition_penalty,
         )
 
@@ -237,6 +252,14 @@ class PureTextWholeAgent:
     @cached_property
     def _prices(self) -> PriceTable:
         return PriceTable.load(self._settings.prices)
+
+
+def _why_invalid(completion: Completion, parsed: ParsedCompletion) -> str:
+    if parsed.valid or completion.text or not completion.thinking:
+        return parsed.reason
+    if completion.finish_reason == "length":
+        return "cut off while it was thinking: raise max_tokens_per_message, or have it think less"
+    return "ended while it was thinking, without an answer"
 
 
 def _text_parameters(hyper_params: HyperParameters, agent_name: str) -> TextAgentParameters:

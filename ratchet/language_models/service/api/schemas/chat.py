@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from ratchet.language_models.types import ChatMessage, Role
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MAX_CHOICES = 128
+_TEMPLATE_VARIABLES = frozenset({"messages", "add_generation_prompt", "chat_template", "tokenize"})
 
 
 class RequestModel(BaseModel):
@@ -96,6 +105,18 @@ class ChatCompletionRequest(RequestModel):
     response_format: TextFormat | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    reasoning_effort: Name | None = None
+    chat_template_kwargs: dict[str, JsonValue] | None = None
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _leave_the_chat_alone(
+        cls, given: dict[str, JsonValue] | None
+    ) -> dict[str, JsonValue] | None:
+        taken = sorted(_TEMPLATE_VARIABLES.intersection(given or ()))
+        if taken:
+            raise ValueError(f"{', '.join(taken)} is the service's to set")
+        return given
 
     @model_validator(mode="after")
     def _fits_together(self) -> ChatCompletionRequest:
@@ -106,6 +127,14 @@ class ChatCompletionRequest(RequestModel):
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ValueError("give 'max_completion_tokens' or 'max_tokens', not both")
         return self
+
+    @property
+    def template_variables(self) -> dict[str, JsonValue]:
+        """What the model's chat template is given besides the messages."""
+        variables = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", self.reasoning_effort)
+        return variables
 
     @property
     def stops(self) -> tuple[str, ...]:

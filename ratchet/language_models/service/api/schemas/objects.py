@@ -58,9 +58,10 @@ class Page(BaseModel, Generic[Item]):
 
 
 class Health(BaseModel):
-    """Whether models can be asked yet."""
+    """Whether models can be asked yet, and why fine-tuning jobs make no progress if they don't."""
 
-    status: Literal["ok", "starting"]
+    status: Literal["ok", "starting", "degraded"]
+    reason: str | None = None
     instance: str
     model: str
     pid: int

@@ -1,0 +1,42 @@
+"""What chat agents are told about how their models answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet import HyperParameters
+from ratchet.errors import ParameterError
+from ratchet.experiment_files import load_experiment
+
+EXPERIMENT = {"scenario": "code_validation", "dataset": "generated", "trainer": "pure_text_ei"}
+
+
+def agents(**values):
+    return HyperParameters(**EXPERIMENT, agents={"_default": values}).agents["verifier"]
+
+
+def test_services_own_parameters_are_kept_as_they_are():
+    extra = {"top_k": 20, "provider": {"order": ["a", "b"]}}
+    agent = agents(extra_body=extra, chat_template_kwargs={"enable_thinking": False})
+    assert agent.extra_body == extra
+    assert agent.chat_template_kwargs == {"enable_thinking": False}
+    assert agent.reasoning_effort is None
+
+
+def test_they_are_overridden_one_by_one_on_the_command_line(tmp_path):
+    file = tmp_path / "e.yaml"
+    lines = [f"{name}: {value}" for name, value in EXPERIMENT.items()]
+    file.write_text("\n".join([*lines, "agents: {_default: {extra_body: {top_k: 20}}}"]) + "\n")
+    overrides = [
+        "agents.verifier.chat_template_kwargs.enable_thinking=false",
+        "agents.verifier.reasoning_effort=low",
+    ]
+    verifier = load_experiment(file, overrides).hyper_params.agents["verifier"]
+    assert verifier.chat_template_kwargs == {"enable_thinking": False}
+    assert (verifier.reasoning_effort, verifier.extra_body) == ("low", {"top_k": 20})
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "n", "stream", "seed", "max_tokens"])
+def test_what_requests_have_already_is_no_extra(name):
+    with pytest.raises(ParameterError, match=rf"extra_body: .*got {name}, which requests have"):
+        agents(extra_body={name: 1})
