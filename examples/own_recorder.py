@@ -27,7 +27,7 @@ class ResidualBlock(nn.Module):
         return out
 
 
-@register_recorder(ResidualBlock)
+@register_recorder(ResidualBlock, parts=[nn.Linear])
 def record_residual_block(block: ResidualBlock, x: Tensor) -> Record:
     """Do what the block does in one step of a tape."""
 

@@ -68,7 +68,9 @@ def seeded_globals(seed: int) -> Iterator[None]:
     python_state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002 -- the global one is meant
     torch_state = torch.get_rng_state()
-    cuda_states = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    # Asking a device that nobody has used would take hold of it: some hundred MB in each process.
+    is_used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # of torch
+    cuda_states = torch.cuda.get_rng_state_all() if is_used else []
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 -- the global one is meant
     torch.manual_seed(seed)

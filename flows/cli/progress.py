@@ -23,7 +23,7 @@ Total: TypeAlias = int | Callable[[], int | None] | None
 first loop begins: a run that finds everything has none."""
 
 _SHOWN = ("accuracy", "mean_episode_reward", "reward", "loss")
-_SPREADS = ("std_", "worst_")
+_NOT_SHOWN = ("std_", "worst_", "datapoint_")
 _MAX_SHOWN = 2
 _NOISE = ("mean_", "episode_", "step_")
 _PLAIN_SECONDS = 10.0
@@ -40,7 +40,7 @@ def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items():
             short = _short(name)
             if (
-                not any(spread in name for spread in _SPREADS)
+                not any(part in name for part in _NOT_SHOWN)
                 and name.endswith(word)
                 and short not in chosen
                 and len(chosen) < _MAX_SHOWN

@@ -88,7 +88,7 @@ def split_settings(
     Raises ParameterError if an override or a setting is wrong.
     """
     from ratchet.experiment_files.loading import expand_paths, parse_overrides
-    from ratchet.parameters.changes import merge_changes
+    from ratchet.parameters.changes import merge_nested
     from ratchet.parameters.settings import ExperimentSettings
 
     changes = expand_paths(parse_overrides(overrides or []), "overrides")
@@ -97,7 +97,7 @@ def split_settings(
         raise ParameterError(f"settings: got {own!r}, expected settings.NAME=value.")
     if budget is not None:
         own = {**own, "budget": budget}
-    settings = ExperimentSettings.from_dict(merge_changes(folder.manifest.settings, own))
+    settings = ExperimentSettings.from_dict(merge_nested(folder.manifest.settings, own))
     runs = str(folder.path.resolve().parent)
     return changes, settings.model_copy(update={"runs": runs})
 

@@ -18,11 +18,10 @@ from ratchet.tracking.result_table import ResultTable, holds_results
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
-from tasks.stages.session import STATE_FOLDER
+from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
 from tasks.stages.tables import read_table
 from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.tensordict.run_trainer import HISTORY_FILE
-from tasks.text.files import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -230,7 +229,7 @@ def _copy(source: Path, place: Path) -> None:
 
 def transcripts_name(call: StageCall) -> str:
     """Return the name of transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
-    if call.stage == "sample_rollouts":
+    if call.stage in ("sample_rollouts", "rollouts"):
         return f"{call.iteration}.jsonl"
     if call.stage == "test_during_training":
         return f"test-{call.iteration}.jsonl"

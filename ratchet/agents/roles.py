@@ -30,6 +30,24 @@ def ever_decides(handler: ProtocolHandler, name: str) -> bool:
     return bool(mask[..., handler.agent_index(name)].any())
 
 
+class Channels:
+    """Some channels of a protocol, in order; their indices are copied to each device once."""
+
+    def __init__(self, index: Tensor) -> None:
+        self._copies = {index.device: index}
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def take_from(self, tensor: Tensor, dim: int) -> Tensor:
+        """Take these channels of a dimension of a tensor."""
+        device = tensor.device
+        if device not in self._copies:
+            self._copies[device] = self._index.to(device)
+        return tensor.index_select(dim, self._copies[device])
+
+
 @dataclass(frozen=True)
 class Role:
     """One agent's place in the protocol: its index in the agent dimension, and its actions' layout.
@@ -39,8 +57,8 @@ class Role:
 
     index: int
     layout: FactorLayout
-    sees: Tensor | None
-    writes: Tensor | None
+    sees: Channels | None
+    writes: Channels | None
 
 
 def read_role(
@@ -60,6 +78,6 @@ def read_role(
     return Role(
         index,
         layout,
-        None if len(sees) == num_channels else sees,
-        None if len(writes) == num_channels else writes,
+        None if len(sees) == num_channels else Channels(sees),
+        None if len(writes) == num_channels else Channels(writes),
     )

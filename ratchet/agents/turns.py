@@ -125,12 +125,12 @@ class TurnGatherer:
         linear = None
         if self.d_linear is not None:
             linear = take(td.get("linear_message_history"), rows)
-            linear = linear if role.sees is None else linear.index_select(2, role.sees)
+            linear = linear if role.sees is None else role.sees.take_from(linear, 2)
             linear = self.normalizer("linear_message_history", linear)
         if role.sees is not None:
-            history = history.index_select(2, role.sees)
+            history = role.sees.take_from(history, 2)
         if role.writes is not None:
-            message = message.index_select(1, role.writes)
+            message = role.writes.take_from(message, 1)
         return AgentInput(
             round=take(td.get("round"), rows),
             history=self.normalizer("x", history),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.agents import DEFAULT_AGENT
-from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.changes import merge_changes, merge_nested
 from ratchet.parameters.converters import upgraded
 
 _MAIN_ARM = "main"
@@ -49,5 +49,5 @@ def _for_all_agents(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[st
     changes = agents.get(DEFAULT_AGENT) if isinstance(agents, Mapping) else None
     if not isinstance(changes, Mapping):
         return dict(base)
-    changed = {name: merge_changes(agent, changes) for name, agent in base["agents"].items()}
+    changed = {name: merge_nested(agent, changes) for name, agent in base["agents"].items()}
     return {**base, "agents": changed}

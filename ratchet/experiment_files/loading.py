@@ -15,9 +15,10 @@ from typing import Any, Protocol, TypeAlias
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
-from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.changes import merge_changes, merge_nested
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.discovery import load_files, load_plugins, missing_files
+from ratchet.parameters.hydra_overrides import plain_overrides
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.messages import raise_together
 from ratchet.parameters.reserved import refuse_unread_budget
@@ -69,8 +70,9 @@ def load_experiment(
 
     It is YAML: hyper-parameters at the top level, ``settings:`` and ``arms:`` beside them. An arm
     holds changes to the main experiment, nested or dotted. Overrides are ``a.b=value``, the value
-    in YAML; ``settings.…`` and ``arms.NAME.…`` too. ``names`` are those that values at the top
-    may have, by key, beside the protocols': what they are of stands above this floor.
+    in YAML; ``settings.…`` and ``arms.NAME.…`` too; ``+a.b=value`` and ``~a.b`` as in Hydra.
+    ``names`` are those that values at the top may have, by key, beside the protocols': what they
+    are of stands above this floor.
 
     Raises
     ------
@@ -83,7 +85,8 @@ def load_experiment(
         raise ParameterError(_missing_file(file))
     content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
     data = HyperParameters.gather(content, _OWN_KEYS)
-    changes = expand_paths(name_choices(data, parse_overrides(overrides)), "overrides")
+    data, plain = plain_overrides(data, overrides)
+    changes = expand_paths(name_choices(data, parse_overrides(plain)), "overrides")
     data = merge_changes(data, _upgraded(changes, file))
     data = HyperParameters.gather(data, _OWN_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)
@@ -215,7 +218,7 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
         nested = expand_paths(value, source) if isinstance(value, Mapping) else value
         for part in reversed(key.split(".")):
             nested = {part: nested}
-        result = merge_changes(result, nested)
+        result = merge_nested(result, nested)
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -20,7 +21,16 @@ class LrFactors(SubParameters):
     critic: float = Field(default=1.0, ge=0)
 
 
-class ConstantSchedule(SubParameters):
+class Schedule(SubParameters):
+    """In which iterations an agent learns."""
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The agents that the schedule names; none by default."""
+        return ()
+
+
+class ConstantSchedule(Schedule):
     """The agent learns in every iteration."""
 
     kind: Literal["constant"] = "constant"
@@ -30,7 +40,7 @@ class ConstantSchedule(SubParameters):
         return True
 
 
-class ContiguousPeriodicSchedule(SubParameters):
+class ContiguousPeriodicSchedule(Schedule):
     """The agent learns in iterations whose index mod ``period`` lies in [start, stop)."""
 
     kind: Literal["contiguous_periodic"] = "contiguous_periodic"
@@ -52,7 +62,7 @@ class ContiguousPeriodicSchedule(SubParameters):
         return self.start <= iteration % self.period < self.stop
 
 
-class AlternatingPeriodicSchedule(SubParameters):
+class AlternatingPeriodicSchedule(Schedule):
     """Two blocks of ``period`` iterations that alternate; ``first_agent`` learns in the first."""
 
     kind: Literal["alternating_periodic"] = "alternating_periodic"
@@ -64,9 +74,47 @@ class AlternatingPeriodicSchedule(SubParameters):
         first_block = (iteration // self.period) % 2 == 0
         return first_block == (agent_name == self.first_agent)
 
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """Those named, each once."""
+        return (self.first_agent,)
+
+
+class LearningBlock(SubParameters):
+    """Iterations in a row in which the same agents learn."""
+
+    agents: tuple[str, ...] = Field(min_length=1)
+    num_iterations: PositiveInt
+
+
+class AlternatingBlocksSchedule(Schedule):
+    """Blocks of iterations, each with its own length and agents, over and over.
+
+    For ``_default``, as one schedule of all agents. One in several blocks learns in each; one in
+    none never learns.
+    """
+
+    kind: Literal["alternating_blocks"] = "alternating_blocks"
+    blocks: tuple[LearningBlock, ...] = Field(min_length=1)
+
+    def is_on(self, iteration: int, agent_name: str) -> bool:
+        """Return whether the agent learns in this iteration."""
+        lengths = [block.num_iterations for block in self.blocks]
+        place = iteration % sum(lengths)
+        current = next(i for i, end in enumerate(accumulate(lengths)) if place < end)
+        return agent_name in self.blocks[current].agents
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """Those named, each once."""
+        return tuple(dict.fromkeys(name for block in self.blocks for name in block.agents))
+
 
 UpdateSchedule = Annotated[
-    ConstantSchedule | ContiguousPeriodicSchedule | AlternatingPeriodicSchedule,
+    ConstantSchedule
+    | ContiguousPeriodicSchedule
+    | AlternatingPeriodicSchedule
+    | AlternatingBlocksSchedule,
     Field(discriminator="kind"),
 ]
 

@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.parameters.torchrl import TORCHRL_TRAINERS
+from ratchet.parameters.torchrl_names import forget_names
 
 
 def merge_changes(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Put nested changes over nested data.
+    """Put nested changes over an experiment's nested parameters.
 
     Mappings are merged, all else is replaced; a mapping of another ``kind`` (an update
-    schedule) replaces the whole.
+    schedule) replaces the whole. Names that follow from what is changed are left out.
     """
+    return forget_names(merge_nested(data, changes), changes)
+
+
+def merge_nested(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Put nested changes over any nested parameters; see :func:`merge_changes`."""
     result = dict(data)
     for key, value in changes.items():
         old = result.get(key)
         if key == "trainer" and old in TORCHRL_TRAINERS and _is_group(value):
-            result = merge_changes(result, {"torchrl": {"config": {key: value}}})
+            result = merge_nested(result, {"torchrl": {"config": {key: value}}})
         elif isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
-            result[key] = merge_changes(old, value)
+            result[key] = merge_nested(old, value)
         else:
             result[key] = value
     return result

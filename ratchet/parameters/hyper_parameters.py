@@ -23,6 +23,7 @@ from ratchet.parameters.messages import describe_validation_error, raise_togethe
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
+from ratchet.parameters.torchrl_names import forget_names
 from ratchet.parameters.trainers import TrainerReference
 
 
@@ -140,7 +141,7 @@ class HyperParameters(BaseModel):
         data = self.to_dict()
         for path, value in changes.items():
             set_path(data, path_in_section(data, path), value)
-        return type(self).from_dict(data, base_dir)
+        return type(self).from_dict(forget_names(data, changes), base_dir)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HyperParameters):

@@ -19,7 +19,8 @@ class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
 
     ``config`` holds the library's configuration groups (``training_env``, ``networks``,
     ``optimizer``, ``collector`` …), with its ``defaults`` list if they are to be taken from it
-    alone, and ``choices`` other options of groups, e.g. ``{"optimizer": "adamw"}``.
+    alone, and ``choices`` other options of groups, e.g. ``{"optimizer": "adamw"}``; further ones
+    as ``{"hook@early": "early_stopping"}``, and none at all with null.
 
     An iteration is ``batches_per_iteration`` collected batches with their optimisation steps, by
     default as many as make 1,000 frames; environments are reset where it begins. With
@@ -32,7 +33,7 @@ class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
     """
 
     config: Annotated[dict[str, Any], Purpose.CONFIGURATION] = Field(default_factory=dict)
-    choices: Annotated[dict[str, str], Purpose.CONFIGURATION] = Field(default_factory=dict)
+    choices: Annotated[dict[str, str | None], Purpose.CONFIGURATION] = Field(default_factory=dict)
     batches_per_iteration: Annotated[PositiveInt | None, Purpose.CONFIGURATION] = None
     refresh_each_epoch: bool = False
     evaluation_period: PositiveInt | None = None

@@ -7,11 +7,11 @@ way they come to lie in ``torchrl.config``. Stands between files and hyper-param
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
+from ratchet.parameters.torchrl_names import library_defaults, resolved, with_names
 
 SECTION = "torchrl"
 _DEFAULTS, _TRAINER = "defaults", "trainer"
@@ -19,7 +19,7 @@ _GROUP = re.compile(
     r"defaults|hydra|training_env|env|networks?|models?|exploration(_module)?|greedy_module"
     r"|transforms?\d*|loss(_module)?|value|gae|target_net_updater|replay_buffer|sampler|storage"
     r"|writer|collector|optimizer|lr_scheduler|logger|hooks?|weight_updater|weight_sync_schemes?"
-    r"|policy_module\d+"
+    r"|policy_module\d+|checkpoint(_rotation)?|wandb"
 )
 
 
@@ -42,39 +42,40 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
     Raises
     ------
     ParameterError
-        If a configuration of the library's names no algorithm or no environment.
+        If a configuration of the library's names no algorithm or no environment, or another than
+        the experiment does.
     """
     if is_library_config(data):
         data = _as_experiment(data, known)
-    if data.get(_TRAINER) not in TORCHRL_TRAINERS:
+    if not _has_groups(data):
         return dict(data)
     section = dict(data.get(SECTION) or {})
-    config, choices = dict(section.get("config") or {}), dict(section.get("choices") or {})
+    config, choices = dict(section.get("config") or {}), _flat(section.get("choices") or {})
     result = {}
     for name, value in data.items():
-        if name in known or not (name in config or _GROUP.fullmatch(name)):
+        if _is_choice(name, value):
+            choices |= _flat({name: value})
+        elif name in known or not (name in config or is_group(name)):
             result[name] = value
-        elif _is_choice(name, value):
-            choices[name] = value
         else:
             config[name] = _merged(config.get(name), value)
     for part, content in (("config", config), ("choices", choices)):
         if content:
             section[part] = content
     _move_seed(result, section)
-    return {**result, SECTION: section} if section else result
+    return with_names({**result, SECTION: section} if section else result)
 
 
 def path_in_section(data: Mapping[str, Any], path: str) -> str:
     """Return the place of ``trainer.total_frames`` and the like, ``trainer`` being a name here."""
-    if path.startswith("trainer.") and data.get(_TRAINER) in TORCHRL_TRAINERS:
+    if path.startswith("trainer.") and _has_groups(data):
         return f"{SECTION}.config.{path}"
     return path
 
 
 def name_choices(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Tell choices of options (``optimizer=adamw``) from values (``optimizer.lr=0.1``)."""
-    if data.get(_TRAINER) not in TORCHRL_TRAINERS:
+    if not _has_groups(data):
         return dict(changes)
     return {
         f"{SECTION}.choices.{path}" if _is_choice(path, value) else path: value
@@ -82,50 +83,40 @@ def name_choices(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     }
 
 
+def _has_groups(data: Mapping[str, Any]) -> bool:
+    return data.get(_TRAINER) in TORCHRL_TRAINERS or library_defaults(data) is not None
+
+
+def is_group(name: str) -> bool:
+    """Return whether a name at the top is that of one of the library's groups."""
+    return bool(_GROUP.fullmatch(name))
+
+
 def _is_choice(name: str, value: object) -> bool:
-    return bool(_GROUP.fullmatch(name)) and isinstance(value, str) and not value.startswith("${")
+    if name == _TRAINER:  # else the name of a trainer here
+        return value in TORCHRL_ALGORITHMS
+    if "@" in name:
+        return True
+    return is_group(name) and isinstance(value, str) and not value.startswith("${")
 
 
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
-    own = {"settings", "arms", "seed", SECTION, "gymnasium"} & set(known)
+    own = {"settings", "arms", "seed", "dataset", SECTION, "gymnasium"} & set(known)
     config = {name: value for name, value in data.items() if name not in own}
-    algorithm = _chosen(data[_DEFAULTS], _TRAINER)
-    if algorithm not in TORCHRL_ALGORITHMS:
-        raise ParameterError(
-            f"defaults: the trainer is {algorithm!r}, expected an entry such as"
-            f" `trainer@trainer: ppo`.{nearest(str(algorithm), TORCHRL_ALGORITHMS)}"
-        )
-    names = list(dict.fromkeys(_values_of(config, "env_name")))
-    if len(names) != 1:
-        raise ParameterError(
-            f"training_env: the values of env_name are {names}, expected one environment."
-        )
     given = dict(data.get(SECTION) or {})
     return {
         "scenario": "gymnasium",
-        _TRAINER: f"torchrl_{algorithm}",
-        "dataset": names[0],
         **{name: data[name] for name in data if name in own},
         SECTION: {**given, "config": config},
     }
 
 
-def _chosen(defaults: list[Any], package: str) -> object:
-    """Return the option that a list of defaults takes for a package."""
-    for entry in defaults:
-        for name, option in entry.items() if isinstance(entry, Mapping) else ():
-            if str(name).rpartition("@")[2].split()[-1] == package:
-                return option
-    return None
-
-
-def _values_of(tree: object, name: str) -> Iterator[object]:
-    if isinstance(tree, Mapping):
-        for key, value in tree.items():
-            if key == name:
-                yield value
-            else:
-                yield from _values_of(value, name)
+def _flat(choices: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return options by the dotted names of their packages, such as ``replay_buffer.sampler``."""
+    result: dict[str, Any] = {}
+    for name, value in choices.items():
+        result |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return {f"{above}{name}": value for name, value in result.items()}
 
 
 def _merged(old: object, new: object) -> object:
@@ -140,6 +131,9 @@ def _move_seed(data: dict[str, Any], section: dict[str, Any]) -> None:
     if not isinstance(trainer, Mapping) or "seed" not in trainer:
         return
     rest = {name: value for name, value in trainer.items() if name != "seed"}
+    seed = trainer["seed"]
+    if isinstance(seed, str):  # it refers to the experiment's, or to another value
+        seed = resolved({"seed": data.get("seed"), **section["config"]}, f"{_TRAINER}.seed")
     section["config"] = {**section["config"], _TRAINER: rest}
-    if trainer["seed"] is not None:
-        data["seed"] = trainer["seed"]
+    if seed is not None:
+        data["seed"] = seed

@@ -31,7 +31,8 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     ``mixed_precision`` computes losses in bfloat16 where torch holds that exact enough; weights
     and what the optimizer keeps are f32. ``compile_losses`` lets ``torch.compile`` make the losses
     of environments: half a minute at the start of each process, for accelerators; on a CPU our own
-    operations are faster.
+    operations are faster. ``test_by_sampling``: agents draw their actions in tests as they do in
+    training, instead of taking the likeliest.
     """
 
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
@@ -52,6 +53,7 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     body_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
     use_shared_body: Annotated[bool, Purpose.NETWORKS, Purpose.PRETRAINING] = True
     num_test_iterations: Annotated[PositiveInt, Purpose.TESTS] = 10
+    test_by_sampling: Annotated[bool, Purpose.TESTS] = False
     mixed_precision: bool = False
     compile_losses: bool = False
 

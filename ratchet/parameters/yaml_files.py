@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.file_defaults import with_files
 from ratchet.parameters.torchrl_files import uses_library_groups
 
 _FLOAT = re.compile(
@@ -32,8 +33,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=True)
-            if key_node.tag != "tag:yaml.org,2002:merge" and key in seen:
+            if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands here twice", key_node.start_mark
                 )
@@ -74,20 +77,26 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401 -- YAML holds any
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file whose top level is a mapping with string keys; ``${a.b}`` is filled in.
 
+    Files that its ``defaults`` name are read too.
+
     Raises
     ------
     ParameterError
         For bad YAML, a top level that is no mapping, or an interpolation to nowhere.
     """
-    text = path.read_text(encoding="utf-8")
-    data = parse_yaml(text, str(path))
+    data = with_files(_parsed(path), path, _parsed)
+    if uses_library_groups(data) or "${" not in str(data):  # which the library fills in itself
+        return data
+    return _interpolate(data, path)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     if not isinstance(data, dict):
         raise ParameterError(
             f"{path}: the top level is {type(data).__name__}, expected a mapping of parameters."
         )
-    if "${" not in text or uses_library_groups(data):  # which the library fills in itself
-        return data
-    return _interpolate(data, path)
+    return data
 
 
 def _interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:

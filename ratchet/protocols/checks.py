@@ -29,16 +29,22 @@ USUAL_AGENT_NAMES = (
 def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
     """Refuse parameters of an agent that no protocol knows: a slip of the pen would do nothing.
 
+    So would one in a schedule that names agents.
+
     Raises
     ------
     ParameterError
         With the nearest name.
     """
     known = {*handler.agent_names, *USUAL_AGENT_NAMES}
-    for name in hyper_params.agents.named:
+    named = [(f"agents.{name}", name) for name in hyper_params.agents.named]
+    for agent in hyper_params.agents:
+        in_schedule = hyper_params.agents[agent].update_schedule.agent_names
+        named += [(f"agents.{agent}.update_schedule: {name!r}", name) for name in in_schedule]
+    for where, name in named:
         if name not in known:
             raise ParameterError(
-                f"agents.{name}: protocol {hyper_params.interaction_protocol!r} has no such agent;"
+                f"{where}: protocol {hyper_params.interaction_protocol!r} has no such agent;"
                 f" expected one of {list(handler.agent_names)}.{nearest(name, known)}"
             )
 

@@ -8,6 +8,7 @@
   const buttons = [...document.querySelectorAll(".t-filters button")];
   const VERDICTS = { right: "✓", wrong: "✗", undecided: "–" };
   const DECISIONS = ["Reject", "Accept", "No decision"];
+  const LETTERS = "AB", SIDE = 220, MARGIN = 26, NODE = 10, RING = 4;
   const unpacked = new Map();
   let rollouts = [], start = 0, hasStances = false, filter = "all", selected = null, request = 0;
 
@@ -133,33 +134,83 @@
 
   function page(rollout) {
     const state = verdict(rollout);
-    const truth = rollout.y === 1 ? "right" : "buggy";
+    const truth = rollout.graphs
+      ? `the graphs are ${rollout.y === 1 ? "the same" : "different"}`
+      : `the solution is ${rollout.y === 1 ? "right" : "buggy"}`;
     const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${Number(value.toFixed(3))}`).join(", ");
     const stance = !hasStances ? null
       : ` · prover argues to ${rollout.prover_stance === 1 ? "accept" : "reject"}`;
     return [
       element("h3", {},
         element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
-        `${DECISIONS[rollout.decision]} – the solution is ${truth}`),
+        `${DECISIONS[rollout.decision]} – ${truth}`),
       element("p", { className: "meta" }, `Datapoint ${rollout.datapoint_id} · rollout ${rollout.rollout} · rewards: ${rewards}`, stance),
-      element("div", { className: "t-task" },
+      rollout.graphs ? element("p", { className: "meta", textContent: "Filled: pointed at in this round. Ringed: in an earlier one." })
+      : element("div", { className: "t-task" },
         element("div", {}, element("h4", { textContent: "Question" }), element("p", { className: "t-text", textContent: rollout.question })),
         element("div", {}, element("h4", { textContent: "Solution" }), element("pre", { textContent: rollout.solution }))),
-      ...rollout.rounds.map(roundOf),
+      ...rollout.rounds.map((round, place) => roundOf(rollout, round, place)),
     ];
   }
 
-  function roundOf(round) {
-    const agents = unique([...round.messages.map((message) => message.agent), ...Object.keys(round.raw)]);
+  function roundOf(rollout, round, place) {
+    const agents = unique([...round.messages.map((message) => message.agent), ...Object.keys(round.raw), ...Object.keys(round.decision)]);
     return element("section", { className: "t-round" }, element("h4", { textContent: `Round ${round.round}` }),
+      rollout.graphs ? picture(rollout, place) : null,
       ...agents.map((agent) => said(round, agent)));
+  }
+
+  const colourOf = (agent) =>
+    agent.includes("verifier") ? "var(--c0)" : agent.endsWith("1") ? "var(--c3)" : "var(--c1)";
+
+  function drawn(tag, attributes, ...children) {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  }
+
+  // Both graphs as they stand after a round: what was pointed at in it is filled, earlier ringed.
+  function picture(rollout, place) {
+    const marks = new Map();
+    rollout.rounds.slice(0, place + 1).forEach((round, at) => round.messages.forEach((message) =>
+      (message.marks || []).forEach(([graph, node]) => {
+        const key = `${graph} ${node}`;
+        marks.set(key, [...(marks.get(key) || []), { agent: message.agent, round: round.round, now: at === place }]);
+      })));
+    const width = 2 * SIDE + 4 * MARGIN, height = SIDE + 2 * MARGIN;
+    const svg = drawn("svg", { class: "t-graphs", viewBox: `0 0 ${width} ${height}`, role: "img" },
+      drawn("title", {}, `The two graphs after round ${rollout.rounds[place].round}`));
+    rollout.graphs.forEach((graph, which) => {
+      const left = MARGIN + which * (SIDE + 2 * MARGIN);
+      const at = graph.nodes.map((point) => point && [left + SIDE * point[0], MARGIN + SIDE * (1 - point[1])]);
+      svg.append(drawn("text", { class: "t-letter", x: left - MARGIN + 6, y: 16 }, LETTERS[which]));
+      svg.append(...graph.edges.map(([a, b]) =>
+        drawn("line", { x1: at[a][0], y1: at[a][1], x2: at[b][0], y2: at[b][1] })));
+      svg.append(...at.flatMap((point, node) => point ? [nodeOf(point, node, marks.get(`${which} ${node}`) || [])] : []));
+    });
+    return svg;
+  }
+
+  function nodeOf([x, y], node, marks) {
+    const now = marks.filter((mark) => mark.now);
+    const group = drawn("g", { transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})` });
+    const rings = unique(marks.map((mark) => mark.agent)).filter((agent) => agent !== (now[0] || {}).agent);
+    rings.reverse().forEach((agent, i) => group.append(drawn("circle",
+      { class: "t-ring", r: NODE + RING * (rings.length - i) - 1, style: `--dot: ${colourOf(agent)}` })));
+    const dot = now.length ? `--dot: ${colourOf(now[0].agent)}` : "";
+    group.append(drawn("circle", { class: now.length ? "t-node now" : "t-node", r: NODE, style: dot }));
+    group.append(drawn("text", { class: now.length ? "now" : "", dy: "0.35em" }, String(node)));
+    const said = marks.map((mark) => `${mark.agent} in round ${mark.round}`);
+    if (said.length) group.append(drawn("title", {}, said.join(", ")));
+    return group;
   }
 
   function said(round, agent) {
     const own = round.messages.filter((message) => message.agent === agent);
     const decision = round.decision[agent];
     const made = element("div", { className: "t-message" });
-    made.style.setProperty("--dot", agent.includes("verifier") ? "var(--c0)" : agent.endsWith("1") ? "var(--c3)" : "var(--c1)");
+    made.style.setProperty("--dot", colourOf(agent));
     for (const message of own) {
       made.append(
         element("div", { className: "t-who" }, agent, element("span", { textContent: message.channel === "main" ? "" : ` in ${message.channel}` })),

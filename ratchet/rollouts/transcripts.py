@@ -27,6 +27,7 @@ __all__ = [
     "read_report_transcripts",
     "report_transcripts",
     "sampled_transcripts",
+    "save_report_transcripts",
     "write_report_transcripts",
     "write_transcripts",
 ]
@@ -81,11 +82,16 @@ def write_report_transcripts(
     verifier_name: str | None = None,
 ) -> None:
     """Write ``transcripts.jsonl``: one line a rollout, as the report reads it."""
-    file = Path(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
     transcripts = report_transcripts(
         rollouts, agent_names, channel_names, verifier_name=verifier_name
     )
+    save_report_transcripts(file, transcripts)
+
+
+def save_report_transcripts(file: Path | str, transcripts: Sequence[Transcript]) -> None:
+    """Write lines that :func:`read_report_transcripts` reads."""
+    file = Path(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in transcripts)
     file.write_text("".join(lines), encoding="utf-8")
 

@@ -18,6 +18,7 @@ from ratchet.errors import DataError, StateError
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
+    from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.dataset import TensorDictDataset
     from ratchet.scenarios.rollout_shape import RolloutShape
 
@@ -131,6 +132,13 @@ class TensorEnvironment(ABC):
     def restore_episodes(self, saved: dict[str, Tensor]) -> TensorDictBase:
         """Return the states [E] that :meth:`save_episodes` was given."""
         raise StateError(f"{type(self).__name__} begins anew in each iteration.")
+
+    def transcripts(self, rollouts: TensorDictBase) -> list[Transcript]:
+        """Write down episodes of rollouts ``[E, T]`` for the report to show; by default none.
+
+        As :func:`ratchet.rollouts.transcript_content.report_transcripts` does.
+        """
+        return []
 
     def gather_data(self, datapoint_id: Tensor) -> TensorDictBase:
         """Return what agents see of datapoints beside their observations; nothing by default."""

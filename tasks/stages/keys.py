@@ -181,7 +181,7 @@ class BaseKeys(ABC):
         """Return the callbacks that take part in a stage; nothing at all if none does."""
         last = self.callbacks and self._ends_training(stage, iteration)
         found = [
-            spec.key_parameters(stage, last=bool(last))
+            spec.key_parameters(self.hyper_params, stage, last=bool(last))
             for spec in self.callbacks
             if spec.takes_part(stage)
         ]

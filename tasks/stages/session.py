@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tasks.stages.keys import BaseKeys
 
 STATE_FOLDER = "state"
+TRANSCRIPTS_FILE = "transcripts.jsonl"
+"""What the report shows of a stage's rollouts, a line each."""
 
 
 class BaseSession:

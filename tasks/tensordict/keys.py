@@ -26,7 +26,7 @@ STAGE_VERSIONS = {
     "initial_state": 1,
     "pretrain": 1,
     "pretrained_state": 1,
-    "rollouts": 1,
+    "rollouts": 2,
     "train": 1,
     "test": 1,
     "run_trainer": 1,

@@ -10,8 +10,10 @@ import json
 from pathlib import Path
 
 from ratchet.rollouts.tensor_files import save_rollouts
+from ratchet.rollouts.transcripts import save_report_transcripts
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
+from tasks.stages.session import TRANSCRIPTS_FILE
 from tasks.tensordict.session import ArmSession
 
 ROLLOUTS_FILE = "rollouts.safetensors"
@@ -19,7 +21,7 @@ ROLLOUTS_FILE = "rollouts.safetensors"
 
 @stage
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Play the rollouts of iteration ``call.iteration`` and write them."""
+    """Play the rollouts of iteration ``call.iteration``; write them, and what the report shows."""
     trainer = session.trainer_at(session.keys.state_key(call.iteration))
     if trainer.has_stopped:
         return []
@@ -27,4 +29,7 @@ def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     names = list(session.instance.protocol_handler.agent_names)
     about = {"agent_names": json.dumps(names), "iteration": str(call.iteration)}
     save_rollouts(played, folder / ROLLOUTS_FILE, about)
+    transcripts = session.instance.train_environment.transcripts(played)
+    if transcripts:
+        save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
     return []

@@ -19,6 +19,7 @@ from ratchet.rollouts.outcomes import (
 from ratchet.rollouts.spec import add_later_arrays
 from ratchet.rollouts.transcripts import write_report_transcripts, write_transcripts
 from ratchet.statistics.returns import PREFIX
+from tasks.stages.session import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 ROLLOUTS_FILE = "rollouts.parquet"
 USAGE_FILE = "usage.json"
-TRANSCRIPTS_FILE = "transcripts.jsonl"
 TRANSCRIPTS_FOLDER = "transcripts"
 
 

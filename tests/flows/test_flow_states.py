@@ -16,6 +16,7 @@ from flows.runs.verifying import verify_run
 from ratchet.errors import CheckPointNotFoundError, ParameterError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.rollouts.tensor_files import load_rollouts, read_about
+from ratchet.rollouts.transcripts import read_report_transcripts
 from ratchet.tracking.run_folder import RunFolder
 from trainers.tensordict.states.state import State
 
@@ -181,6 +182,11 @@ def test_kept_rollouts_are_those_that_training_played(lab, small):
             logged = points["train", iteration][f"{agent}.mean_step_reward"]
             assert float(reward[place]) == pytest.approx(logged, rel=1e-6)
         assert rollouts["agents", "advantage"].isfinite().all()
+    transcripts = sorted((folder.transcripts_path / "main").iterdir())
+    assert [path.name for path in transcripts] == ["0.jsonl", "2.jsonl"]
+    shown = list(read_report_transcripts(transcripts[0]))
+    assert all(len(one["graphs"]) == 2 and one["rounds"] for one in shown)
+    assert 'data-title="Iteration 2"' in folder.report_path.read_text()
     profiles = {path.name for path in (folder.profiles_path / "main").iterdir()}
     assert {"train-0-2.txt", "train-2-3.txt", "rollouts-2.txt", "test-4.txt"} <= profiles
     assert "cumulative" in (folder.profiles_path / "main" / "train-0-2.txt").read_text()

@@ -37,6 +37,7 @@ SECTIONS = {
         "body_lr_factor": UNIT,
         "use_shared_body": True,
         "num_test_iterations": 10,
+        "test_by_sampling": False,
         "mixed_precision": False,
         "compile_losses": False,
     },

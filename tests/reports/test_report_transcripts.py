@@ -251,3 +251,55 @@ def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
     Select(browser.find_element("id", "t-arm")).select_by_visible_text("alone")
     _wait(lambda: len(_rows(browser)) == 1)
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+def on_graphs(number):
+    """Make a rollout in which two agents point at the same node, one after the other."""
+    said = [("verifier", [[0, 2]]), ("prover", [[1, 0], [0, 2]])]
+    rounds = [
+        {
+            "round": place,
+            "messages": [
+                {
+                    "agent": agent,
+                    "channel": "main",
+                    "text": " ".join(f"{'AB'[graph]}{node}" for graph, node in marks),
+                    "marks": marks,
+                }
+            ],
+            "raw": {},
+            "decision": {},
+        }
+        for place, (agent, marks) in enumerate(said)
+    ]
+    rounds.append({"round": 2, "messages": [], "raw": {}, "decision": {"verifier": 1}})
+    graphs = [
+        {"nodes": [[0, 0], None, [1, 1]], "edges": [[0, 2]]},
+        {"nodes": [[0, 1], [1, 0], [0.5, 0.5]], "edges": [[0, 1], [1, 2]]},
+    ]
+    facts = {"rollout": number, "datapoint_id": number, "seed": 1, "y": 1, "prover_stance": 1}
+    shown = {"question": "A2 B0 A2", "solution": "", "decision": 1, "correct": True}
+    more = {"rewards": {"prover": 1.0, "verifier": 1.0}, "always_failed": False}
+    return {**facts, **shown, **more, "rounds": rounds, "graphs": graphs}
+
+
+@pytest.mark.browser
+@needs_browser
+def test_graphs_are_drawn_round_by_round_with_what_was_pointed_at(run, browser):
+    write(run, "4", [on_graphs(0)])
+    browser.get(build_report(run).as_uri())
+    _wait(lambda: len(_rows(browser)) == 1)
+    assert "Accept – the graphs are the same" in _reading(browser)
+    pictures = browser.find_elements("css selector", "svg.t-graphs")
+    assert len(pictures) == 3
+
+    def shown(picture, what):
+        titles = picture.find_elements("css selector", f"g:has({what}) > title")
+        return [title.get_attribute("textContent") for title in titles]
+
+    verifier, both = "verifier in round 0", "verifier in round 0, prover in round 1"
+    assert [len(p.find_elements("css selector", ".t-node")) for p in pictures] == [5, 5, 5]
+    assert [len(p.find_elements("css selector", "line")) for p in pictures] == [3, 3, 3]
+    assert [shown(p, ".now") for p in pictures] == [[verifier], [both, "prover in round 1"], []]
+    assert [shown(p, ".t-ring") for p in pictures] == [[], [both], [both, "prover in round 1"]]
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []

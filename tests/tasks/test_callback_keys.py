@@ -160,3 +160,14 @@ def test_an_edit_of_ones_own_callback_changes_what_it_takes_part_in_and_its_path
     modules = keys.train(0, 5).fingerprint.modules
     assert any("own" in name for name in modules)
     assert not any("own" in name for name in keys.initial_state().fingerprint.modules)
+
+
+def test_a_callback_that_tests_has_in_its_keys_what_tests_read():
+    """What decides how weights are tested decides which are kept."""
+    watch, test = [KEEP], [{**KEEP, "dataset": "test"}]
+    for change in ({"rl.num_test_iterations": 3}, {"rl.test_by_sampling": True}):
+        before = tensor_stages(tensor_keys(callbacks=watch))
+        assert changed(before, tensor_stages(tensor_keys(callbacks=watch, **change))) == {"test"}
+        before = tensor_stages(tensor_keys(callbacks=test))
+        after = tensor_stages(tensor_keys(callbacks=test, **change))
+        assert changed(before, after) == {"train", "last train", "test"}

@@ -34,6 +34,24 @@ def test_an_agent_that_is_off_stays_the_same_bit_for_bit(tiny):
         assert _same(before, after, on) == (False, False), iteration
 
 
+def test_agents_learn_for_as_many_iterations_as_their_block_has(tiny):
+    blocks = [
+        {"agents": ["prover"], "num_iterations": 2},
+        {"agents": ["verifier"], "num_iterations": 1},
+    ]
+    schedule = {"kind": "alternating_blocks", "blocks": blocks}
+    trainer = tiny.trainer(tiny.parameters(agents___default__update_schedule=schedule))
+    states = [trainer.initial_state()]
+    for iteration in range(3):
+        trainer.run_iterations(iteration, iteration + 1)
+        states.append(trainer.state)
+    learned = [
+        [name for name in ("prover", "verifier") if not _same(before, after, name)[0]]
+        for before, after in itertools.pairwise(states)
+    ]
+    assert learned == [["prover"], ["prover"], ["verifier"]]
+
+
 def test_an_agent_that_is_off_stays_the_same_even_if_the_loss_counts_it(tiny):
     schedule = {"kind": "alternating_periodic", "period": 1, "first_agent": "prover"}
     trainer = tiny.trainer(tiny.parameters(agents___default__update_schedule=schedule))

@@ -116,15 +116,20 @@ def judge(rollouts):
             for c in range(C)
             if acts(rollouts, e, t, a) and agents["active"][e, t, a, c]
         ]
-        stats[f"{name}.message_entropy"] = plain.fmean(sum(map(entropy, each)) for each in said)
-        stats[f"{name}.largest_message_probability"] = plain.fmean(
-            plain.fmean(max(softmax(logits)) for logits in each) for each in said
-        )
-        stats[f"{name}.decision_entropy"] = plain.fmean(
-            entropy(agents["decision_logits"][e, t, a].tolist())
-            for e, t in everywhere
-            if acts(rollouts, e, t, a) and agents["can_decide"][e, t, a]
-        )
+        measured = {
+            "message_entropy": [sum(map(entropy, each)) for each in said],
+            "largest_message_probability": [
+                plain.fmean(max(softmax(logits)) for logits in each) for each in said
+            ],
+            "decision_entropy": [
+                entropy(agents["decision_logits"][e, t, a].tolist())
+                for e, t in everywhere
+                if acts(rollouts, e, t, a) and agents["can_decide"][e, t, a]
+            ],
+        }
+        for what, values in measured.items():
+            stats[f"{name}.{what}"] = plain.fmean(values)
+            stats[f"{name}.std_{what}"] = plain.pstdev(values)
     return stats | judge_decisions(rollouts, episodes)
 
 
@@ -139,10 +144,13 @@ def judge_decisions(rollouts, episodes):
         decided.append(bool(made))
         right.append(float(bool(made) and made[-1] == int(rollouts["y"][frames[-1]])))
         by_datapoint.setdefault(int(rollouts["datapoint_id"][frames[-1]]), []).append(right[-1])
+    shares = [plain.fmean(each) for each in by_datapoint.values()]
     return {
         "verifier.accuracy": plain.fmean(right),
         "verifier.std_accuracy": plain.pstdev(right),
-        "verifier.worst_datapoint_accuracy": min(map(plain.fmean, by_datapoint.values())),
+        "verifier.mean_datapoint_accuracy": plain.fmean(shares),
+        "verifier.std_datapoint_accuracy": plain.pstdev(shares),
+        "verifier.worst_datapoint_accuracy": min(shares),
         "verifier.decided_fraction": plain.fmean(map(float, decided)),
     }
 
@@ -163,12 +171,11 @@ def test_measures_of_pieces_are_those_of_the_whole():
     whole.add(rollouts, acting, with_values=True)
     for t in range(T):
         pieces.add(rollouts[:, t], acting[:, t], with_values=True)
-    assert whole.means().keys() == pieces.means().keys()
-    assert set(whole.means()) == {
-        *("message_entropy", "largest_message_probability", "decision_entropy", "mean_value")
-    }
-    for name, means in whole.means().items():
-        assert torch.allclose(means, pieces.means()[name]), name
+    assert whole.summary().keys() == pieces.summary().keys()
+    spread = ("message_entropy", "largest_message_probability", "decision_entropy")
+    assert set(whole.summary()) == {*spread, "mean_value", *(f"std_{name}" for name in spread)}
+    for name, means in whole.summary().items():
+        assert torch.allclose(means, pieces.summary()[name]), name
 
 
 def test_what_nobody_does_is_zero_and_never_nan():
@@ -176,7 +183,7 @@ def test_what_nobody_does_is_zero_and_never_nan():
     rollouts["agents", "message_logits"].fill_(-math.inf)
     measures = PolicyMeasures()
     measures.add(rollouts, torch.zeros(E, T, A, dtype=torch.bool), with_values=True)
-    assert all(torch.equal(means, torch.zeros(A)) for means in measures.means().values())
+    assert all(torch.equal(means, torch.zeros(A)) for means in measures.summary().values())
 
 
 def test_rollouts_without_verifier_messages_and_labels_are_measured_as_far_as_can_be():
@@ -208,6 +215,17 @@ def test_losses_are_named_by_agent_or_by_themselves():
     losses = TensorDict({"loss_critic": torch.tensor(2.0), "kl": torch.tensor([1.0, 2.0, 3.0])})
     expected = {"loss_critic": 2.0, "prover.kl": 1.0, "verifier.kl": 2.0, "other.kl": 3.0}
     assert loss_stats(losses, AGENTS) == expected
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.25])
+def test_the_critics_loss_is_logged_without_its_coefficient_too(tiny, coefficient):
+    trainer = tiny.trainer(tiny.parameters(ppo__critic_coef=coefficient))
+    trainer.initial_state()
+    (stats,) = trainer.run_iterations(0, 1)
+    by_agent = [stats[f"{name}.critic_loss"] for name in trainer.agent_names]
+    assert stats["loss_critic_unscaled"] == pytest.approx(sum(by_agent))
+    assert stats["loss_critic"] == pytest.approx(coefficient * stats["loss_critic_unscaled"])
+    assert stats["loss_critic_unscaled"] > 0
 
 
 def test_a_test_measures_what_its_table_and_its_frames_say(tiny):

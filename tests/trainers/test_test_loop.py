@@ -37,6 +37,36 @@ def test_an_episode_does_not_depend_on_how_many_others_are_wanted(tiny):
         assert column == many.table[name][:3], name
 
 
+def test_actions_are_the_likeliest_unless_tests_sample_them(tiny):
+    changes = {"rl__num_test_iterations": 100}
+    _, likeliest = _tested(tiny, **changes)
+    trainer, sampled = _tested(tiny, rl__test_by_sampling=True, **changes)
+    before = trainer.state
+    assert trainer.run_test() == sampled, "the draws follow from the seed"
+    assert trainer.state == before
+    assert sampled.table["datapoint_id"] == likeliest.table["datapoint_id"]
+    assert sampled.table != likeliest.table
+    played = _actions(trainer)
+    assert _actions(tiny.trainer(tiny.parameters(**changes))) == {True}
+    assert played == {True, False}
+
+
+def _actions(trainer):
+    """Return whether decisions in a test were the likeliest."""
+    trainer.initial_state()
+    player, seen = trainer.components.test_collector, set()
+    measure = player._measure
+
+    def watched(td, counted):
+        logits, chosen = td["agents", "decision_logits"], td["agents", "decision"]
+        seen.update((chosen == logits.argmax(-1))[td["agents", "can_decide"]].tolist())
+        measure(td, counted)
+
+    player._measure = watched
+    trainer.run_test("test")
+    return seen
+
+
 def test_rewards_decisions_and_rounds_are_those_of_the_protocol(tiny):
     _, result = _tested(tiny, "train", rl__num_test_iterations=100)
     table = result.table

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.purposes import Purpose
     from ratchet.protocols.base import ProtocolHandler
     from trainers.base import Trainer
     from trainers.callbacks.registry import CallbackSpec
@@ -115,6 +116,14 @@ class Callback:
         Asked before anything is built; ``spec`` says how the callback is given. Raises
         ParameterError with the reason.
         """
+
+    @classmethod
+    def reads(cls, parameters: SubParameters) -> frozenset[Purpose]:
+        """Return what it reads the experiment's parameters for, beside what its stages do.
+
+        Those parameters are in the keys of the stages that it takes part in.
+        """
+        return frozenset()
 
     # -- moments ---------------------------------------------------------------------------
 

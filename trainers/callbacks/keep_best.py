@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SubParameters
+from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import Callback, CallbackState, Moment
 from trainers.callbacks.metrics import is_better, read_metric
 from trainers.callbacks.registry import register_callback
@@ -62,6 +63,12 @@ class KeepBest(Callback):
                 f"{spec.path}.dataset: got {dataset!r}, but the agents are chat models, whose tests"
                 " cost money. Leave it out and watch a metric of the iteration's rollouts."
             )
+
+    @classmethod
+    def reads(cls, parameters: SubParameters) -> frozenset[Purpose]:
+        """Return that it reads how networks are tested, where it tests them."""
+        tests = getattr(parameters, "dataset", None) is not None
+        return frozenset({Purpose.TESTS} if tests else ())
 
     def begin_iteration(self, now: Moment) -> None:
         """Copy the weights that play."""

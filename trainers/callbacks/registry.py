@@ -14,6 +14,7 @@ from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.callbacks import CallbackSection
 from ratchet.parameters.messages import describe_validation_error
+from ratchet.parameters.reading import parameters_read
 from ratchet.registry import Registry
 from trainers.callbacks.base import STAGES, Callback
 
@@ -77,14 +78,20 @@ class CallbackSpec:
         """Whether the test after training may differ from one of its last iteration."""
         return self.kind.steers or "test" in self.kind.stages
 
-    def key_parameters(self, stage: str, *, last: bool) -> dict[str, Any]:
+    def key_parameters(
+        self, hyper_params: HyperParameters, stage: str, *, last: bool
+    ) -> dict[str, Any]:
         """Return what belongs to the key of a stage in which it takes part.
 
         ``last``: whether the run ends with the stage's last iteration.
         """
-        ends = last and stage in ITERATION_STAGES and self.writes("end_run")
-        key = {"name": self.label, **self.parameters.to_dict()}
-        return {**key, "ends_run": True} if ends else key
+        key: dict[str, Any] = {"name": self.label, **self.parameters.to_dict()}
+        purposes = self.kind.reads(self.parameters)
+        if purposes:
+            key["reads"] = parameters_read(hyper_params, purposes, {hyper_params.trainer_name})
+        if last and stage in ITERATION_STAGES and self.writes("end_run"):
+            key["ends_run"] = True
+        return key
 
 
 def callback_specs(

@@ -70,12 +70,18 @@ class TensorDictTrainer(Trainer):
         )
 
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
-        """Enter a test's contexts; return them: no gradients, likeliest actions, eval mode."""
+        """Enter a test's contexts; return them: no gradients, likeliest actions, eval mode.
+
+        Sampled actions if ``rl.test_by_sampling``.
+        """
+        samples = self.hyper_params.rl.test_by_sampling
         return self._enter(
             stack,
             self._threads(),
             seeded_globals(derive_seed(self.hyper_params.seed, "test")),
-            set_interaction_type(InteractionType.DETERMINISTIC),
+            set_interaction_type(
+                InteractionType.RANDOM if samples else InteractionType.DETERMINISTIC
+            ),
             torch.no_grad(),
             self._mode(training=False),
         )

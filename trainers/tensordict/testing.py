@@ -106,7 +106,7 @@ class TestPlayer:
                     slot[ended] = self._started + torch.arange(num_ended)
                     running.restart(ended)
                     ids, seeds = self._next(num_ended)
-                    td = self.environment.reset_where(td, ended.to(td.device), ids, seeds)
+                    td = self.environment.reset_where(td, ended.to(ids.device), ids, seeds)
         self.environment.close()
         return columns.table(list(names))
 
@@ -235,7 +235,7 @@ def summarise_test(
     reward = torch.tensor([table[f"reward.{name}"] for name in agent_names], dtype=torch.float64)
     of_episodes, per_agent = episode_statistics(length, reward.mT)
     per_agent["mean_step_reward"] = reward.sum(1) / length.sum()
-    per_agent |= {} if measures is None else measures.means()
+    per_agent |= {} if measures is None else measures.summary()
     metrics |= of_episodes | by_agent(per_agent, agent_names)
     return TestResult(metrics, table)
 

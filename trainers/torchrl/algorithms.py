@@ -14,7 +14,7 @@ from torchrl.trainers import Trainer
 
 from ratchet.errors import ParameterError
 from trainers.registry import register_trainer
-from trainers.torchrl.configuration import trainer_parameters
+from trainers.torchrl.configuration import UNREAD, trainer_parameters
 from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.key_parameters import algorithm_stage_parameters
 from trainers.torchrl.placing import place_on
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_ITERATION = 1000
-_REPLACED = ("logger", "save_trainer_file", "checkpoint", "checkpoint_rotation")
 
 
 class AlgorithmTrainer(TorchRlTrainer):
@@ -39,7 +38,7 @@ class AlgorithmTrainer(TorchRlTrainer):
     def build_trainer(self) -> Trainer:
         """Instantiate the library's trainer from the composed configuration."""
         parameters = trainer_parameters(self.hyper_params)
-        for name in _REPLACED:
+        for name in UNREAD:
             if parameters.get(name) is not None:
                 logger.warning(
                     "torchrl.config.%s is not used: metrics go to the run's folder and its"
@@ -49,6 +48,8 @@ class AlgorithmTrainer(TorchRlTrainer):
                 parameters[name] = None
         parameters |= {"progress_bar": False, "seed": None}
         _stop_prefetching(parameters)
+        if isinstance(parameters.get("optimizer"), Mapping):  # whose lists lie in its state
+            parameters["optimizer"] = {**parameters["optimizer"], "_convert_": "all"}
         trainer: Trainer = _instantiate(place_on(parameters, self.settings.device), "trainer")
         return trainer
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from tensordict import TensorDictBase
 from torchrl import logger as torchrl_logger
@@ -60,6 +62,35 @@ def assemble(
     trainer._setup_hook()
     loop = HookLoop(trainer, refresh_each_epoch=refresh_each_epoch, exploration=exploration)
     return Assembly(trainer, loop, iter(trainer.collector))
+
+
+@contextmanager
+def seeded_resets(seed: int) -> Iterator[None]:
+    """Seed each environment before it is first reset within.
+
+    Collectors reset when they are made, before anybody could seed them; running means of
+    observations begin with what is seen there.
+    """
+    reset = EnvBase.reset
+    seen: WeakSet[EnvBase] = WeakSet()
+
+    def seeded(environment: EnvBase, *args: Any, **kwargs: Any) -> TensorDictBase:  # noqa: ANN401
+        if environment not in seen:
+            number = len(seen)
+            _add_with_parts(seen, environment)  # first, as seeding resets
+            environment.set_seed((seed + number) % 2**31)
+        return reset(environment, *args, **kwargs)
+
+    EnvBase.reset = seeded
+    try:
+        yield
+    finally:
+        EnvBase.reset = reset
+
+
+def _add_with_parts(seen: WeakSet[EnvBase], environment: EnvBase) -> None:
+    """Note an environment and those that it wraps, which are seeded with it."""
+    seen.update(part for part in environment.modules() if isinstance(part, EnvBase))
 
 
 def push_weights(trainer: Trainer) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.torchrl_names import package_of
 from trainers.torchrl.environment import environment_facts
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ _FRAGMENTS = {
 _ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
     name: "continuous" for name in ("iql", "td3", "ddpg")
 }
+UNREAD = ("logger", "checkpoint", "checkpoint_rotation", "save_trainer_file")
+"""What of the library's trainer gives way to the tracker and the stage store."""
 _LOCK = threading.Lock()
 
 
@@ -56,12 +59,14 @@ def compose_config(hyper_params: HyperParameters) -> DictConfig:
     ParameterError
         If a group, an option or a value is none of the library's.
     """
-    content = {
+    content: dict[str, Any] = {
         "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
         "dataset": hyper_params.dataset,
         "config": hyper_params.torchrl.config,
         "choices": hyper_params.torchrl.choices,
     }
+    if "defaults" in content["config"]:  # where references may lead to it
+        content["config"] = {"seed": hyper_params.seed, **content["config"]}
     with _LOCK:
         return _composed(json.dumps(content)).copy()
 
@@ -71,14 +76,27 @@ def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    config = compose_config(hyper_params)
+    trainer = compose_config(hyper_params).trainer
+    for name in set(UNREAD) & set(trainer.keys()):
+        trainer[name] = _followed(trainer, name)
     try:
-        content = OmegaConf.to_container(config, resolve=True)
+        content = OmegaConf.to_container(trainer, resolve=True)
     except OmegaConfBaseException as error:
         raise _parameter_error(error) from error
-    assert isinstance(content, dict)  # made from a mapping
-    plain: dict[str, Any] = _without_tuples(content["trainer"])
+    plain: dict[str, Any] = _without_tuples(content)
     return plain
+
+
+def _followed(trainer: DictConfig, name: str) -> object:
+    """Return what lies under a name that is not read; None if its references lead nowhere."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        value = trainer.get(name)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException:
+        return None
 
 
 def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
@@ -125,8 +143,9 @@ def _primary(
     for name in (*_FRAGMENTS[algorithm], algorithm):
         text = (DEFAULTS / f"{name.format(kind=kind)}.yaml").read_text(encoding="utf-8")
         _add_fragment(primary, yaml.safe_load(text))
-    for package, option in choices.items():
-        _drop_unfit(primary, package, option)
+    for name, option in choices.items():
+        if option is not None:
+            _drop_unfit(primary, package_of(name), option)
     _add_fragment(primary, config)
     primary["defaults"].append("_self_")
     return primary, facts
@@ -134,12 +153,12 @@ def _primary(
 
 def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:
     """Put a fragment over what is there; a later entry for a package replaces an earlier one."""
-    from ratchet.parameters.changes import merge_changes
+    from ratchet.parameters.changes import merge_nested
 
-    packages = {_package(entry): entry for entry in primary["defaults"]}
-    packages |= {_package(entry): entry for entry in fragment.get("defaults", ())}
+    packages = {package_of(entry): entry for entry in primary["defaults"]}
+    packages |= {package_of(entry): entry for entry in fragment.get("defaults", ())}
     rest = {name: value for name, value in fragment.items() if name != "defaults"}
-    merged = merge_changes({**primary, "defaults": list(packages.values())}, rest)
+    merged = merge_nested({**primary, "defaults": list(packages.values())}, rest)
     primary.clear()
     primary.update(merged)
 
@@ -150,7 +169,7 @@ def _drop_unfit(primary: dict[str, Any], package: str, option: str) -> None:
     from hydra.errors import HydraException
 
     _register_groups()
-    groups = [next(iter(e)) for e in primary["defaults"] if _package(e) == package]
+    groups = [next(iter(e)) for e in primary["defaults"] if package_of(e) == package]
     values = primary.get(package)
     if not groups or not isinstance(values, dict):
         return
@@ -163,25 +182,34 @@ def _drop_unfit(primary: dict[str, Any], package: str, option: str) -> None:
     primary[package] = {name: value for name, value in values.items() if name in names}
 
 
-def _package(entry: object) -> str:
-    """Return where an entry of a list of defaults puts its option."""
-    name = next(iter(entry)) if isinstance(entry, Mapping) else entry
-    return str(name).rpartition("@")[2].split()[-1]
-
-
-def _with_choices(defaults: list[Any], choices: Mapping[str, str]) -> list[Any]:
-    """Take other options of groups than a list of defaults does."""
-    entries = list(defaults)
-    places = {_package(entry): place for place, entry in enumerate(entries)}
-    for package, option in choices.items():
-        if package not in places:
+def _with_choices(defaults: list[Any], choices: Mapping[str, str | None]) -> list[Any]:
+    """Take other options of groups than a list of defaults does, further ones, or none."""
+    entries = {package_of(entry): entry for entry in defaults}
+    for name, option in choices.items():
+        package = package_of(name)
+        if package in UNREAD and package not in entries:
+            continue
+        if package not in entries and ("@" not in name or option is None):
             raise ParameterError(
                 f"{package}: got the option {option!r}, but `defaults` chooses none for it."
-                f"{nearest(package, [name for name in places if name != '_self_'])}"
+                f"{nearest(package, [known for known in entries if known != '_self_'])}"
+                " Write `GROUP@PACKAGE=OPTION` to add one."
             )
-        entry = entries[places[package]]
-        entries[places[package]] = {next(iter(entry)): option}
-    return entries
+        if option is None:
+            del entries[package]
+        elif "@" in name:
+            entries = _put(entries, package, {name: option})
+        else:
+            entries[package] = {next(iter(entries[package])): option}
+    return list(entries.values())
+
+
+def _put(entries: dict[str, Any], package: str, entry: dict[str, str]) -> dict[str, Any]:
+    """Put an entry in the place of its package's, a new one before the file's own values."""
+    if package in entries or "_self_" not in entries:
+        return {**entries, package: entry}
+    rest = {name: value for name, value in entries.items() if name != "_self_"}
+    return {**rest, package: entry, "_self_": entries["_self_"]}
 
 
 def _compose(primary: dict[str, Any], name: str) -> DictConfig:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCHED = "make_batched_env"
+_VECTORISED = "VmasEnv"  # which has no form without a batch
 
 
 def gym_environment(name: str, device: torch.device) -> EnvBase:
@@ -39,7 +40,8 @@ def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(single.get("base_env"), Mapping):
         single["base_env"] = single_environment(single["base_env"])
     if single.get("num_envs"):
-        single["num_envs"] = 0
+        vectorised = str(single.get("_target_", "")).endswith(_VECTORISED)
+        single["num_envs"] = 1 if vectorised else 0
     return single
 
 

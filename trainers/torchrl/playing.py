@@ -5,8 +5,9 @@ Each episode begins with a seed of its own, so that the same seeds give the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,10 +25,19 @@ MAX_STEPS = 100_000
 
 @dataclass(frozen=True)
 class Episode:
-    """How an episode went: the sum of its rewards, and its steps."""
+    """How an episode went: the sums of its rewards, and its steps.
 
-    episode_return: float
+    ``returns`` are by group of agents, each the mean over those of the group; by the empty name
+    where there are no groups.
+    """
+
+    returns: Mapping[str, float]
     length: int
+
+    @property
+    def episode_return(self) -> float:
+        """The mean of all groups' returns."""
+        return fmean(self.returns.values())
 
 
 def play_episodes(environment: EnvBase, policy: nn.Module, seeds: Sequence[int]) -> list[Episode]:
@@ -49,17 +59,29 @@ def _play(environment: EnvBase, policy: nn.Module, seed: int) -> Episode:
     with seeded_globals(seed):
         environment.set_seed(seed % 2**31)
         step = environment.reset()
-        total, length = 0.0, 0
+        returns = {_group(key): 0.0 for key in environment.reward_keys}
+        length = 0
         while length < MAX_STEPS:
             step = environment.step(policy(step))
-            reward = step.get(("next", "reward"))
-            total += float(reward.sum())
+            after = step.get("next")
+            for key in environment.reward_keys:
+                returns[_group(key)] += float(after.get(key).mean())
             length += 1
-            if _is_done(step):
+            if _is_done(after, environment):
                 break
-            step = step.get("next").exclude("reward")
-    return Episode(total, length)
+            step = after.exclude(*environment.reward_keys)
+    return Episode(returns, length)
 
 
-def _is_done(step: TensorDictBase) -> bool:
-    return bool(step.get(("next", "done")).any())
+def _group(key: str | tuple[str, ...]) -> str:
+    """Return whose reward lies under a key: ``("agents", "reward")`` is that of ``agents``."""
+    return "" if isinstance(key, str) else ".".join(key[:-1])
+
+
+def _is_done(after: TensorDictBase, environment: EnvBase) -> bool:
+    """Return whether the episode is over: for all agents, where only they have an end."""
+    done = after.get("done", None)
+    if done is not None:
+        return bool(done.any())
+    ends = [after.get(key) for key in environment.done_keys if key[-1] == "done"]
+    return all(bool(end.all()) for end in ends)

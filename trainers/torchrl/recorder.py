@@ -59,14 +59,22 @@ def count_values(trainer: Trainer) -> dict[str, int]:
 
 
 def finished_returns(batch: TensorDictBase) -> list[float]:
-    """List returns of the episodes that end in a batch, where the environment sums rewards."""
-    totals = [batch.get(("next", name), None) for name in _RETURNS]
-    total = next((found for found in totals if found is not None), None)
-    done = batch.get(("next", "done"), None)
-    if total is None or done is None or total.shape != done.shape:
-        return []
-    returns: list[float] = total[done].tolist()
-    return returns
+    """List returns of the episodes that end in a batch, where the environment sums rewards.
+
+    Those of groups of agents count by the mean over the group's agents.
+    """
+    after = batch.get("next")
+    for key in after.keys(include_nested=True, leaves_only=True):
+        group = () if isinstance(key, str) else key[:-1]
+        if (key if isinstance(key, str) else key[-1]) not in _RETURNS:
+            continue
+        total, done = after.get(key), after.get("done", None)
+        if done is not None and group:
+            total = total.flatten(done.ndim - 1).mean(-1, keepdim=True)
+        if done is not None and total.shape == done.shape:
+            returns: list[float] = total[done].tolist()
+            return returns
+    return []
 
 
 def reduce_values(values: Sequence[Any]) -> float | None:

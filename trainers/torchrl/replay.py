@@ -125,7 +125,7 @@ def check_buffer(buffer: ReplayBuffer) -> None:
     ParameterError
         If its storage is no ring of tensors in one dimension.
     """
-    from torchrl.data import PrioritizedSampler, RoundRobinWriter
+    from torchrl.data import ConsumingSampler, PrioritizedSampler, RoundRobinWriter
     from torchrl.data.replay_buffers.storages import TensorStorage
 
     storage, writer, sampler = buffer.storage, buffer.writer, buffer.sampler
@@ -144,6 +144,12 @@ def check_buffer(buffer: ReplayBuffer) -> None:
         raise ParameterError(
             "replay_buffer.sampler: got a prioritized one, whose priorities lie in a tree that only"
             " pickle can save; expected random or without_replacement."
+        )
+    if isinstance(sampler, ConsumingSampler):
+        raise ParameterError(
+            "replay_buffer.sampler: got consuming, which writes into the places of what was sampled"
+            " and does not say which are left, so that a resumed run would differ; expected random"
+            " or without_replacement."
         )
 
 

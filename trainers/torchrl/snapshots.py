@@ -132,6 +132,7 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
     trainer._log_dict.clear()
     trainer._log_dict.update({name: [value] for name, value in state["last_values"].items()})
     try:
+        _make_value_estimator(trainer.loss_module, state["loss"])
         _load(trainer.loss_module, state["loss"])
         _load(trainer.optimizer, state["optimizer"])
         for name, part in _exploration(trainer):
@@ -233,6 +234,13 @@ def _state_of(part: Any) -> Tree:  # noqa: ANN401 -- a loss may be any callable
 def _load(part: Any, state: Tree) -> None:  # noqa: ANN401
     if state is not None:
         part.load_state_dict(state)
+
+
+def _make_value_estimator(loss: Any, state: Tree) -> None:  # noqa: ANN401
+    """Make what a loss makes when it is first called, if that had been when the state was taken."""
+    made = getattr(loss, "_value_estimator", loss)
+    if made is None and any(name.startswith("_value_estimator.") for name in state):
+        _ = loss.value_estimator
 
 
 def _take_collector(collector: BaseCollector) -> Tree:

@@ -26,6 +26,7 @@ from trainers.torchrl.assembly import (
     enter_environments,
     has_workers,
     push_weights,
+    seeded_resets,
 )
 from trainers.torchrl.evaluation_environment import copy_normalization, gym_environment
 from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
@@ -127,7 +128,13 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     def _assemble(self) -> Assembly:
         seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")
-        with self._threads(), seeded_globals(seed), warnings.catch_warnings():
+        resets = derive_seed(self.hyper_params.seed, "initial_state", 0, "environments")
+        with (
+            self._threads(),
+            seeded_globals(seed),
+            seeded_resets(resets),
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
             warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
             warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
@@ -291,17 +298,18 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
 
 def summarise_episodes(episodes: Sequence[Episode], agent_name: str) -> TestResult:
-    """Sum up test episodes, as tests of Ratchet's own trainers do: means, and a row for each."""
-    returns = [episode.episode_return for episode in episodes]
+    """Sum up test episodes, as tests of Ratchet's own trainers do: means, and a row for each.
+
+    ``agent_name`` is what is called that has no name of a group.
+    """
     lengths = [episode.length for episode in episodes]
-    table: dict[str, list[Any]] = {
-        "datapoint_id": list(range(len(episodes))),
-        "rounds": lengths,
-        f"reward.{agent_name}": returns,
-    }
+    table: dict[str, list[Any]] = {"datapoint_id": list(range(len(episodes))), "rounds": lengths}
     metrics = {
         "num_datapoints": float(len(episodes)),
         "mean_episode_length": fmean(lengths),
-        f"{agent_name}.mean_episode_reward": fmean(returns),
     }
+    for group in episodes[0].returns:
+        returns = [episode.returns[group] for episode in episodes]
+        table[f"reward.{group or agent_name}"] = returns
+        metrics[f"{group or agent_name}.mean_episode_reward"] = fmean(returns)
     return TestResult(metrics, table)

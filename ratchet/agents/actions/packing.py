@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -9,6 +11,9 @@ from torch.nn import functional as F
 from ratchet.agents.actions.distributions import FactorLayout, MultiAgentDistribution
 from ratchet.agents.parts import PolicyLogits
 from ratchet.errors import StateError
+
+if TYPE_CHECKING:
+    from ratchet.agents.roles import Channels
 
 NUM_DECISIONS = 3
 
@@ -66,15 +71,15 @@ def pack_allowed(
 
 
 def pack_counts(
-    active: Tensor, can_decide: Tensor, layout: FactorLayout, writes: Tensor | None
+    active: Tensor, can_decide: Tensor, layout: FactorLayout, writes: Channels | None
 ) -> Tensor:
     """Return which factors an agent really acts on, bool [b, F].
 
     ``active`` bool [b, C] are the channels that it is active in, ``can_decide`` bool [b] whether it
-    decides, ``writes`` [K] the channels that it may ever write to: None for all.
+    decides, ``writes`` the K channels that it may ever write to: None for all.
     """
     if writes is not None:
-        active = active.index_select(1, writes)
+        active = writes.take_from(active, 1)
     counts = [active.repeat_interleave(layout.message_size, dim=1)]
     if layout.decides:
         counts.append(can_decide.unsqueeze(1))

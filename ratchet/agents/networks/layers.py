@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ratchet.agents.networks.unchanged import is_unchanged_within
 from ratchet.errors import UnknownNameError, nearest
 
 Activation = Callable[[Tensor], Tensor]
@@ -143,10 +144,19 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., d_in] to [..., d_out]."""
-        layers = [(layer.weight, layer.bias) for layer in cast(Iterable[nn.Linear], self.layers)]
         rows = x.reshape(-1, x.shape[-1])
+        if not is_unchanged_within(self, (nn.Linear,)):
+            return self._call_layers(rows).view(*x.shape[:-1], -1)
+        layers = [(layer.weight, layer.bias) for layer in cast(Iterable[nn.Linear], self.layers)]
         size = len(rows) * len(layers[0][0])
         activate, ready = ready_layers(layers, self._activation_name, size)
         for index, (weight, bias) in enumerate(ready):
             rows = F.linear(rows if index == 0 else activate(rows), weight, bias)
         return rows.view(*x.shape[:-1], -1)
+
+    def _call_layers(self, rows: Tensor) -> Tensor:
+        """Have layers compute themselves that are not what their weights say."""
+        activate = activation(self._activation_name)
+        for index, layer in enumerate(self.layers):
+            rows = layer(rows if index == 0 else activate(rows))
+        return rows

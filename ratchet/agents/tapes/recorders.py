@@ -1,18 +1,20 @@
 """Recorders by the class of the network that they stand in for.
 
 A network has a plain ``forward`` and knows nothing of tapes. A recorder computes the same on a
-tape. It serves exactly the class that it is registered for: a subclass, which may compute something
-else, takes the plain path by itself.
+tape. It serves exactly the class that it is registered for, made of parts of exactly the classes
+that it knows: a subclass, which may compute something else, takes the plain path by itself, and so
+does a network with a part that is parametrized, replaced, or has hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
+from ratchet.agents.networks.unchanged import is_unchanged_within
 from ratchet.agents.tapes.conditions import may_record
 from ratchet.agents.tapes.tape import Tape, Var, run_recorded
 
@@ -23,18 +25,28 @@ Recorder = Callable[..., Record | None]
 
 Made = TypeVar("Made", bound=Recorder)
 
-_RECORDERS: dict[type[nn.Module], Recorder] = {}
+
+class _Registered(NamedTuple):
+    recorder: Recorder
+    parts: frozenset[type[nn.Module]]
 
 
-def register_recorder(network: type[nn.Module]) -> Callable[[Made], Made]:
+_RECORDERS: dict[type[nn.Module], _Registered] = {}
+
+
+def register_recorder(
+    network: type[nn.Module], parts: Collection[type[nn.Module]] = ()
+) -> Callable[[Made], Made]:
     """Return a decorator that has a recorder stand in for a class of networks.
 
     The recorder is called with the network and what the network is called with. It looks whether
     it can do the same for the network as it is now (its activation function, its training mode).
+    ``parts`` are the classes of modules within the network whose weights it takes; a network with
+    any other computes as ever.
     """
 
     def register(recorder: Made) -> Made:
-        _RECORDERS[network] = recorder
+        _RECORDERS[network] = _Registered(recorder, frozenset(parts))
         return recorder
 
     return register
@@ -42,10 +54,12 @@ def register_recorder(network: type[nn.Module]) -> Callable[[Made], Made]:
 
 def record_of(network: nn.Module, *inputs: object) -> Record | None:
     """Return what computes a network's outputs on a tape; None where that is not to be done."""
-    recorder = _RECORDERS.get(type(network))
-    if recorder is None or not all(may_record(x) for x in inputs if isinstance(x, Tensor)):
+    known = _RECORDERS.get(type(network))
+    if known is None or not all(may_record(x) for x in inputs if isinstance(x, Tensor)):
         return None
-    return recorder(network, *inputs)
+    if not is_unchanged_within(network, known.parts):
+        return None
+    return known.recorder(network, *inputs)
 
 
 def take_fast_path(network: nn.Module) -> None:

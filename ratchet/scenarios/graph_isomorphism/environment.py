@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
 
 from ratchet.scenarios.environment import Environment
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from ratchet.rollouts.transcript_content import Transcript
 
 
 class GraphIsomorphismEnvironment(Environment):
@@ -20,3 +26,11 @@ class GraphIsomorphismEnvironment(Environment):
     def num_symbols(self) -> int:
         """2n."""
         return 2 * int(self.dataset["adjacency"].shape[-1])
+
+    def transcripts(self, rollouts: TensorDictBase) -> list[Transcript]:
+        """Write down whole episodes of rollouts ``[E, T]``, with pictures of their graphs."""
+        module = import_module("ratchet.scenarios.graph_isomorphism.transcripts")
+        written: list[Transcript] = module.graph_transcripts(
+            rollouts, self.dataset, self.protocol_handler
+        )
+        return written

@@ -52,7 +52,20 @@ class TransformerStack(nn.Module):
 
     def weights(self) -> tuple[Tensor, ...]:
         """Return all weights in the order in which a layer uses them."""
-        return tuple(self.parameters())
+        return (
+            self.attention_scale,
+            self.attention_shift,
+            self.qkv_weight,
+            self.qkv_bias,
+            self.out_weight,
+            self.out_bias,
+            self.mlp_scale,
+            self.mlp_shift,
+            self.mlp_in_weight,
+            self.mlp_in_bias,
+            self.mlp_out_weight,
+            self.mlp_out_bias,
+        )
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Transform tokens f32 [b, T, d].

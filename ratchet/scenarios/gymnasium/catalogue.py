@@ -18,7 +18,7 @@ from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
 from ratchet.scenarios.gymnasium.registry import register_dynamics as register_dynamics
-from ratchet.scenarios.gymnasium.spaces import AgentSpaces
+from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -60,6 +60,14 @@ class SimulatedGame:
             simulator.close()
 
 
+class LibraryGame(SimulatedGame):
+    """An environment that a configuration of TorchRL's makes, and only its trainers play."""
+
+    def spaces(self) -> AgentSpaces:
+        """Return one agent's, of whom nothing else is known here."""
+        return AgentSpaces({"agent": AgentSpace(1, DiscreteActions((1,)))})
+
+
 Game = BatchedGame | SimulatedGame
 
 
@@ -86,7 +94,23 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
             "gymnasium.implementation: got 'batched', but there are no dynamics on tensors for"
             f" {name!r}, only for {ENVIRONMENTS.names()}. Set it to 'auto'."
         )
-    return _from_library(name, section)
+    if _is_known(name) or "defaults" not in hyper_params.torchrl.config:
+        return _from_library(name, section)
+    return LibraryGame(lambda: _refuse_to_simulate(name))
+
+
+def _refuse_to_simulate(name: str) -> Simulator:
+    raise ParameterError(
+        f"dataset: {name!r} is made by TorchRL's configuration, which only its trainers play;"
+        " expected the trainer that the file chooses."
+    )
+
+
+def _is_known(name: str) -> bool:
+    """Return whether there is an environment of gymnasium's or PettingZoo's of that name."""
+    import gymnasium
+
+    return ":" in name or name in gymnasium.registry or _parallel_module(name) is not None
 
 
 def _from_class(found: type, section: GymnasiumParameters, limit: int | None) -> Game:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.parts import AgentPart
@@ -27,9 +26,19 @@ Layer: TypeAlias = tuple[Tensor, Tensor]
 class Body(AgentPart):
     """Hidden layers of sizes d_in, then each layer's, with the activation function after each."""
 
-    def __init__(self, sizes: Sequence[int], init: Initializer) -> None:
+    def __init__(
+        self, sizes: Sequence[int], init: Initializer, activation_name: str = "tanh"
+    ) -> None:
         super().__init__()
+        self.activation_name = activation_name
         self.layers = nn.ModuleList(init.linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply all layers to x f32 [B, d]."""
+        act = activation(self.activation_name)
+        for layer in self.layers:
+            x = act(layer(x))
+        return x
 
     @property
     def weights(self) -> list[Layer]:
@@ -47,6 +56,11 @@ class Head(AgentPart):
         super().__init__()
         self.layer = init.linear(d_in, d_out)
         self.log_std = None if log_std is None else nn.Parameter(log_std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to x f32 [B, d]."""
+        out: Tensor = self.layer(x)
+        return out
 
     @property
     def weights(self) -> Layer:
@@ -98,41 +112,29 @@ class ControlAgent:
 
     def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B, 1]."""
-        if self.is_random:
+        if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
-        name = self.parameters.activation_function
-        said, worth = (
-            out for layers, heads in self.towers for out in perceptron(x, layers, heads, name)
-        )
-        return said, worth
+        hidden = self.body(x)
+        said = self.policy_head(hidden)
+        worth = self.value_head(hidden if self.value_body is None else self.value_body(x))
+        return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
     def policy(self, x: Tensor) -> Tensor:
         """Apply the policy alone: f32 [B, d] → [B, outputs]."""
-        if self.is_random:
+        if self.body is None or self.policy_head is None:
             return self._nothing(x)[0]
-        layers, heads = self.towers[0]
-        return perceptron(x, layers, heads[:1], self.parameters.activation_function)[0]
+        return cast(Tensor, self.policy_head(self.body(x)).to(x.dtype))
 
     def value(self, x: Tensor) -> Tensor:
         """Apply the critic alone: f32 [B, d] → [B, 1]."""
-        if self.is_random:
+        body = self.body if self.value_body is None else self.value_body
+        if body is None or self.value_head is None:
             return self._nothing(x)[1]
-        layers, heads = self.towers[-1]
-        return perceptron(x, layers, heads[-1:], self.parameters.activation_function)[0]
+        return cast(Tensor, self.value_head(body(x)).to(x.dtype))
 
     def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
         outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
         return outputs, torch.zeros(len(x), 1, device=x.device)
-
-
-def perceptron(
-    x: Tensor, layers: Sequence[Layer], heads: Sequence[Layer], activation_name: str
-) -> list[Tensor]:
-    """Apply layers with an activation function after each, then every head, to x f32 [B, d]."""
-    act = activation(activation_name)
-    for weight, bias in layers:
-        x = act(F.linear(x, weight, bias))
-    return [F.linear(x, weight, bias).to(heads[0][0].dtype) for weight, bias in heads]
 
 
 def num_outputs(space: AgentSpace) -> int:
@@ -172,10 +174,12 @@ def build_agent(
         name,
         section,
         space,
-        body=Body(sizes, init("body", gain)),
+        body=Body(sizes, init("body", gain), section.activation_function),
         policy_head=Head(
             sizes[-1], num_outputs(space), init("policy_head", section.policy_gain), log_std
         ),
         value_head=Head(sizes[-1], 1, init("value_head", 1.0)),
-        value_body=None if shares else Body(sizes, init("value_body", gain)),
+        value_body=None
+        if shares
+        else Body(sizes, init("value_body", gain), section.activation_function),
     )

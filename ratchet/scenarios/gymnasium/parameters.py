@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import (
@@ -15,7 +15,6 @@ from ratchet.parameters.base import (
 from ratchet.parameters.purposes import AGENT, SCENARIO
 
 PROTOCOL = "environment"
-Scalar = bool | int | float | str | None
 
 
 @register_agent_parameters("gymnasium")
@@ -40,17 +39,17 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
 class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     """The environment whose id is ``dataset``, and how many of it are played side by side.
 
-    ``environment_kwargs`` go to its constructor. ``implementation`` says whether to play the
-    batched version on tensors, if there is one, or the simulators. ``num_envs`` are 8 when not
-    given, or ``rl.frames_per_batch`` over ``rl.steps_per_env_per_iteration`` if that is.
-    ``max_episode_steps`` replaces the environment's own time limit. Initial states are drawn
-    from ``num_train_seeds`` seeds, and in tests from ``num_test_episodes`` other ones, one for
-    each episode. With ``carry_episodes`` an iteration goes on with the episodes of the one
-    before; without, it begins with new ones. ``reward_scale`` scales the rewards that are learned
-    from, not those that are reported.
+    ``environment_kwargs`` go to its constructor, nested ones too. ``implementation`` says whether
+    to play the batched version on tensors, if there is one, or the simulators. ``num_envs`` are 8
+    when not given, or ``rl.frames_per_batch`` over ``rl.steps_per_env_per_iteration`` if that is.
+    ``max_episode_steps`` replaces the environment's own time limit. Initial states are drawn from
+    ``num_train_seeds`` seeds, and in tests from ``num_test_episodes`` other ones, one for each
+    episode. With ``carry_episodes`` an iteration goes on with the episodes of the one before;
+    without, it begins with new ones. ``reward_scale`` scales the rewards that are learned from, not
+    those that are reported.
     """
 
-    environment_kwargs: dict[str, Scalar] = Field(default_factory=dict)
+    environment_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     implementation: Literal["auto", "batched", "simulated"] = "auto"
     num_envs: PositiveInt | None = None
     max_episode_steps: PositiveInt | None = None

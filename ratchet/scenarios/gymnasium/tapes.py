@@ -10,7 +10,7 @@ from typing import cast
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
+from torch import Tensor, nn
 
 from ratchet.agents.tapes.conditions import may_record
 from ratchet.agents.tapes.recorders import Record, register_recorder
@@ -21,7 +21,7 @@ from ratchet.scenarios.gymnasium.action_distributions import (
     divide,
     total,
 )
-from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
+from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic, FeatureNormalizer
 from ratchet.scenarios.gymnasium.networks import Body, ControlAgent, Head, Layer
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
@@ -29,25 +29,25 @@ _ACTIVATIONS = ("tanh", "relu")
 _LARGE = 4096
 
 
-@register_recorder(ControlActorCritic)
+@register_recorder(ControlActorCritic, parts=(Body, Head, FeatureNormalizer, nn.Linear))
 def record_agents(
     agents: ControlActorCritic, td: TensorDictBase, names: Sequence[str] | None = None
 ) -> Record | None:
     """Record what :meth:`ControlActorCritic.score` gives, if nobody's parts are of another kind."""
     inputs, chosen = agents.asked(td, names)
-    if not all(map(_can_record, agents.agents.values())):
+    if not all(_can_record(agent, agents.parts[name]) for name, agent in agents.agents.items()):
         return None
     if not all(may_record(x) and not x.requires_grad for x in inputs.values()):
         return None
     return lambda tape: _record_scores(tape, agents.agents, inputs, chosen)
 
 
-def _can_record(agent: ControlAgent) -> bool:
-    """Return whether what an agent computes is what is recorded here."""
+def _can_record(agent: ControlAgent, parts: nn.Module) -> bool:
+    """Return whether what an agent computes is what is recorded here, with parts looked at."""
     return (
         type(agent) is ControlAgent
         and agent.parameters.activation_function in _ACTIVATIONS
-        and all(type(part) in (Body, Head) for part in agent.parts().values())
+        and dict(parts.named_children()) == agent.parts()
     )
 
 
@@ -98,7 +98,7 @@ def _side_by_side(tape: Tape, columns: Sequence[Var]) -> Var:
 def record_perceptron(
     tape: Tape, x: Tensor, layers: Sequence[Layer], heads: Sequence[Layer], activation_name: str
 ) -> list[Var]:
-    """Do what :func:`perceptron` does, for a constant x and a recorded activation."""
+    """Apply layers with an activation after each, then every head, to a constant x f32 [B, d]."""
     is_tanh = activation_name == "tanh"
     hidden, kept = x, []
     for weight, bias in layers:

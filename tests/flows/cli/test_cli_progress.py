@@ -155,6 +155,7 @@ def test_spreads_and_worst_cases_are_not_shown():
     metrics = {
         "verifier.accuracy": 0.5,
         "verifier.std_accuracy": 0.1,
+        "verifier.mean_datapoint_accuracy": 0.4,
         "verifier.worst_datapoint_accuracy": 0.0,
         "prover.worst_episode_reward": -1.0,
         "prover.mean_episode_reward": 0.7,

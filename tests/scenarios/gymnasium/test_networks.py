@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch.distributions import Categorical, Independent, Normal
 
 from ratchet import HyperParameters
-from ratchet.agents.networks.layers import Initializer
+from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.tapes.conditions import only_plain_operations
 from ratchet.agents.tapes.recorders import record_of
 from ratchet.agents.tapes.tape import run_recorded
@@ -21,7 +21,7 @@ from ratchet.scenarios.gymnasium.action_distributions import (
     categorical_scores,
 )
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.networks import Body, build_agent, perceptron
+from ratchet.scenarios.gymnasium.networks import Body, build_agent
 from ratchet.scenarios.gymnasium.spaces import (
     AgentSpace,
     AgentSpaces,
@@ -39,6 +39,12 @@ def make_layers(shapes, generator):
         )
         for d_out, d_in in shapes
     ]
+
+
+def perceptron(x, layers, heads, activation_name):
+    for weight, bias in layers:
+        x = activation(activation_name)(torch.nn.functional.linear(x, weight, bias))
+    return [torch.nn.functional.linear(x, weight, bias) for weight, bias in heads]
 
 
 SHAPES = [

@@ -111,7 +111,8 @@ def test_changes_of_sweeps_and_forks_take_the_librarys_names_too():
     [
         ({"optimizer.learning_rate": 1}, "optimizer.learning_rate"),
         ({"optimizer": "adamm"}, "adamm"),
-        ({"logger": "csv"}, "got the option 'csv', but `defaults` chooses none"),
+        ({"target_net": "soft"}, "target_net: unknown parameter"),
+        ({"sampler": "random"}, "got the option 'random', but `defaults` chooses none"),
         ({"replay_buffer.batch_size": "${nowhere.size}"}, "nowhere"),
         ({"dataset": "CartPole-v1"}, "torchrl_sac for 'CartPole-v1', whose actions are discrete"),
         ({"dataset": "CarPole-v1"}, "cannot make the environment 'CarPole-v1'"),
@@ -194,3 +195,42 @@ def test_a_device_is_put_where_networks_and_samples_lie(small):
     assert placed["replay_buffer"]["storage"]["device"] == "cuda"
     environment = placed["collector"]["create_env_fn"]
     assert environment == parameters["collector"]["create_env_fn"]
+
+
+def test_options_are_added_replaced_and_taken_away_as_in_hydra():
+    overrides = [
+        "sampler@replay_buffer.sampler=random",
+        "~replay_buffer.sampler.drop_last",
+        "~replay_buffer.sampler.shuffle",
+        "+transform@transform2=double_to_float",
+        'training_env.create_env_fn.transform.transforms=["${transform0}", "${transform2}"]',
+        "~logger",
+    ]
+    trainer = trainer_parameters(
+        load_experiment(EXPERIMENTS / "library_ppo.yaml", overrides).hyper_params
+    )
+    assert trainer["replay_buffer"]["sampler"]["_target_"].endswith("RandomSampler")
+    environment = trainer["collector"]["create_env_fn"]["create_env_fn"]
+    names = [one["_target_"].rpartition(".")[2] for one in environment["transform"]["transforms"]]
+    assert names == ["StepCounter", "DoubleToFloat"]
+    assert "_target_" not in trainer["logger"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logger": "csv"},
+        {"logger@logger": "mlflow"},
+        {"logger": {"exp_name": "${hydra:job.name}"}, "trainer.logger": "${logger}"},
+        {"checkpoint": {"folder": "${nowhere}"}, "trainer.checkpoint": "${checkpoint}"},
+        {"wandb": {"project": "x"}},
+    ],
+)
+def test_what_only_says_where_results_go_is_ignored(change):
+    plain = HyperParameters(**OWN)
+    changed = trainer_parameters(plain.replace(change))
+    unread = {"logger", "checkpoint"}
+    expected = trainer_parameters(plain)
+    assert {n: v for n, v in changed.items() if n not in unread} == {
+        name: value for name, value in expected.items() if name not in unread
+    }

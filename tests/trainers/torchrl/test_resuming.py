@@ -94,6 +94,30 @@ def test_running_means_of_observations_resume_and_serve_in_tests(small, transfor
     assert any("transform" in name for name in whole.state.tensors)
 
 
+def test_running_means_begin_with_the_same_observations_and_resume(small):
+    """Collectors reset their environment when they are made, before anybody has seeded it."""
+    norm = {"_target_": "torchrl.envs.transforms.VecNormV2", "in_keys": ["observation"]}
+    transforms = ["${double_to_float}", "${step_counter}", "${reward_sum}", "${norm}"]
+
+    def made(**changes):
+        return small.make(
+            "ppo",
+            training_env__transform__transforms=transforms,
+            torchrl__config__norm=norm,
+            **changes,
+        )
+
+    whole, cut, resumed, other = made(), made(), made(), made(seed=7)
+    first = whole.initial_state()
+    assert cut.initial_state() == first
+    assert other.initial_state() != first
+    metrics = whole.run_iterations(0, 2)
+    assert cut.run_iterations(0, 1) == metrics[:1]
+    resumed.state = cut.state
+    assert resumed.run_iterations(1, 2) == metrics[1:]
+    assert resumed.state == whole.state
+
+
 @pytest.mark.slow
 def test_a_stopped_trainer_stays_stopped(small):
     settings = {"torchrl.evaluation_period": 1, "torchrl.evaluation_episodes": 1}

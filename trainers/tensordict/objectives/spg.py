@@ -233,7 +233,9 @@ class SpgObjective(PpoObjective):
     def _rates_of(self, agent: str) -> Tensor:
         """Return η of each of an agent's actor parameters, ``[P]``."""
         params = self.actor_params[agent]
-        rates = params[0].new_tensor([self.rates[id(param)] for param in params])
+        first = params[0]
+        known = [self.rates[id(param)] for param in params]
+        rates = torch.tensor(known, dtype=first.dtype, device=first.device)
         sizes = torch.tensor([param.numel() for param in params], device=rates.device)
         return rates.repeat_interleave(sizes)
 

@@ -11,6 +11,16 @@ from torch import Tensor
 
 from trainers.staged import TEST_PREFIX
 
+_DECISION_NAMES = (
+    "accuracy",
+    "std_accuracy",
+    "mean_datapoint_accuracy",
+    "std_datapoint_accuracy",
+    "worst_datapoint_accuracy",
+    "decided_fraction",
+)
+_WITH_SPREAD = ("message_entropy", "largest_message_probability", "decision_entropy")
+
 
 def test_names(stats: dict[str, float]) -> dict[str, float]:
     """Return a test's statistics under the names by which they are recorded."""
@@ -44,8 +54,9 @@ def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> di
     """Measure how often a verifier decides, and decides right; undecided counts as wrong.
 
     ``decision``, ``[K]``, K > 0, is 0, 1, or 2 for none; ``y``, ``[K]``, what is right. Returns
-    ``accuracy``, ``std_accuracy``, ``worst_datapoint_accuracy`` (the lowest share of right episodes
-    that a datapoint has) and ``decided_fraction``.
+    ``accuracy``, ``std_accuracy``, ``decided_fraction``; and of the shares of right episodes that
+    datapoints have, each datapoint counting once: ``mean_datapoint_accuracy``,
+    ``std_datapoint_accuracy`` and ``worst_datapoint_accuracy``, the lowest.
     """
     right = (decision == y).double()
     _, which, count = datapoint_id.unique(  # type: ignore[no-untyped-call] # of torch
@@ -54,10 +65,16 @@ def decision_statistics(decision: Tensor, y: Tensor, datapoint_id: Tensor) -> di
     by_datapoint = torch.zeros(len(count), dtype=torch.float64, device=right.device)
     by_datapoint = by_datapoint.index_add_(0, which, right) / count
     numbers = torch.stack(
-        [right.mean(), right.std(correction=0), by_datapoint.min(), (decision < 2).double().mean()]
+        [
+            right.mean(),
+            right.std(correction=0),
+            by_datapoint.mean(),
+            by_datapoint.std(correction=0),
+            by_datapoint.min(),
+            (decision < 2).double().mean(),
+        ]
     )
-    names = ("accuracy", "std_accuracy", "worst_datapoint_accuracy", "decided_fraction")
-    return dict(zip(names, numbers.tolist(), strict=True))
+    return dict(zip(_DECISION_NAMES, numbers.tolist(), strict=True))
 
 
 class PolicyMeasures:
@@ -69,6 +86,7 @@ class PolicyMeasures:
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
+        self._squares: dict[str, Tensor] = {}
         self._counts: dict[str, Tensor] = {}
 
     def add(self, frames: TensorDictBase, acting: Tensor, *, with_values: bool = False) -> None:
@@ -92,12 +110,18 @@ class PolicyMeasures:
         if with_values and "value" in agents.keys():  # noqa: SIM118 -- no mapping
             self._add("mean_value", agents.get("value"), acting)
 
-    def means(self) -> dict[str, Tensor]:
-        """Return the means, ``[A]`` each; 0 for agents that never did the like."""
-        return {
-            name: (total / self._counts[name].clamp(min=1)).float()
-            for name, total in self._sums.items()
+    def summary(self) -> dict[str, Tensor]:
+        """Return means, and ``std_`` of what has one, ``[A]`` each; 0 for agents that never did it.
+
+        The standard deviation is that between the messages, or decisions, of one agent.
+        """
+        count = {name: counted.clamp(min=1) for name, counted in self._counts.items()}
+        mean = {name: total / count[name] for name, total in self._sums.items()}
+        spread = {
+            f"std_{name}": (total / count[name] - mean[name].square()).clamp(min=0).sqrt()
+            for name, total in self._squares.items()
         }
+        return {name: numbers.float() for name, numbers in (mean | spread).items()}
 
     def _add(self, name: str, values: Tensor, mask: Tensor) -> None:
         """Sum values [*B, A] or [*B, A, C] over a mask of their shape, for each agent."""
@@ -106,11 +130,13 @@ class PolicyMeasures:
             dims: tuple[int, ...] = (0, 2)
         else:
             values, mask, dims = values.flatten(0, -2), mask.flatten(0, -2), (0,)  # [N, A]
-        total = torch.where(mask, values, 0.0).sum(dims, dtype=torch.float64)
-        count = mask.sum(dims)
-        known = name in self._sums
-        self._sums[name] = self._sums[name] + total if known else total
-        self._counts[name] = self._counts[name] + count if known else count
+        counted = torch.where(mask, values, 0.0)
+        sums = [(self._sums, counted.sum(dims, dtype=torch.float64))]
+        sums.append((self._counts, mask.sum(dims)))
+        if name in _WITH_SPREAD:
+            sums.append((self._squares, counted.double().square().sum(dims)))
+        for place, total in sums:
+            place[name] = place[name] + total if name in place else total
 
 
 def categorical_entropy(logits: Tensor) -> Tensor:

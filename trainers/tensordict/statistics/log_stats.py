@@ -107,7 +107,7 @@ def rollout_stats(
         stats |= _decision_stats(rollouts, episodes, agent_names, verifier_names)
     measures = PolicyMeasures()
     measures.add(rollouts, acting_mask(rollouts))
-    per_agent |= _learning_stats(rollouts) | measures.means()
+    per_agent |= _learning_stats(rollouts) | measures.summary()
     return stats | by_agent(per_agent, agent_names)
 
 
@@ -148,7 +148,11 @@ def _learning_stats(rollouts: TensorDictBase) -> dict[str, Tensor]:
 
 
 def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dict[str, float]:
-    """Name mean losses and metrics: scalars by themselves, ``[A]`` by agent."""
+    """Name mean losses and metrics: scalars by themselves, ``[A]`` by agent.
+
+    Beside ``loss_critic`` stands ``loss_critic_unscaled``, the sum of the agents' ``critic_loss``,
+    which runs with other coefficients can be compared by.
+    """
     if losses is None:
         return {}
     stats: dict[str, float] = {}
@@ -158,6 +162,8 @@ def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dic
             stats[str(name)] = float(value)
         elif value.shape == (len(agent_names),):
             per_agent[str(name)] = value
+    if "loss_critic" in stats and "critic_loss" in per_agent:
+        stats["loss_critic_unscaled"] = float(per_agent["critic_loss"].sum())
     return stats | by_agent(per_agent, agent_names)
 
 

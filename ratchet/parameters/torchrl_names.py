@@ -1,0 +1,183 @@
+"""Which algorithm and environment a configuration of TorchRL's says, and what a run is called.
+
+With a list of ``defaults`` the configuration decides: ``trainer`` and ``dataset`` follow it, after
+all changes. Without one they decide, and it may not say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
+
+_SECTION, _TRAINER, _DATASET = "torchrl", "trainer", "dataset"
+_ENV_NAME = "env_name"
+_CALLED_OTHERWISE = {"vmas": "scenario", "pettingzoo": "task", "smacv2": "map_name"}
+"""Option of an environment → what its name is called, if not ``env_name``."""
+
+
+def library_defaults(data: Mapping[str, Any]) -> list[Any] | None:
+    """Return the list of defaults of an experiment's configuration of the library, if it has one.
+
+    ``data`` are the experiment's, with that configuration in its section.
+    """
+    defaults = _config(data).get("defaults")
+    return defaults if isinstance(defaults, list) else None
+
+
+def package_of(entry: object) -> str:
+    """Return where an entry of a list of defaults, or an override, puts its option."""
+    name = next(iter(entry)) if isinstance(entry, Mapping) else entry
+    return str(name).rpartition("@")[2].split()[-1]
+
+
+def forget_names(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the names that follow from the configuration, unless changes gave them."""
+    if library_defaults(data) is None:
+        return dict(data)
+    given = {name for name in (_TRAINER, _DATASET) if isinstance(changes.get(name), str)}
+    if not any(_environments(_config(data))):  # whose name is the user's own word
+        given.add(_DATASET)
+    followers = {_TRAINER, _DATASET} - given
+    return {n: value for n, value in data.items() if n not in followers or _is_own(n, value)}
+
+
+def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the algorithm and the environment of an experiment as its configuration does.
+
+    Raises
+    ------
+    ParameterError
+        If it names none, or they are named otherwise.
+    """
+    if _is_own(_TRAINER, data.get(_TRAINER)):
+        return dict(data)
+    defaults = library_defaults(data)
+    chosen = _algorithm(data, defaults)
+    if chosen is not None:
+        _refuse_other_trainer(data, chosen, follows=defaults is not None)
+        data = {**data, _TRAINER: f"torchrl_{chosen}"}
+    paths = dict(_environments(_config(data)))
+    names = list(dict.fromkeys(paths.values()))
+    if defaults is None or (_DATASET in data and not names):
+        _refuse_other_environment(data, paths, follows=False)
+        return dict(data)
+    if len(names) != 1:
+        raise ParameterError(
+            f"training_env: the names of environments are {names}, expected one environment. One"
+            f" without a name is given it as `{_DATASET}: …` beside the groups."
+        )
+    _refuse_other_environment(data, paths, follows=True)
+    return {**data, _DATASET: names[0]}
+
+
+def _is_own(name: str, value: object) -> bool:
+    """Whether a trainer is none of the library's algorithms, but e.g. one from a file."""
+    return name == _TRAINER and value is not None and value not in TORCHRL_TRAINERS
+
+
+def _config(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _part(_part(data, _SECTION), "config")
+
+
+def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return what lies under a name, nothing if it is no mapping: that is refused elsewhere."""
+    part = data.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _algorithm(data: Mapping[str, Any], defaults: list[Any] | None) -> str | None:
+    """Return the algorithm that is chosen; None if it is only named."""
+    choices = _part(_part(data, _SECTION), "choices")
+    chosen = next((o for name, o in choices.items() if package_of(name) == _TRAINER), None)
+    if chosen is None and defaults is not None:
+        chosen = _option(defaults, _TRAINER)
+    elif chosen is None:
+        return None
+    if chosen not in TORCHRL_ALGORITHMS:
+        raise ParameterError(
+            f"defaults: the trainer is {chosen!r}, expected an entry such as"
+            f" `trainer@trainer: ppo`.{nearest(str(chosen), TORCHRL_ALGORITHMS)}"
+        )
+    return str(chosen)
+
+
+def _refuse_other_trainer(data: Mapping[str, Any], chosen: str, *, follows: bool) -> None:
+    named = data.get(_TRAINER, f"torchrl_{chosen}")
+    if named == f"torchrl_{chosen}":
+        return
+    wanted = str(named).removeprefix("torchrl_")
+    advice = (
+        f"The name follows the configuration: write `{_TRAINER}={wanted} loss={wanted}` and what"
+        " else the algorithm needs, or another file."
+        if follows
+        else f"Write `{_TRAINER}=torchrl_{chosen}`, and no option for {_TRAINER}."
+    )
+    raise ParameterError(
+        f"{_TRAINER}: got {named!r}, but the configuration of the library chooses {chosen!r} for"
+        f" its trainer. {advice}"
+    )
+
+
+def _refuse_other_environment(
+    data: Mapping[str, Any], paths: Mapping[str, str], *, follows: bool
+) -> None:
+    named = data.get(_DATASET)
+    for path, name in paths.items():
+        if named is None or name == named:
+            continue
+        advice = (
+            f"The name follows the configuration: write `{path}={named}`."
+            if follows
+            else f"Write `{_DATASET}={name}` alone, which goes into it."
+        )
+        raise ParameterError(
+            f"{_DATASET}: got {named!r}, but {path} of the library's configuration is {name!r}."
+            f" {advice}"
+        )
+
+
+def _option(defaults: list[Any], package: str) -> object:
+    """Return the option that a list of defaults takes for a package."""
+    for entry in defaults:
+        for name, option in entry.items() if isinstance(entry, Mapping) else ():
+            if package_of(name) == package:
+                return option
+    return None
+
+
+def _environments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the path and the name of each environment that a configuration names."""
+    named = [path for path, _ in _values_of(config, _ENV_NAME)]
+    for entry in config.get("defaults") or ():
+        for option in entry.values() if isinstance(entry, Mapping) else ():
+            if option in _CALLED_OTHERWISE:
+                named.append(f"{package_of(entry)}.{_CALLED_OTHERWISE[option]}")
+    for path in named:
+        value = resolved(config, path)
+        if value is not None:
+            yield path, str(value)
+
+
+def _values_of(tree: object, name: str, path: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            place = f"{path}.{key}" if path else str(key)
+            if key == name:
+                yield place, value
+            else:
+                yield from _values_of(value, name, place)
+
+
+def resolved(config: Mapping[str, Any], path: str) -> object:
+    """Return the value at a path, references followed; None if only composing gives one."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        value: object = OmegaConf.select(OmegaConf.create(dict(config)), path)
+    except OmegaConfBaseException:
+        return None
+    return value

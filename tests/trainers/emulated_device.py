@@ -1,0 +1,178 @@
+"""A device that is not there: tensors that say they are on it, and refuse to meet others.
+
+What torch does on an accelerator is done on the CPU, inside. Mixing devices raises as it does with
+CUDA, where scalars may meet anything and an index may lie on the CPU. Registered for a whole
+process, so that tests run it in one of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
+
+NAME = "emulated"
+_aten = torch.ops.aten
+_MAY_MIX = {
+    _aten.copy_.default,
+    _aten._to_copy.default,
+    _aten._foreach_copy_.default,
+}
+_INDEXED = {
+    _aten.index.Tensor,
+    _aten.index_put.default,
+    _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+    _aten._unsafe_index.Tensor,
+}
+"""The indexed tensor says where it is done; indices may lie on the CPU."""
+
+
+class EmulatedTensor(torch.Tensor):
+    """Holds a CPU tensor, and says that it is on the device."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> EmulatedTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            inner.size(),
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=torch.device(NAME, 0),
+            requires_grad=False,
+        )
+        made.inner = inner
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+    def tolist(self) -> Any:
+        return self.inner.tolist()
+
+    def numpy(self, **unused: object) -> Any:
+        raise TypeError(f"can't convert a tensor on {NAME} to NumPy: copy it to the CPU first")
+
+    def __repr__(self) -> str:
+        return f"Emulated({self.inner!r})"
+
+
+def _is_elsewhere(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, EmulatedTensor)
+
+
+def _check(func: Any, args: Any, kwargs: Any) -> None:
+    """Raise RuntimeError where tensors of both devices meet that may not."""
+    if func in _MAY_MIX:
+        return
+    if func in _INDEXED:
+        values, indices = [args[0], *args[2:3]], args[1]
+        on_cpu = _is_elsewhere(args[0])
+        if on_cpu and any(isinstance(index, EmulatedTensor) for index in indices):
+            raise RuntimeError(f"{func}: indices on {NAME}, but the indexed tensor on the CPU")
+        tensors = values
+    else:
+        tensors = tree_flatten((args, kwargs))[0]
+    tensors = [one for one in tensors if isinstance(one, torch.Tensor) and one.dim()]
+    if len({isinstance(one, EmulatedTensor) for one in tensors}) > 1:
+        shapes = [(type(one).__name__, tuple(one.shape)) for one in tensors]
+        raise RuntimeError(f"{func}: expected all tensors to be on the same device, got {shapes}")
+
+
+def _is_device(value: object) -> bool:
+    return isinstance(value, torch.device) and value.type == NAME
+
+
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """Do an operation on what the tensors hold; what comes out is where it would be."""
+    flat = tree_flatten((args, kwargs))[0]
+    given = kwargs.get("device")
+    if given is None:
+        there = any(isinstance(one, EmulatedTensor) for one in flat)
+    else:
+        there = torch.device(given).type == NAME
+    _check(func, args, kwargs)
+
+    def unwrap(value: object) -> object:
+        if isinstance(value, EmulatedTensor):
+            return value.inner
+        return torch.device("cpu") if _is_device(value) else value
+
+    if func is _aten.is_pinned.default:
+        return False
+    out = func(*tree_map(unwrap, args), **tree_map(unwrap, kwargs))
+    mine = {id(one.inner): one for one in flat if isinstance(one, EmulatedTensor)}
+
+    def wrap(value: object) -> object:
+        if not isinstance(value, torch.Tensor) or not there:
+            return value
+        known = mine.get(id(value))
+        return EmulatedTensor(value) if known is None else known
+
+    if func is _aten._to_copy.default and there:
+        return EmulatedTensor(out)
+    return tree_map(wrap, out)
+
+
+class OnDevice(TorchDispatchMode):
+    """Has what is made on the device made there."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return run(func, args, kwargs or {})
+
+
+_TorchGenerator = torch.Generator
+
+
+class _MadeOnTheCpu(type):
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        return _TorchGenerator("cpu" if torch.device(device).type == NAME else device)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, _TorchGenerator)
+
+
+class _Generator(metaclass=_MadeOnTheCpu):
+    """Generators of the device are the CPU's."""
+
+
+_KERNELS = torch.library.Library("aten", "IMPL")
+
+
+def _register_empty() -> None:
+    """Give torch what it needs where it asks no dispatcher in Python: lists that become tensors."""
+
+    def empty_strided(size, stride, *, dtype=None, device=None, **unused):
+        return EmulatedTensor(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+
+    def copy_from(source, target, non_blocking=False):
+        run(_aten.copy_.default, (target, source), {})
+        return target
+
+    _KERNELS.impl("empty_strided", empty_strided, "PrivateUse1")
+    _KERNELS.impl("_copy_from", copy_from, "PrivateUse1")
+
+
+class _Backend(_DummyBackendModule):
+    def synchronize(self, device: object = None) -> None:
+        """Wait for nothing: all is done at once."""
+
+
+def install() -> None:
+    """Register the device, and have its generators be the CPU's."""
+    _register_empty()
+    _setup_privateuseone_for_python_backend(rename=NAME, backend_module=_Backend())
+    torch.Generator = _Generator
+    OnDevice().__enter__()

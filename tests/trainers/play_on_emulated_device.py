@@ -1,0 +1,58 @@
+"""A script: an iteration and the tests of some games on the emulated device, a line for each.
+
+Names of games are ``PROTOCOL.TRAINER``, ``zero_knowledge.TRAINER`` or ``gymnasium.DATASET``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import emulated_device
+import tiny_experiment
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.scenarios import build_scenario_instance
+from trainers.registry import build_trainer
+
+
+def make(kind: str, name: str) -> Any:
+    """Build the trainer of a game on the device."""
+    settings = ExperimentSettings(device=emulated_device.NAME)
+    if kind == "gymnasium":
+        hyper_params = HyperParameters(
+            scenario="gymnasium",
+            trainer="vanilla_ppo",
+            dataset=name,
+            gymnasium={"num_envs": 4, "num_test_episodes": 6, "max_episode_steps": 30},
+            agents={"_default": {"hidden_sizes": [16]}},
+            rl={"frames_per_batch": 128, "minibatch_size": 64, "num_iterations": 4},
+        )
+        instance = build_scenario_instance(hyper_params, settings)
+        return build_trainer(hyper_params, instance, settings)
+    protocol = {"interaction_protocol": kind}
+    if kind == "zero_knowledge":
+        protocol = {"protocol_common__zero_knowledge": True}
+    hyper_params = tiny_experiment.parameters(
+        trainer=name, rl__num_normalization_steps=8, **protocol
+    )
+    return tiny_experiment.trainer(hyper_params, device=emulated_device.NAME)
+
+
+def play(game: str) -> None:
+    """Train an iteration, test, and take the state and put it back."""
+    trainer = make(*game.split("."))
+    trainer.initial_state()
+    weights = next(iter(trainer.combined_agents.parameters()))
+    assert weights.device.type == emulated_device.NAME
+    trainer.run_iterations(0, 1)
+    for dataset in ("test", "train"):
+        trainer.run_test(dataset)
+    trainer.state = trainer.state
+
+
+if __name__ == "__main__":
+    emulated_device.install()
+    for chosen in sys.argv[1:]:
+        play(chosen)
+        sys.stdout.write(f"played {chosen}\n")

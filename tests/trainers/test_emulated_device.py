@@ -1,0 +1,62 @@
+"""Everything that is learned from lies where the agents are: on a device that refuses others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ratchet.seeding import seeded_globals
+
+HERE = Path(__file__).parent
+PROTOCOLS = (
+    "adp",
+    "debate",
+    "merlin_arthur",
+    "mnip",
+    "multi_channel_test",
+    "nip",
+    "zero_knowledge",
+)
+TRAINERS = ("vanilla_ppo", "reinforce", "spg", "solo_agent")
+
+
+def play(*games: str) -> None:
+    """Play games in a process of its own, since a device is registered for all of one."""
+    command = [sys.executable, str(HERE / "play_on_emulated_device.py"), *games]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split("\n")[:-1] == [f"played {game}" for game in games]
+
+
+def test_games_of_several_channels_and_environments_stay_on_the_device():
+    play("debate.vanilla_ppo", "zero_knowledge.vanilla_ppo", "gymnasium.CartPole-v1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_protocol_stays_on_the_device(trainer):
+    play(*(f"{protocol}.{trainer}" for protocol in PROTOCOLS))
+
+
+@pytest.mark.slow
+def test_environments_stay_on_the_device():
+    play("gymnasium.Pendulum-v1", "gymnasium.Acrobot-v1", "gymnasium.MountainCar-v0")
+
+
+def test_seeding_takes_hold_of_no_device_that_nobody_uses(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def taken():
+        raise AssertionError("a context was made on the device")
+
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", taken)
+    with seeded_globals(3):
+        first = torch.rand(2)
+    with seeded_globals(3):
+        assert torch.equal(torch.rand(2), first)
