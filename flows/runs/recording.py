@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flows.runs.usage import RunUsage
 from ratchet.errors import RatchetError, TrackingError
+from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
@@ -205,7 +206,13 @@ class RunRecorder:
         wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
         if wanted and TRANSCRIPTS_FILE in manifest.files:
             place = self.folder.transcripts_path / call.arm / transcripts_name(call)
-            _copy(self.store.open(manifest.key) / TRANSCRIPTS_FILE, place)
+            source = self.store.open(manifest.key) / TRANSCRIPTS_FILE
+            number = self.folder.manifest.settings.get("num_rollout_samples")
+            if number is None:
+                _copy(source, place)
+                return
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, sampled_transcripts(source, number))
 
     def _copy_rollouts(self, outcome: StageOutcome) -> None:
         """Copy an iteration's rollouts into the run folder, named by the iteration."""

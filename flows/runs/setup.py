@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from flows.runs.language_services import LanguageServices
@@ -11,6 +12,7 @@ from flows.runs.usage import spent_by_run
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
+from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
@@ -20,8 +22,11 @@ from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from flows.runs.resolving import ResolvedExperiment
     from ratchet.parameters.settings import ExperimentSettings
+    from tasks.stages.keys import BaseKeys
 
 AnySession: TypeAlias = ArmSession | TextArmSession
 
@@ -63,6 +68,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     ledger.begin_with(spent_by_run(store, folder))
     recorder = RunRecorder(folder, store, uri, keys, ledger)
     store.on_damage = recorder.damaged
+    _keep_files(folder, keys)
     spending = Spending(ledger)
     sessions: list[AnySession] = []
     for each in keys:
@@ -75,6 +81,13 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         session.on_wait = recorder.waiting
         sessions.append(session)
     return ExperimentRun(experiment, folder, recorder, sessions, services, uri)
+
+
+def _keep_files(folder: RunFolder, keys: Iterable[BaseKeys]) -> None:
+    """Copy what agents are played by beside code and parameters: ``artifacts/files/ARM-AGENT/``."""
+    for each in keys:
+        for name, file in each.played_files.items():
+            add_artifact(folder.path, f"{each.arm}-{Path(name).stem}", "files", file)
 
 
 def _tracking_uri(settings: ExperimentSettings) -> str | None:

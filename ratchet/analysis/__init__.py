@@ -47,7 +47,10 @@ _HOMES = {
 __getattr__ = lazy_names(__name__, _HOMES)
 
 BUILT_IN = {
+    "accurate_quotation": "ratchet.analysis.quotation",
     "code_quoting": "ratchet.analysis.code_quoting",
+    "direct_quotation": "ratchet.analysis.quotation",
+    "follow_up": "ratchet.analysis.follow_up",
     "role_keeping": "ratchet.analysis.role_keeping",
 }
 """Name → the module that registers the analyser."""

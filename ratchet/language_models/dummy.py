@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from ratchet.language_models.types import ChatRequest, Completion
@@ -12,17 +12,22 @@ _DECISION_SHARE = 0.4
 
 
 def dummy_completion(
-    request: ChatRequest, headers: Mapping[str, str], *, may_decide: bool, must_decide: bool
+    request: ChatRequest,
+    headers: Mapping[str, str],
+    *,
+    may_decide: bool,
+    must_decide: bool,
+    decisions: Sequence[str] = ("accept", "reject"),
 ) -> Completion:
     """Answer by the request's seed and nothing else of it, in every channel of ``headers``.
 
     These map a channel to its header; ``may_decide`` and ``must_decide`` say whether a decision
-    is an answer, and the only one.
+    is an answer, and the only one; ``decisions`` are those there are.
     """
     random = Random(request.seed)
     decides = may_decide and (must_decide or not headers or random.random() < _DECISION_SHARE)
     if decides:
-        text = f"Decision: {random.choice(('accept', 'reject'))}"
+        text = f"Decision: {random.choice(decisions)}"
     else:
         text = "\n\n".join(
             f"{header} {' '.join(random.choices(_WORDS, k=random.randint(3, 12)))}"

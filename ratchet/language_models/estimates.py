@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
 
+SUPERVISOR_TOKENS = 120
+"""What a supervisor's message adds to a prompt."""
+
 PROBLEM_TOKENS = 600
 """What a question, a solution and the instructions around them are taken for."""
 CALL_SECONDS = 2.0
@@ -153,7 +156,10 @@ class _LongestEpisode:
         history = 0
         for round, names in enumerate(self.rounds):
             for name in names:
-                yield name, branches ** (round + 1), self._problem_tokens + history
+                told = self._problem_tokens + history
+                if self.agents[name].use_supervisor_message != "none":
+                    told += SUPERVISOR_TOKENS
+                yield name, branches ** (round + 1), told
             history += sum(self.agents[name].max_tokens for name in names)
 
     @property

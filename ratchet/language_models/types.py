@@ -60,6 +60,7 @@ class ChatRequest:
     reasoning_effort: str | None = None
     chat_template_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
     extra_body: Mapping[str, JsonValue] = field(default_factory=dict)
+    repetition_penalty: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain data, without what is left to the service."""
@@ -67,7 +68,8 @@ class ChatRequest:
             "model": self.model,
             "messages": [message.to_dict() for message in self.messages],
         }
-        for name in ("temperature", "top_p", "max_tokens", "seed", "reasoning_effort"):
+        names = ("temperature", "top_p", "max_tokens", "seed", "reasoning_effort")
+        for name in (*names, "repetition_penalty"):
             value = getattr(self, name)
             if value is not None:
                 data[name] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -40,7 +40,8 @@ _TENSOR_PARAMETERS = (
 _REQUEST_FIELDS = frozenset(
     {
         *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
-        *("seed", "stop", "n", "stream", "reasoning_effort", "chat_template_kwargs"),
+        *("repetition_penalty", "seed", "stop", "n", "stream"),
+        *("reasoning_effort", "chat_template_kwargs"),
     }
 )
 
@@ -67,6 +68,12 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     of it). ``api_key_name`` names the environment variable with the key; keys stand nowhere
     else. OpenAI's is ``OPENAI_API_KEY`` when not given; no other service gets a key that isn't
     named. Agents of one ``shared_model_group`` train one model; each its own when not given.
+    ``repetition_penalty`` above 1 makes unlikelier what stands in the prompt or was written
+    already; it is no part of OpenAI's API, but of the embedded service's, vLLM's and others'.
+    ``system_prompt_template_path`` is a file with what the agent is told first, in place of the
+    scenario's; it starts from the experiment file's folder. ``use_supervisor_message``: whether
+    prompts end with a user's message that says again how to answer, ``if_nothing_heard``: where
+    there would be none else.
     ``reasoning_effort`` is how much a model thinks, in its service's words;
     ``chat_template_kwargs`` go to its chat template (``enable_thinking: false``);
     ``extra_body`` is what else a service takes, sent beside the rest of each request.
@@ -82,6 +89,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     api_version: str | None = None
     temperature: Annotated[float | None, Purpose.SPEECH] = Field(default=None, ge=0, le=2)
     top_p: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=1)
+    repetition_penalty: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=2)
     max_response_words: Annotated[PositiveInt, Purpose.SPEECH] = 150
     max_tokens_per_message: Annotated[PositiveInt | None, Purpose.SPEECH] = None
     reasoning_effort: Annotated[str | None, Purpose.SPEECH] = Field(default=None, min_length=1)
@@ -93,6 +101,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
     freeze_agent: Annotated[bool, Purpose.FINE_TUNING] = False
+    use_supervisor_message: Literal["none", "if_nothing_heard", "always"] = "none"
+    system_prompt_template_path: str | None = None
     use_dummy_api: bool = False
     fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()
 

@@ -9,10 +9,19 @@ from pydantic import PositiveInt, model_validator
 from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
 
+DecisionScaleName = Literal[
+    "accept_reject", "likert_scale_4", "likert_scale_6", "out_of_10", "out_of_100"
+]
+
 
 @register_parameters("protocol_common")
 class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
-    """What all protocols share: who begins, and who is paid how much for what."""
+    """What all protocols share: who begins, and who is paid how much for what.
+
+    Text scenarios alone read ``verifier_decision_scale``, in what words a verifier decides and
+    says how sure it is, and ``invalid_response_penalty``, which is added to an agent's reward in
+    a round in which it gave no reply that could be read.
+    """
 
     verifier_first: bool = True
     randomize_prover_stance: bool = False
@@ -24,6 +33,8 @@ class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
     shared_reward: bool = False
     force_guess: Literal["zero", "one", "y"] | None = None
     zero_knowledge: bool = False
+    verifier_decision_scale: DecisionScaleName = "accept_reject"
+    invalid_response_penalty: float = 0.0
 
 
 class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):

@@ -26,7 +26,9 @@ class ExperimentSettings(CalledHere, SubParameters):
     ``home`` is the folder for everything Ratchet keeps for itself (store, databases, Prefect);
     ``runs`` the folder of readable run folders. ``store`` is a folder or any fsspec URL,
     ``<home>/store`` when not given. Relative paths of plug-in files start from ``base_dir``,
-    the experiment file's folder. ``budget`` is in the currency of the table of ``prices``, a file
+    the experiment file's folder. Of ``num_rollout_samples`` rollouts of chat models in each
+    iteration and test the run folder and the report show what was said, of all when not given;
+    the store keeps all. ``budget`` is in the currency of the table of ``prices``, a file
     whose models come on top of the built-in ones.
 
     ``job_listing_seconds`` is how long a service may take to list a fine-tune job that it has
@@ -63,6 +65,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     num_rollout_workers: PositiveInt = 4
     pin_memory: bool = False
     pretrained_embeddings_batch_size: PositiveInt = 256
+    num_rollout_samples: NonNegativeInt | None = None
     rollout_sample_period: PositiveInt | None = None
     checkpoint_period: PositiveInt | None = None
     requests_per_minute: PositiveInt | None = None

@@ -19,6 +19,7 @@ _RENAMED_VALUES = {
 }
 _RENAMED = {
     "pvg_protocol": "nip_protocol",
+    "protocol_common.verifier_decision_spectrum": "protocol_common.verifier_decision_scale",
     "spg.sos_a_param": "spg.sos_scaling_factor",
     "spg.sos_b_param": "spg.sos_threshold_factor",
     "agents.*.dpo_beta": "agents.*.fine_tuning.beta",

@@ -13,15 +13,13 @@ class WithoutCounterpart:
     advice: str
 
 
-_LEAVE_OUT = "There is nothing like it here: leave it out, if the experiment may do without."
 _ONLY_TEST = "Tests are played on the test set: leave it out, or put those data there."
 
 WITHOUT_COUNTERPART = {
     "test_dataset_split": WithoutCounterpart(("test",), _ONLY_TEST),
-    "protocol_common.prover_invalid_response_penalty": WithoutCounterpart((None,), _LEAVE_OUT),
-    "protocol_common.verifier_decision_spectrum": WithoutCounterpart(
-        ("accept_reject",),
-        "Verifiers accept or reject: leave it out, or write a protocol of your own.",
+    "protocol_common.prover_invalid_response_penalty": WithoutCounterpart(
+        (None,),
+        "Write protocol_common.invalid_response_penalty, which is added to every agent's reward.",
     ),
     "protocol_common.verifier_neither_accept_nor_reject_reward": WithoutCounterpart(
         (None,),
@@ -31,7 +29,6 @@ WITHOUT_COUNTERPART = {
     "dataset_options.max_test_size": WithoutCounterpart(
         (None,), "Leave it out, and choose the size of the test set by test_size."
     ),
-    "code_validation.apps_solution_number": WithoutCounterpart((0,), _LEAVE_OUT),
     "code_validation.system_prompt_version": WithoutCounterpart(
         ("v2",), "The templates of prompts are chosen by code_validation.prompt_templates."
     ),
@@ -41,11 +38,6 @@ WITHOUT_COUNTERPART = {
     "agents.*.model_provider": WithoutCounterpart(
         (), "Give the service's URL as base_url, and name the variable of its key in api_key_name."
     ),
-    "agents.*.repetition_penalty": WithoutCounterpart((None,), _LEAVE_OUT),
-    "agents.*.system_prompt_template_path": WithoutCounterpart(
-        (None,), "Prompts of one's own belong to a protocol of one's own: see the guide on text."
-    ),
-    "agents.*.use_supervisor_message": WithoutCounterpart(("none",), _LEAVE_OUT),
 }
 """By dotted path, ``*`` for an agent's name."""
 

@@ -67,6 +67,19 @@ def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHand
             f" whose provers are {list(handler.prover_names)}; expected a text scenario and a"
             " protocol with a single prover. Set it to false, or change the scenario or protocol."
         )
+    for name in ("verifier_decision_scale", "invalid_response_penalty"):
+        given, default = getattr(common, name), type(common).model_fields[name].default
+        if not is_text and given != default:
+            raise ParameterError(
+                f"protocol_common.{name}: got {given!r} with {scenario}; expected a text scenario,"
+                f" since no other has replies in words. Set it to {default!r}."
+            )
+    if common.verifier_decision_scale != "accept_reject" and len(handler.verifier_names) != 1:
+        raise ParameterError(
+            f"protocol_common.verifier_decision_scale: got {common.verifier_decision_scale!r} with"
+            f" {protocol}, whose verifiers are {list(handler.verifier_names)}; expected a single"
+            " one, whose confidence pays. Set it to 'accept_reject'."
+        )
     if common.zero_knowledge and list(handler.verifier_names) != ["verifier"]:
         raise ParameterError(
             f"protocol_common.zero_knowledge: got True with {protocol}, whose verifiers are"

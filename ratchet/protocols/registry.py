@@ -15,6 +15,7 @@ from ratchet.registry import Registry
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.protocols import ProtocolCommonParameters
     from ratchet.protocols.handler import ProtocolHandler
 
 _Handler = TypeVar("_Handler", bound="type[ProtocolHandler]")
@@ -112,5 +113,14 @@ def check_protocol_parameters(
     """
     check_protocol_name(hyper_params.interaction_protocol)
     common = hyper_params.protocol_common
-    if common.randomize_prover_stance or common.zero_knowledge:
+    if common.randomize_prover_stance or common.zero_knowledge or _speaks(common):
         build_protocol_handler(hyper_params, base_dir=base_dir)
+
+
+def _speaks(common: ProtocolCommonParameters) -> bool:
+    """Return whether anything is set that only text scenarios read."""
+    default = type(common)()
+    return (common.verifier_decision_scale, common.invalid_response_penalty) != (
+        default.verifier_decision_scale,
+        default.invalid_response_penalty,
+    )

@@ -38,8 +38,8 @@ class PackedTranscripts:
     accuracy
         Their share, with an interval over datapoints; None if there are no rollouts.
     packed
-        The rollouts as JSON, compressed (gzip), in base 64; empty where the page would become too
-        large.
+        The rollouts of which it is known what was said, as JSON, compressed (gzip), in base 64;
+        empty where the page would become too large.
     """
 
     run: str
@@ -149,7 +149,8 @@ def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
         raise DataError(
             f"{error} Delete the file; `ratchet resume {run}` writes it again."
         ) from error
-    text = json.dumps(rollouts, ensure_ascii=False, separators=(",", ":"))
+    said = [rollout for rollout in rollouts if rollout["rounds"]]
+    text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     right = sum(bool(rollout["correct"]) for rollout in rollouts)
     columns = {name: [one[name] for one in rollouts] for name in ("datapoint_id", "correct")}

@@ -40,6 +40,18 @@ def final_decisions(rollouts: NestedArrayDict, agent_index: int) -> Ints:
     return final
 
 
+def acceptance(rollouts: NestedArrayDict, agent_index: int) -> Floats:
+    """Return how likely an agent finally says that 1 is right, float64 [N]; 0.5 if undecided."""
+    chance = np.full(len(rollouts), 0.5)
+    decisions = rollouts.array(("agents", "decision"))[:, :, agent_index]
+    confidence = rollouts.array(("agents", "confidence"))[:, :, agent_index]
+    for step in range(decisions.shape[1]):
+        made = decisions[:, step] != NO_DECISION
+        signed = np.where(decisions[:, step] == 1, 1, -1) * confidence[:, step]
+        chance[made] = (1 + signed[made]) / 2
+    return chance
+
+
 def were_correct(rollouts: NestedArrayDict, agent_index: int) -> Bools:
     """Return where an agent's final decision is the true label, bool [N]."""
     correct: Bools = final_decisions(rollouts, agent_index) == rollouts.array("y")

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.outcomes import (
+    acceptance,
     check_agents,
     datapoint_accuracies,
     episode_lengths,
@@ -43,7 +44,9 @@ def rollout_statistics(
         For each agent, behind its name and a dot, ``mean_episode_reward``,
         ``std_episode_reward`` and, as shares of its turns, ``retry_proportion`` (at least one
         retry), ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all
-        retries). For all: ``num_rollouts``, ``mean_`` and ``std_episode_length``;
+        retries); as counts ``num_invalid_replies`` (thrown away or in the end not read),
+        ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
+        ``mean_`` and ``std_episode_length``;
         ``accuracy`` and ``std_accuracy``, where no decision is a wrong one;
         ``mean_decision`` and ``std_decision`` of the rollouts that were decided, and
         ``no_decision_proportion``; ``accuracy_class_0`` and ``_1``; ``precision`` and ``recall``
@@ -51,7 +54,9 @@ def rollout_statistics(
         datapoint has, and the shares of datapoints with none, ``always_failed_proportion``, with
         nothing else, ``always_solved_proportion``, and with both, ``sometimes_solved_proportion``
         (0 where each was played once); ``rollouts_per_datapoint``, their mean.
-        Standard deviations are of the population. What is 0/0 is NaN.
+        Where decisions are more or less sure, ``mean_confidence`` of them, and ``brier_score``:
+        the mean squared distance of how likely the verifier says 1 is from the label, 0.25 if
+        undecided. Standard deviations are of the population. What is 0/0 is NaN.
 
     Raises
     ------
@@ -65,7 +70,13 @@ def rollout_statistics(
     stats["num_rollouts"] = float(len(rollouts))
     lengths = episode_lengths(rollouts)
     stats["mean_episode_length"], stats["std_episode_length"] = _mean(lengths), _std(lengths)
-    stats |= _decision_statistics(rollouts, verifier_index(agent_names, verifier_name))
+    verifier = verifier_index(agent_names, verifier_name)
+    stats |= _decision_statistics(rollouts, verifier)
+    if ("agents", "confidence") in rollouts:
+        chance = acceptance(rollouts, verifier)
+        decided = final_decisions(rollouts, verifier) != NO_DECISION
+        stats["mean_confidence"] = _mean(np.abs(2 * chance - 1)[decided])
+        stats["brier_score"] = _mean((chance - rollouts.array("y")) ** 2)
     return {prefix + name: value for name, value in stats.items()}
 
 
@@ -84,6 +95,17 @@ def _agent_statistics(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> 
         acted = turns[..., place]
         for event, happened in events.items():
             stats[f"{name}.{event}"] = _mean(happened[..., place][acted])
+        retries, cut_off, invalid = (
+            array[..., place][acted].sum()
+            for array in (
+                rollouts.array(("agents", "retry_count")),
+                events["token_limit_proportion"],
+                events["invalid_proportion"],
+            )
+        )
+        stats[f"{name}.num_invalid_replies"] = float(retries + invalid)
+        stats[f"{name}.num_turns_without_reply"] = float(invalid)
+        stats[f"{name}.num_cut_off_replies"] = float(cut_off)
     return stats
 
 

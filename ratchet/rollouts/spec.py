@@ -22,13 +22,17 @@ NO_DECISION = 2
 NOBODY = -1
 
 
-def rollout_spec(num_rounds: int, num_agents: int, num_channels: int) -> CompositeSpec:
+def rollout_spec(
+    num_rounds: int, num_agents: int, num_channels: int, *, has_degrees: bool = False
+) -> CompositeSpec:
     """Return the spec of a batch of rollouts; the batch size is open.
 
     Parameters
     ----------
     num_rounds, num_agents, num_channels
         T, A and C below; the protocol's.
+    has_degrees
+        Whether decisions are more or less sure: then there is ``confidence`` under ``agents``.
 
     Returns
     -------
@@ -42,6 +46,7 @@ def rollout_spec(num_rounds: int, num_agents: int, num_channels: int) -> Composi
     """
     history, steps = (num_rounds, num_channels), (num_rounds,)
     acts = (num_rounds, num_agents)
+    degrees = {"confidence": FloatArraySpec(acts)} if has_degrees else {}
     return CompositeSpec(
         {
             "rollout_id": IntArraySpec(nothing=-1),
@@ -67,6 +72,7 @@ def rollout_spec(num_rounds: int, num_agents: int, num_channels: int) -> Composi
                 "raw_message": StringArraySpec(acts),
                 "prompt": StringArraySpec(acts),
                 "decision": IntArraySpec(acts, nothing=NO_DECISION, low=0, high=NO_DECISION),
+                **degrees,
                 "reward": FloatArraySpec(acts),
                 "retry_count": IntArraySpec(acts, low=0),
                 "token_limit": BoolArraySpec(acts),

@@ -26,6 +26,7 @@ __all__ = [
     "raw_transcripts",
     "read_report_transcripts",
     "report_transcripts",
+    "sampled_transcripts",
     "save_report_transcripts",
     "write_report_transcripts",
     "write_transcripts",
@@ -93,6 +94,19 @@ def save_report_transcripts(file: Path | str, transcripts: Sequence[Transcript])
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(one, ensure_ascii=False) + "\n" for one in transcripts)
     file.write_text("".join(lines), encoding="utf-8")
+
+
+def sampled_transcripts(file: Path | str, number: int) -> str:
+    """Return ``transcripts.jsonl`` with what was said in so many rollouts, evenly spread.
+
+    The others keep what came of them, so that nothing that is counted changes.
+    """
+    transcripts = list(read_report_transcripts(file))
+    count = min(number, len(transcripts))
+    chosen = {place * len(transcripts) // count for place in range(count)}
+    unsaid: Transcript = {"question": "", "solution": "", "rounds": []}
+    sampled = [t if row in chosen else t | unsaid for row, t in enumerate(transcripts)]
+    return "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in sampled)
 
 
 def read_report_transcripts(file: Path | str) -> Iterator[Transcript]:

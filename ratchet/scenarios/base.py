@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -69,14 +70,24 @@ class Scenario(ABC):
         """
         return (type(self),)
 
+    def played_files(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> Mapping[str, Path]:
+        """Return the files that are no code and decide what agents do, by readable name.
+
+        None by default. They are kept with the run; a name doesn't say where its file lies.
+        """
+        return {}
+
     def file_digests(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> Mapping[str, str]:
-        """Return the digests of files that are no code and decide what agents do, by readable name.
+        """Return the SHA-256 of each of :meth:`played_files`.
 
-        None by default. They count like the digests of modules: an edited file is played anew.
+        They count like the digests of modules: an edited file is played anew.
         """
-        return {}
+        files = self.played_files(hyper_params, protocol_handler)
+        return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
 
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.base import Scenario
     from ratchet.store.manifest import Manifest
     from tasks.stages.sequence import Course, Step
@@ -209,11 +210,20 @@ class BaseKeys(ABC):
         """Return the code that does a stage of the trainer's."""
         return self._code_fingerprint
 
-    def _fingerprint_with(self, trainer: type) -> Fingerprint:
-        """Return the code of a trainer's class, the scenario and the protocol."""
+    @cached_property
+    def played_files(self) -> Mapping[str, Path]:
+        """The scenario's files that are no code and decide what agents do, by readable name."""
+        return self.scenario.played_files(self.hyper_params, self._handler)
+
+    @cached_property
+    def _handler(self) -> ProtocolHandler:
         from ratchet.protocols.registry import build_protocol_handler
 
-        handler = build_protocol_handler(self.hyper_params, base_dir=self.base_path)
+        return build_protocol_handler(self.hyper_params, base_dir=self.base_path)
+
+    def _fingerprint_with(self, trainer: type) -> Fingerprint:
+        """Return the code of a trainer's class, the scenario and the protocol."""
+        handler = self._handler
         agents = self.scenario.agent_code(self.hyper_params, handler)
         code = code_fingerprint(trainer, type(self.scenario), *handler.source_classes, *agents)
         files = self.scenario.file_digests(self.hyper_params, handler)

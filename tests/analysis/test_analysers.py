@@ -54,6 +54,33 @@ def test_a_side_is_named_only_where_there_is_a_single_prover(write_file, make_tr
     assert "arguing that" not in RoleKeepingAnalyser().prompt(message)[0].content
 
 
+def test_quoting_directly_and_quoting_accurately_are_judged_apart(messages):
+    direct, accurate = (build_analyser(f"{how}_quotation")[1] for how in ("direct", "accurate"))
+    for analyser in (direct, accurate):
+        assert [analyser.judges(message) for message in messages] == [True, False, True]
+        assert "return a - b" in analyser.prompt(messages[0])[0].content
+    assert direct.labels == ("quotes", "restates", "none")
+    assert accurate.labels == ("accurate", "inaccurate", "none")
+    assert direct.read("Verdict: restates").label == "restates"
+
+
+def test_following_up_is_asked_where_something_was_said_before(messages):
+    _, analyser = build_analyser("follow_up")
+    assert [analyser.judges(message) for message in messages] == [False, True, True]
+    prompt = analyser.prompt(messages[2])[0].content
+    assert "[round 1, verifier in main]\nWhy?" in prompt
+    assert "<message>\nSo.\n</message>" in prompt
+    assert analyser.labels == ("follows", "ignores")
+
+
+def test_own_words_alone_are_nothing_to_follow_up(write_file, make_transcript):
+    transcript = make_transcript(0, "First.", "", "Second.")
+    folder = write_file("main/0", transcript)
+    found = list(read_messages(folder / "transcripts" / "main" / "0.jsonl"))
+    _, analyser = build_analyser("follow_up")
+    assert [analyser.judges(message) for message in found] == [False, False, False]
+
+
 @pytest.mark.parametrize(
     ("answer", "label"),
     [

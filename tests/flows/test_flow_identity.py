@@ -81,6 +81,28 @@ def test_keys_are_made_once_for_progress_and_run(main, tmp_path, monkeypatch):
     assert len(made) == 1
 
 
+def test_the_prompts_that_are_played_are_kept_with_the_run(tmp_path):
+    prompts = tmp_path / "prompts"
+    prompts.mkdir()
+    for agent in ("prover", "verifier"):
+        (prompts / f"{agent}.txt").write_text(f"{agent}: $question $solution")
+    text = HyperParameters(
+        scenario="code_validation",
+        trainer="pure_text_ei",
+        dataset="generated",
+        code_validation={"prompt_templates": "prompts"},
+    )
+    folders = {name: str(tmp_path / name) for name in ("home", "runs")}
+    settings = ExperimentSettings(base_dir=str(tmp_path), tracking=False, **folders)
+    run = open_run(
+        resolve(text, settings, {"built_in": {"code_validation.prompt_templates": "full"}}), None
+    )
+    kept = run.folder.artifacts_path / "files"
+    run.close()
+    assert (kept / "main-prover/prover.txt").read_text() == "prover: $question $solution"
+    assert "$max_questions" in (kept / "built_in-verifier/verifier.txt").read_text()
+
+
 def test_importing_flows_and_planning_needs_no_prefect_or_torch():
     code = (
         "import sys, flows, flows.runs.resolving, flows.runs.running;"

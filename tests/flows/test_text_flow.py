@@ -111,6 +111,17 @@ def test_killed_inside_a_stage_and_started_again_is_as_if_never_killed(
     assert all(before[work] for work in again)
 
 
+def test_what_was_said_is_kept_of_as_many_rollouts_as_asked_for(lab, undisturbed):
+    result = lab.run(text_params(lab), lab.settings(num_rollout_samples=1))
+    assert states(lab, result) == undisturbed["states"]
+    place = Path("transcripts") / "main" / "0.jsonl"
+    kept = (Path(result["folder"]) / place).read_text().splitlines()
+    whole = (Path(undisturbed["result"]["folder"]) / place).read_text().splitlines()
+    assert kept[0] == whole[0]
+    assert len(kept) == len(whole) > 1
+    assert all(json.loads(line)["rounds"] == [] for line in kept[1:])
+
+
 def test_a_second_run_finds_everything(lab):
     params = text_params(lab)
     first = lab.run(params)

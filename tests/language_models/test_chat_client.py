@@ -7,6 +7,7 @@ import email.utils
 import logging
 import time
 import traceback
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,13 @@ def client(service, quick):
 
 def ask(client, request=REQUEST):
     return asyncio.run(client.complete(request))
+
+
+def test_a_repetition_penalty_is_sent_only_where_it_is_set(service, client):
+    ask(client, replace(REQUEST, repetition_penalty=1.2))
+    assert service.requests[-1].json["repetition_penalty"] == 1.2
+    ask(client)
+    assert "repetition_penalty" not in service.requests[-1].json
 
 
 def test_the_request_says_all_and_the_completion_is_read(service, client):

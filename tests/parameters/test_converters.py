@@ -99,11 +99,20 @@ def test_names_that_moved_in_other_sections():
 
 
 def test_what_asked_for_something_that_is_not_there_is_refused_not_dropped():
-    old = {**TOP, "protocol_common": {"verifier_decision_spectrum": "likert_scale"}}
+    old = {**TOP, "protocol_common": {"prover_invalid_response_penalty": -1.0}}
     with pytest.raises(
-        ParameterError, match=r"protocol_common\.verifier_decision_spectrum: unknown"
+        ParameterError, match=r"protocol_common\.prover_invalid_response_penalty: unknown"
     ):
         HyperParameters.from_dict(old)
+
+
+def test_scales_of_decisions_and_prompts_of_ones_own_are_read():
+    text = {"scenario": "code_validation", "trainer": "pure_text_ei", "dataset": "generated"}
+    common = {"verifier_decision_spectrum": "out_of_10"}
+    agents = {"_default": {"system_prompt_template_path": "p.txt", "repetition_penalty": None}}
+    read = HyperParameters.from_dict({**text, "protocol_common": common, "agents": agents})
+    assert read.protocol_common.verifier_decision_scale == "out_of_10"
+    assert read.agents["_default"].system_prompt_template_path == "p.txt"
 
 
 def test_old_and_new_name_together_are_refused():

@@ -47,7 +47,7 @@ def test_every_combination_loads_from_its_own_files(tmp_path, scenario, trainer,
     renamed = {"dataset": f"hub:{data['dataset']}"} if scenario == "code_validation" else {}
     ours = HyperParameters(**{**_top(data), **renamed})
     expected = ours.to_dict()
-    expected["code_validation"]["difficulties"] = ["interview"]
+    expected["code_validation"] |= {"difficulties": ["interview"], "apps_solution_number": 0}
     if scenario == "code_validation":
         service = {"model_name": "gpt-4o-mini-2024-07-18", "base_url": None}
         expected["agents"]["_default"].update(service)

@@ -13,6 +13,7 @@ from ratchet.errors import DataError
 from ratchet.reports import build_report
 from ratchet.reports.spending import read_spending
 from ratchet.reports.transcripts import read_transcripts
+from ratchet.rollouts.transcripts import sampled_transcripts
 
 needs_browser = pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")),
@@ -155,6 +156,21 @@ def test_line_separators_of_unicode_do_not_break_a_transcript(with_transcripts):
     path.write_text(json.dumps(said, ensure_ascii=False) + "\n", encoding="utf-8")
     (found,) = [one for one in read_transcripts([with_transcripts]) if one.name == "12"]
     assert unpack(found) == [said]
+
+
+def test_of_a_sample_what_was_said_is_shown_and_all_are_counted(with_transcripts):
+    before = read_transcripts([with_transcripts])
+    for path in (with_transcripts.transcripts_path / "main").glob("*.jsonl"):
+        path.write_text(sampled_transcripts(path, 2))
+    after = read_transcripts([with_transcripts])
+    assert [(f.title, f.number, f.right, f.accuracy) for f in after if f.arm == "main"] == [
+        (f.title, f.number, f.right, f.accuracy) for f in before if f.arm == "main"
+    ]
+    for file in after:
+        if file.arm == "main":
+            shown = json.loads(gzip.decompress(base64.b64decode(file.packed)))
+            assert len(shown) == min(2, file.number)
+            assert all(one["question"] for one in shown)
 
 
 def test_a_damaged_file_is_named_with_its_line(with_transcripts):

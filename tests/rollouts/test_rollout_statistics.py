@@ -75,6 +75,9 @@ def slow_judge(rollouts: NestedArrayDict) -> dict[str, float]:
         expected[f"{agent}.retry_proportion"] = share([r > 0 for r, _, _ in turns[agent]])
         expected[f"{agent}.token_limit_proportion"] = share([t for _, t, _ in turns[agent]])
         expected[f"{agent}.invalid_proportion"] = share([not v for _, _, v in turns[agent]])
+        expected[f"{agent}.num_invalid_replies"] = sum(r + (not v) for r, _, v in turns[agent])
+        expected[f"{agent}.num_turns_without_reply"] = sum(not v for _, _, v in turns[agent])
+        expected[f"{agent}.num_cut_off_replies"] = sum(limit for _, limit, _ in turns[agent])
     return expected
 
 
@@ -115,6 +118,20 @@ def test_golden_values():
     assert {name: stats[f"test_{name}"] for name in golden} == pytest.approx(golden)
     assert all(name.startswith("test_") for name in stats)
     assert always_failed(rollouts, 1).tolist() == [False] * 5 + [True]
+
+
+def test_errors_are_counted_by_agent_and_kind():
+    rollouts = decided([1, 0], [1, 2], [0, 1])
+    rollouts["padding"][:] = False
+    agents = rollouts.nested("agents")
+    agents["active"][:, :, 1] = True
+    agents["valid"][:, :, 1] = [[True, True], [True, False]]
+    agents["retry_count"][:, :, 1] = [[0, 2], [1, 20]]
+    agents["token_limit"][:, :, 1] = [[True, False], [False, True]]
+    stats = rollout_statistics(rollouts, AGENTS, "verifier")
+    kinds = ("num_invalid_replies", "num_turns_without_reply", "num_cut_off_replies")
+    assert [stats[f"verifier.{kind}"] for kind in kinds] == [24.0, 1.0, 2.0]
+    assert [stats[f"prover.{kind}"] for kind in kinds] == [0.0, 0.0, 0.0]
 
 
 def test_nothing_over_nothing_is_not_a_number_and_not_a_warning(recwarn):

@@ -18,6 +18,7 @@ from ratchet.rollouts.transcripts import (
     raw_transcripts,
     read_report_transcripts,
     report_transcripts,
+    sampled_transcripts,
     write_report_transcripts,
     write_transcripts,
 )
@@ -166,6 +167,17 @@ def test_a_torn_line_is_named(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"rollout": 0}\n{"rollo')
     with pytest.raises(DataError, match=r"t\.jsonl, line 2"):
         list(read_report_transcripts(tmp_path / "t.jsonl"))
+
+
+def test_a_sample_is_spread_evenly_and_the_others_keep_what_came_of_them(tmp_path):
+    lines = [{"rollout": i, "correct": True, "question": "q", "rounds": [i]} for i in range(10)]
+    file = tmp_path / "transcripts.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for number, said in ((3, [0, 3, 6]), (0, []), (40, list(range(10)))):
+        sampled = [json.loads(line) for line in sampled_transcripts(file, number).splitlines()]
+        assert [one["rollout"] for one in sampled if one["rounds"]] == said
+        assert all(one["correct"] for one in sampled)
+        assert len(sampled) == 10
 
 
 def test_thinking_and_why_a_reply_is_invalid_stand_beside_what_was_said(one_game):

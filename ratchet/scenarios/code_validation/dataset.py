@@ -130,6 +130,8 @@ def _load(
     options = LoadingOptions(
         difficulties=section.difficulties,
         exclude_flagged=section.exclude_flagged,
+        solution_number=section.apps_solution_number,
+        run_own_tests=section.run_own_tests,
         time_limit=section.time_limit,
         memory_mb=section.memory_mb,
     )

@@ -2,26 +2,30 @@
 
 Plain: ``question``, ``solution`` and ``y`` (1 right, 0 buggy), or ``tests`` instead of ``y``,
 which are then run. Buggy-APPS: ``question``, ``difficulty``, ``flags``, and the lists
-``solutions`` and ``buggy_solutions`` of objects with ``solution``.
+``solutions`` and ``buggy_solutions`` of objects with ``solution``. APPS itself: see ``apps_rows``.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from ratchet.errors import DataError
-from ratchet.scenarios.code_validation.generator.examples import Example
+from ratchet.scenarios.code_validation.apps_rows import read_solutions, read_tests, tested_source
+from ratchet.scenarios.code_validation.generator.examples import BUGGY, Example
 from ratchet.scenarios.code_validation.generator.problem import (
     TestCase,
     TestMode,
     TestSuite,
     Value,
 )
-from ratchet.scenarios.code_validation.sandbox import Program, run_programs
+from ratchet.scenarios.code_validation.sandbox import Program, ProgramResult, run_programs
+
+_LOGGER = logging.getLogger(__name__)
 
 DIFFICULTIES = ("introductory", "interview", "competition")
 """The difficulties of APPS: levels 1 to 3 here."""
@@ -31,22 +35,33 @@ Row: TypeAlias = "Mapping[str, Any]"
 
 @dataclass(frozen=True)
 class LoadingOptions:
-    """Which rows are used, and what bounds programs whose tests are run."""
+    """Which rows are used, and what bounds programs whose tests are run.
+
+    ``solution_number`` is the place of the one solution of a row of APPS that is used, all if
+    None; ``run_own_tests``: whether programs are run on their problem's own tests, and left out
+    where these contradict the label.
+    """
 
     difficulties: tuple[str, ...] = ()
     exclude_flagged: bool = True
+    solution_number: int | None = None
+    run_own_tests: bool = True
     time_limit: float = 4.0
     memory_mb: int = 256
 
 
 @dataclass(frozen=True)
 class _Untested:
-    """An example whose label its tests will give; ``y`` is what the row says, if anything."""
+    """An example whose label its tests will give; ``y`` is what the row says, if anything.
+
+    Where the two contradict each other it is an error, or left out where ``may_be_left_out``.
+    """
 
     example: Example
     y: int | None
     tests: TestSuite
     place: str
+    may_be_left_out: bool = False
 
 
 def load_jsonl_examples(path: Path, options: LoadingOptions) -> dict[str, list[Example]]:
@@ -75,28 +90,46 @@ def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -
     found: list[Example | _Untested] = []
     for place, row in rows:
         if _is_wanted(row, options, place):
-            found += _read_row(row, place)
+            found += _read_row(row, place, options)
     untested = [item for item in found if isinstance(item, _Untested)]
-    programs = [Program(item.example.solution, item.tests) for item in untested]
+    programs = [_program(item) for item in untested]
     results = run_programs(programs, time_limit=options.time_limit, memory_mb=options.memory_mb)
-    labels = iter(
-        _label(item, result.passed, result.status)
-        for item, result in zip(untested, results, strict=True)
-    )
-    return [
-        replace(item.example, y=next(labels)) if isinstance(item, _Untested) else item
-        for item in found
-    ]
+    labels = [_label(item, result) for item, result in zip(untested, results, strict=True)]
+    left_out = labels.count(None)
+    if left_out:
+        _LOGGER.warning(
+            "%d of %d programs were left out, since their problem's own tests contradict the label",
+            *(left_out, len(labels)),
+        )
+    tested = iter(labels)
+    examples = []
+    for item in found:
+        if isinstance(item, Example):
+            examples.append(item)
+        elif (y := next(tested)) is not None:
+            examples.append(replace(item.example, y=y))
+    return examples
 
 
-def _label(item: _Untested, passed: bool, status: str) -> int:
-    if item.y is not None and item.y != passed:
+def _program(item: _Untested) -> Program:
+    source = item.example.solution
+    if not item.may_be_left_out:
+        return Program(source, item.tests)
+    return Program(tested_source(source, item.tests), item.tests, tolerant=True)
+
+
+def _label(item: _Untested, result: ProgramResult) -> int | None:
+    """Return the label; None for what is left out."""
+    if item.may_be_left_out:
+        says_y = result.passed if item.y else result.status in BUGGY
+        return item.y if says_y else None
+    if item.y is not None and item.y != result.passed:
         expected = "the tests to pass" if item.y else "a test to fail"
         raise DataError(
-            f"{item.place}: y: got {item.y}, but the program's tests ended with {status!r},"
+            f"{item.place}: y: got {item.y}, but the program's tests ended with {result.status!r},"
             f" expected {expected}. Correct y or the tests, or leave out one of them."
         )
-    return int(passed)
+    return int(result.passed)
 
 
 def _read_lines(file: Path) -> Iterator[tuple[str, Row]]:
@@ -128,15 +161,22 @@ def _is_wanted(row: Row, options: LoadingOptions, place: str) -> bool:
     return not (options.exclude_flagged and row.get("flags"))
 
 
-def _read_row(row: Row, place: str) -> Sequence[Example | _Untested]:
+def _read_row(row: Row, place: str, options: LoadingOptions) -> Sequence[Example | _Untested]:
     question = _text(row, "question", place)
     level = _level(row, place)
     if "buggy_solutions" in row or "solutions" in row:
-        return [
+        fields = [(1, "solutions")]
+        if not isinstance(row.get("solutions"), str):  # else it is of APPS itself
+            fields.append((0, "buggy_solutions"))
+        examples = [
             Example(question, solution, y, level)
-            for y, field in ((1, "solutions"), (0, "buggy_solutions"))
-            for solution in _solutions(row, field, place)
+            for y, field in fields
+            for solution in _solutions(row, field, place, options.solution_number)
         ]
+        tests = read_tests(row.get("input_output"), place) if options.run_own_tests else None
+        if tests is None:
+            return examples
+        return [_Untested(e, e.y, tests, place, may_be_left_out=True) for e in examples]
     solution = _text(row, "solution", place)
     label = _label_of(row, place)
     if row.get("tests") is None:
@@ -164,8 +204,11 @@ def _level(row: Row, place: str) -> int:
     return DIFFICULTIES.index(difficulty) + 1 if difficulty in DIFFICULTIES else -1
 
 
-def _solutions(row: Row, field: str, place: str) -> list[str]:
+def _solutions(row: Row, field: str, place: str, number: int | None) -> list[str]:
     items = row.get(field)
+    if isinstance(items, str):
+        texts = read_solutions(items, place)
+        return texts if number is None else texts[number : number + 1]
     if isinstance(items, Mapping):  # a list of objects, turned around by some readers
         items = [{"solution": solution} for solution in items.get("solution", ())]
     if not isinstance(items, Sequence) or isinstance(items, str):

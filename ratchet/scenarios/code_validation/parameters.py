@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -12,7 +12,7 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.chat_agents import TextAgentParameters
-from ratchet.parameters.purposes import SCENARIO
+from ratchet.parameters.purposes import SCENARIO, Purpose
 
 MAX_LEVEL = 4
 
@@ -23,6 +23,8 @@ register_agent_parameters("code_validation")(TextAgentParameters)
 class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     """Which programs are judged, and how agents are told about it.
 
+    ``prompt_templates``: ``full`` for real models, ``compact`` for tiny ones, or a folder of the
+    user's own with ``AGENT.txt`` for each agent, which starts from the experiment file's.
     ``dataset: generated`` uses ``levels`` (of difficulty, in equal parts), ``num_train``,
     ``num_test``, ``max_mutations`` (changes in one buggy program) and ``dataset_seed`` (the
     experiment's seed when not given). Datasets of other names are read: ``jsonl:PATH`` from a
@@ -30,10 +32,13 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     from the Hugging Face hub or a local copy. Of these ``difficulties`` (the dataset's own names)
     chooses a part, ``exclude_flagged`` leaves out problems that are marked as doubtful,
     ``max_test_size`` is to the test set what ``dataset_options.max_train_size`` is to the other,
-    and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests.
+    and ``time_limit`` (CPU seconds) and ``memory_mb`` bound programs that come with tests. Of the
+    layout of APPS ``apps_solution_number`` is the place of the one solution of each problem that
+    is used (all when not given); with ``run_own_tests`` programs are left out whose problem's own
+    tests contradict their label.
     """
 
-    prompt_templates: Literal["full", "compact"] = "full"
+    prompt_templates: Annotated[str, Purpose.GAME] = Field(default="full", min_length=1)
     levels: tuple[NonNegativeInt, ...] = (0,)
     num_train: PositiveInt = 1000
     num_test: PositiveInt = 200
@@ -41,6 +46,8 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     dataset_seed: NonNegativeInt | None = None
     difficulties: tuple[str, ...] = ()
     exclude_flagged: bool = True
+    apps_solution_number: NonNegativeInt | None = None
+    run_own_tests: bool = True
     max_test_size: PositiveInt | None = None
     time_limit: PositiveFloat = 4.0
     memory_mb: int = Field(default=256, ge=64)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ratchet.scenarios.code_validation.dataset import (
     build_code_validation_datasets,
     hash_data_files,
 )
-from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_digests
+from ratchet.scenarios.code_validation.prompts import (
+    SystemPrompts,
+    template_files,
+    without_template_paths,
+)
 from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.registry import register_scenario
 
@@ -37,14 +42,18 @@ class CodeValidationScenario(TextScenario):
         """Return the hashes of the files that are read."""
         return hash_data_files(hyper_params.dataset)
 
-    def file_digests(
+    def played_files(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
-    ) -> Mapping[str, str]:
-        """Return those of the templates of system prompts."""
-        return template_digests(hyper_params, protocol_handler)
+    ) -> Mapping[str, Path]:
+        """Return the templates of system prompts."""
+        return template_files(hyper_params, protocol_handler, self.base_dir)
+
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Leave out where templates lie: what is in them counts."""
+        return without_template_paths(super().without_places(parameters))
 
     def build_system_prompts(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> SystemPrompts:
         """Read and check the templates of the protocol."""
-        return SystemPrompts.of(hyper_params, protocol_handler)
+        return SystemPrompts.of(hyper_params, protocol_handler, self.base_dir)

@@ -200,7 +200,8 @@ class PureTextEnvironment:
             States [B], left as they are.
         outputs
             ``("agents", "message")`` text [B, A, C], ``("agents", "raw_message")`` text [B, A]
-            and ``("agents", "decision")`` int64 [B, A].
+            and ``("agents", "decision")`` int64 [B, A]; if given, ``("agents", "confidence")``
+            float64 [B, A], of decisions, and ``("agents", "valid")`` bool [B, A], of replies.
 
         Returns
         -------
@@ -217,9 +218,16 @@ class PureTextEnvironment:
         """
         active = self.active_agents(state)
         asked = state.select(*_JUDGED)
-        in_turn = active.any(-1)
+        in_turn: Booleans = np.any(active, axis=-1)
         asked["agents", "decision"] = np.where(in_turn, outputs["agents", "decision"], NO_DECISION)
-        outcome = self.rules.judge(asked, torch.from_numpy(state["prover_stance"]))
+        stance = torch.from_numpy(state["prover_stance"])
+        outcome = self.rules.judge(asked, stance, self._confidence(outputs, in_turn))
+        reward: Floats = outcome.reward.numpy()
+        if ("agents", "valid") in outputs:
+            invalid = in_turn & ~outputs["agents", "valid"]
+            penalty = self.protocol_handler.common.invalid_response_penalty
+            reward = np.where(invalid, reward.astype(np.float64) + penalty, reward)
+            reward = reward.astype(np.float32)
         over = (outcome.shared_done | outcome.terminated).numpy()
         following = state.clone()
         self._write_messages(following, active, outputs)
@@ -228,7 +236,15 @@ class PureTextEnvironment:
             raise endless(self.protocol_handler)
         following["done"], following["terminated"] = over, outcome.terminated.numpy()
         following["agents", "done"] = outcome.agent_done.numpy() | over[:, None]
-        return following, outcome.reward.numpy()
+        return following, reward
+
+    def _confidence(self, outputs: NestedArrayDict, in_turn: Booleans) -> torch.Tensor | None:
+        """Return how sure the verifier is, float64 [B], where its answers can say so."""
+        if not self.rules.scale.has_degrees or ("agents", "confidence") not in outputs:
+            return None
+        verifier = self.rules.places[self.protocol_handler.verifier_names[0]]
+        said = outputs["agents", "confidence"][:, verifier]
+        return torch.from_numpy(np.where(in_turn[:, verifier], said, 1.0).astype(np.float64))
 
     def _write_messages(
         self, state: NestedArrayDict, active: Booleans, outputs: NestedArrayDict

@@ -33,8 +33,9 @@ class RawMessage(NamedTuple):
 class AgentAction(Protocol):
     """What an agent did when it was its turn.
 
-    ``messages`` by channel; ``decision`` 0, 1 or 2 (none); ``valid``: the reply could be read,
-    else ``invalid_reason`` says why not; ``thinking``: what was written before it, for nobody.
+    ``messages`` by channel; ``decision`` 0, 1 or 2 (none), and how sure it is in ``confidence``;
+    ``valid``: the reply could be read, else ``invalid_reason`` says why not; ``thinking``: what was
+    written before it, for nobody.
     """
 
     @property
@@ -45,6 +46,8 @@ class AgentAction(Protocol):
     def prompt(self) -> Sequence[ChatMessage]: ...  # noqa: D102
     @property
     def decision(self) -> int: ...  # noqa: D102
+    @property
+    def confidence(self) -> float: ...  # noqa: D102
     @property
     def retry_count(self) -> int: ...  # noqa: D102
     @property

@@ -21,7 +21,8 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     ``terminated`` stay what they were at the end.
     """
     rules, position = environment.rules, episode.position
-    rollout = _blank(rules.num_rounds, len(rules.agent_names), len(rules.channel_names)).clone()
+    size = (rules.num_rounds, len(rules.agent_names), len(rules.channel_names))
+    rollout = _blank(*size, has_degrees=rules.scale.has_degrees).clone()
     for key, value in (
         ("rollout_id", episode.rollout_id),
         ("datapoint_id", position.datapoint_id),
@@ -48,9 +49,12 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
 
 
 @lru_cache(maxsize=16)
-def _blank(num_rounds: int, num_agents: int, num_channels: int) -> NestedArrayDict:
+def _blank(
+    num_rounds: int, num_agents: int, num_channels: int, *, has_degrees: bool
+) -> NestedArrayDict:
     """Make a rollout in which nothing happened; to be copied, since making it takes longer."""
-    blank = rollout_spec(num_rounds, num_agents, num_channels).blank(1)
+    spec = rollout_spec(num_rounds, num_agents, num_channels, has_degrees=has_degrees)
+    blank = spec.blank(1)
     blank["round"][0] = np.arange(num_rounds)
     return blank
 
@@ -70,6 +74,8 @@ def _write_step(rollout: NestedArrayDict, rules: RoundRules, step: PlayedStep) -
         prompt = [message.to_dict() for message in action.prompt]
         agents["prompt"][place] = json.dumps(prompt, ensure_ascii=False)
         agents["active"][place] = True
+        if rules.scale.has_degrees:
+            agents["confidence"][place] = action.confidence
         agents["raw_message"][place] = action.raw_message
         agents["retry_count"][place] = action.retry_count
         agents["token_limit"][place] = action.token_limit

@@ -10,28 +10,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from ratchet.protocols.decision_scales import ACCEPT_REJECT, DecisionScale
+
 NO_DECISION = 2
 
 _EMPHASIS = str.maketrans("", "", "*_`")
-_DECISION = re.compile(r"decision\s*:\s*(accept|reject)\s*\.?", re.IGNORECASE)
 _SHOWN_LETTERS = 60
-_DECISIONS = {"reject": 0, "accept": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCompletion:
     """What a reply came to: ``messages`` by channel, and ``decision`` 0, 1 or 2 (none).
 
-    ``reason`` says why it is invalid.
+    ``confidence`` is how sure a decision is, above 0 and at most 1; ``reason`` says why a reply is
+    invalid.
     """
 
     valid: bool
     messages: Mapping[str, str] = field(default_factory=dict)
     decision: int = NO_DECISION
+    confidence: float = 1.0
     reason: str = ""
 
 
-def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) -> ParsedCompletion:
+def parse_completion(
+    text: str,
+    headers: Mapping[str, str],
+    may_decide: bool,
+    scale: DecisionScale = ACCEPT_REJECT,
+) -> ParsedCompletion:
     """Read a reply.
 
     Parameters
@@ -39,7 +46,7 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
     headers
         Channel → the header that its text begins with, for every channel it must write in.
     may_decide
-        Whether ``Decision: accept`` or ``Decision: reject`` is an answer.
+        Whether ``Decision:`` with an answer of the scale is an answer.
 
     Returns
     -------
@@ -50,10 +57,10 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
         invalid where one may be made, since both can't be meant.
     """
     if may_decide:
-        decision = read_decision(text)
-        if decision != NO_DECISION:
-            return ParsedCompletion(valid=True, decision=decision)
-        if any(read_decision(line) != NO_DECISION for line in text.splitlines()):
+        degree = read_degree(text, scale)
+        if degree is not None:
+            return ParsedCompletion(valid=True, decision=int(degree > 0), confidence=abs(degree))
+        if any(read_degree(line, scale) is not None for line in text.splitlines()):
             return ParsedCompletion(valid=False, reason="a decision beside other text")
     if not headers:
         expected = "a decision" if may_decide else "nothing"
@@ -67,10 +74,16 @@ def parse_completion(text: str, headers: Mapping[str, str], may_decide: bool) ->
     return ParsedCompletion(valid=True, messages={c: messages[c] for c in headers})
 
 
-def read_decision(text: str) -> int:
-    """Return 0 for ``Decision: reject``, 1 for ``Decision: accept``, 2 for anything else."""
-    match = _DECISION.fullmatch(text.translate(_EMPHASIS).strip())
-    return _DECISIONS[match[1].lower()] if match else NO_DECISION
+def read_degree(text: str, scale: DecisionScale = ACCEPT_REJECT) -> float | None:
+    """Return how far ``Decision: accept`` and its like accept, from -1 to 1; None if it is none."""
+    match = _decision_pattern(scale).fullmatch(text.translate(_EMPHASIS).strip())
+    return scale.degrees[" ".join(match[1].lower().split())] if match else None
+
+
+@lru_cache(maxsize=16)
+def _decision_pattern(scale: DecisionScale) -> re.Pattern[str]:
+    answers = "|".join(r"\s+".join(map(re.escape, answer.split())) for answer in scale.degrees)
+    return re.compile(rf"decision\s*:\s*({answers})\s*\.?", re.IGNORECASE)
 
 
 def _shown(text: str) -> str:

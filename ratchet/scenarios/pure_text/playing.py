@@ -86,7 +86,7 @@ def advance_episode(
     _check_actions(rules, episode, turns, actions)
     named = list(zip(rules.agent_names, turns, strict=True))
     said = [actions[name].decision if turn.channels else NO_DECISION for name, turn in named]
-    after = _judge(environment, episode, tuple(said))
+    after = _judge(environment, episode, tuple(said), _confidence(rules, turns, actions))
     if not after.done and position.round + 1 >= rules.num_rounds:
         raise endless(rules.handler)
     step = PlayedStep(
@@ -97,7 +97,7 @@ def advance_episode(
             rules.counted_decision(decision, episode.y) if turn.may_decide else NO_DECISION
             for decision, turn in zip(said, turns, strict=True)
         ),
-        rewards=after.rewards,
+        rewards=_penalized(rules, turns, actions, after.rewards),
         done=after.done,
         terminated=after.terminated,
         node_id=node_id,
@@ -122,19 +122,50 @@ class _After(NamedTuple):
     terminated: bool
 
 
-def _judge(environment: PureTextEnvironment, episode: Episode, said: tuple[int, ...]) -> _After:
+def _confidence(
+    rules: RoundRules, turns: tuple[Turn, ...], actions: Mapping[str, AgentAction]
+) -> float:
+    """Return how sure the verifier is, where its answers can say so."""
+    if not rules.scale.has_degrees:
+        return 1.0
+    verifier = rules.handler.verifier_names[0]
+    return actions[verifier].confidence if turns[rules.places[verifier]].channels else 1.0
+
+
+def _penalized(
+    rules: RoundRules,
+    turns: tuple[Turn, ...],
+    actions: Mapping[str, AgentAction],
+    rewards: tuple[float, ...],
+) -> tuple[float, ...]:
+    """Add the penalty for replies that couldn't be read."""
+    penalty = rules.handler.common.invalid_response_penalty
+    if not penalty:
+        return rewards
+    names = zip(rules.agent_names, turns, rewards, strict=True)
+    return tuple(
+        reward + penalty if turn.channels and not actions[name].valid else reward
+        for name, turn, reward in names
+    )
+
+
+def _judge(
+    environment: PureTextEnvironment, episode: Episode, said: tuple[int, ...], confidence: float
+) -> _After:
     position = episode.position
     outcome = environment.rules.outcome(
-        position.round, position.seed, episode.y, position.prover_stance, said
+        position.round, position.seed, episode.y, position.prover_stance, said, confidence
     )
     if outcome is None:
-        return _ask_handler(environment.rules, episode, said)
+        return _ask_handler(environment.rules, episode, said, confidence)
     over = outcome.decided or outcome.terminated
     agents_done = (True,) * len(said) if over else episode.agents_done
     return _After(outcome.rewards, agents_done, over, outcome.terminated)
 
 
-def _ask_handler(rules: RoundRules, episode: Episode, said: tuple[int, ...]) -> _After:
+def _ask_handler(
+    rules: RoundRules, episode: Episode, said: tuple[int, ...], confidence: float
+) -> _After:
     """Judge a step of a protocol that has its own way, in a batch of one."""
     position = episode.position
     asked: dict[str | tuple[str, str], torch.Tensor] = {
@@ -146,7 +177,8 @@ def _ask_handler(rules: RoundRules, episode: Episode, said: tuple[int, ...]) -> 
         ("agents", "done"): torch.tensor([episode.agents_done]),
         ("agents", "decision"): torch.tensor([said]),
     }
-    step = rules.judge(asked, torch.tensor([position.prover_stance]))
+    sure = torch.tensor([confidence], dtype=torch.float64)
+    step = rules.judge(asked, torch.tensor([position.prover_stance]), sure)
     over = bool(step.shared_done | step.terminated)
     agents_done = tuple(done or over for done in step.agent_done[0].tolist())
     return _After(tuple(step.reward[0].tolist()), agents_done, over, bool(step.terminated))

@@ -19,11 +19,14 @@ from ratchet.protocols.base import (
     DeterministicSingleVerifierProtocolHandler,
     SingleVerifierProtocolHandler,
 )
+from ratchet.protocols.decision_scales import DECISION_SCALES
 from ratchet.protocols.handler import KeyPathMapping, ProtocolHandler, ProtocolStep
 from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
+from ratchet.rollouts.spec import NO_DECISION
 from ratchet.scenarios.pure_text.checks import check_common, check_speakers
 
 _SEEDS_TRIED = 64
+_JUDGED_BESIDE = ("round", "seed", "y", "done", "terminated")
 _JUDGEMENT = (
     "apply_force_guess",
     "get_can_decide_mask_from_rounds_and_seed",
@@ -54,6 +57,12 @@ class Outcome(NamedTuple):
     terminated: bool
     rewards: tuple[float, ...]
 
+    def unsure(self, other: Outcome, confidence: float) -> Outcome:
+        """Return what it comes to if the decision is sure to some degree: see decision scales."""
+        share = (1 + confidence) / 2
+        pairs = zip(self.rewards, other.rewards, strict=True)
+        return self._replace(rewards=tuple(share * r + (1 - share) * o for r, o in pairs))
+
 
 class RoundRules:
     """One protocol, read for text.
@@ -78,6 +87,7 @@ class RoundRules:
         self.channel_names = tuple(handler.message_channel_names)
         self.places = {name: place for place, name in enumerate(self.agent_names)}
         self.num_rounds = handler.max_message_rounds
+        self.scale = DECISION_SCALES[handler.common.verifier_decision_scale]
         self.specs: dict[str, TextAgentSpec] = check_text_specs(handler)
         self.shown_names = {
             name: None if spec.anonymous else spec.human_name for name, spec in self.specs.items()
@@ -106,16 +116,26 @@ class RoundRules:
         return self.turns(seed)[round][self.places[agent]]
 
     def outcome(
-        self, round: int, seed: int, y: int, stance: int, decisions: tuple[int, ...]
+        self,
+        round: int,
+        seed: int,
+        y: int,
+        stance: int,
+        decisions: tuple[int, ...],
+        confidence: float = 1.0,
     ) -> Outcome | None:
         """Judge a round of an episode that goes on; None if the protocol judges in its own way.
 
-        ``stance`` is what a single prover argues for; decisions are 0, 1 or 2 by agent.
+        ``stance`` is what a single prover argues for; decisions are 0, 1 or 2 by agent, and the
+        verifier's is as sure as ``confidence`` says.
         """
         if self._verifier is None:
             return None
-        table = self._outcomes(self._like(seed), y, stance)
-        return table[round][decisions[self._verifier]]
+        outcomes = self._outcomes(self._like(seed), y, stance)[round]
+        decision = decisions[self._verifier]
+        if confidence == 1 or decision == NO_DECISION:
+            return outcomes[decision]
+        return outcomes[decision].unsure(outcomes[1 - decision], confidence)
 
     def counted_decision(self, decision: int, y: int) -> int:
         """Return what a decision of a verifier that may decide counts as, for the true label y."""
@@ -133,11 +153,27 @@ class RoundRules:
             return prover_stance
         return self._paid_decisions.get(agent, 1)
 
-    def judge(self, env_td: KeyPathMapping, prover_stance: Tensor) -> ProtocolStep:
+    def judge(
+        self, env_td: KeyPathMapping, prover_stance: Tensor, confidence: Tensor | None = None
+    ) -> ProtocolStep:
         """Judge a step [*B] by the protocol, and pay a single prover for its stance if so asked.
 
         ``prover_stance`` int[*B] is read only with ``protocol_common.randomize_prover_stance``.
+        ``confidence`` float64[*B] is the verifier's in its decision; sure if not given.
         """
+        step = self._judge(env_td, prover_stance)
+        if confidence is None or bool((confidence == 1).all()):
+            return step
+        decision = torch.as_tensor(env_td["agents", "decision"])
+        other_way = torch.where(decision == NO_DECISION, decision, 1 - decision)
+        keys = [*_JUDGED_BESIDE, ("agents", "done")]
+        asked = {key: env_td[key] for key in keys} | {("agents", "decision"): other_way}
+        other = self._judge(asked, prover_stance)
+        share = ((1 + confidence) / 2).unsqueeze(-1)
+        reward = (share * step.reward + (1 - share) * other.reward).to(step.reward.dtype)
+        return step._replace(reward=torch.where(share == 1, step.reward, reward))
+
+    def _judge(self, env_td: KeyPathMapping, prover_stance: Tensor) -> ProtocolStep:
         handler = self.handler
         step = handler.step_interaction_protocol(env_td)
         common = handler.common

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ratchet.errors import DataError
+from ratchet.protocols.decision_scales import DECISION_SCALES
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.agents.examples import (
     PreferencePair,
@@ -71,6 +72,12 @@ def test_a_replaced_guess_is_the_true_decision_after_the_last_prompt():
         ["v0", "v2", "Decision: accept"],
         ["w0", "Decision: reject"],
     ]
+
+
+def test_a_replaced_guess_is_the_surest_answer_of_its_scale():
+    scale = DECISION_SCALES["out_of_100"]
+    replies = [said(e)[-1] for e in guess_replaced_examples(rollouts(), VERIFIER, scale)]
+    assert replies == ["Decision: 100", "Decision: 0"]
 
 
 def test_no_rollouts_make_no_examples():

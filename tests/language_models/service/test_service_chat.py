@@ -42,9 +42,13 @@ def test_limits_stops_and_sampling_reach_the_engine(client, running):
     short = _ask(client, max_completion_tokens=2)
     assert (short.choices[0].finish_reason, short.usage.completion_tokens) == ("length", 2)
     assert _ask(client, max_tokens=2).choices[0].message.content == short.choices[0].message.content
-    _ask(client, temperature=0.25, top_p=0.5, stop=["a", "b"], seed=-1)
+    _ask(client)
+    assert running.engine.batches[-1][0].repetition_penalty == 1.0
+    extra = {"repetition_penalty": 1.5}
+    _ask(client, temperature=0.25, top_p=0.5, stop=["a", "b"], seed=-1, extra_body=extra)
     request = running.engine.batches[-1][0]
     assert (request.temperature, request.top_p, request.stop) == (0.25, 0.5, ("a", "b"))
+    assert request.repetition_penalty == 1.5
     assert request.seed == 2**63 - 1
     assert request.messages[1].name == "P"
     assert " " not in _ask(client, stop=" ").choices[0].message.content

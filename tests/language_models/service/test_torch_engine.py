@@ -1,5 +1,7 @@
 """Generation: each request as if it were alone, and sampling that does what it is asked."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from micro_model import write_micro_model
@@ -104,6 +106,35 @@ def test_top_p_keeps_the_smallest_set_that_holds_as_much():
     logits = torch.tensor([0.15, 0.5, 0.05, 0.3], dtype=torch.float64).log().expand(400, 4)
     drawn = Sampler([request(seed, top_p=0.75) for seed in range(400)]).draw(logits)
     assert set(drawn.tolist()) == {1, 3}
+
+
+def test_a_repetition_penalty_is_that_of_transformers():
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    said, penalties = [[0, 3, 3], [1], [2, 4]], [1.0, 1.4, 0.6]
+    requests = [request(repetition_penalty=p, temperature=0.0) for p in penalties]
+    sampler = Sampler(requests, [list(prompt) for prompt in said])
+    generator = torch.Generator().manual_seed(3)
+    for step in range(8):
+        if step == 4:
+            sampler.keep(torch.tensor([1, 2]))
+            said, penalties = said[1:], penalties[1:]
+        logits = torch.randn(len(said), 6, generator=generator)
+        drawn = sampler.draw(logits).tolist()
+        for penalty, ids, row, token in zip(penalties, said, logits, drawn, strict=True):
+            penalised = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([ids]), row[None])
+            assert token == int(penalised[0].argmax())
+            ids.append(token)
+
+
+def test_who_is_penalised_for_repeating_repeats_less_and_changes_nobody_else(engine):
+    plain, penalised = request(3, temperature=0.0), request(3, temperature=0.0)
+    penalised = replace(penalised, repetition_penalty=2.0)
+    alone = engine.generate([plain])[0]
+    beside = engine.generate([plain, penalised])
+    assert beside[0] == alone
+    tokens = [[token.token for token in result.tokens] for result in beside]
+    assert len(set(tokens[1])) > len(set(tokens[0]))
 
 
 @pytest.mark.slow

@@ -79,6 +79,11 @@ def test_answers_stand_in_the_place_of_their_requests(engine):
     assert answers[2].finish_reason == "length"
 
 
+def test_sampling_parameters_are_handed_on(engine):
+    sampling = engine._sampling(_request("1", top_p=0.5, repetition_penalty=1.5), 10)
+    assert (sampling["top_p"], sampling["repetition_penalty"]) == (0.5, 1.5)
+
+
 def test_log_probabilities_are_those_of_the_chosen_token_and_the_likeliest(engine):
     (answer,) = engine.generate([_request("1", logprobs=True, top_logprobs=1)])
     assert [(token.token, token.logprob) for token in answer.tokens] == [("a", -2.0)]

@@ -139,7 +139,7 @@ BAD = {
         {**GOOD, "tests": {"entry": "f", "cases": [{"given": 1, "expected": 1}]}},
         r"cases\[0\].given: got int, expected list in the mode call",
     ),
-    "solutions": ({"question": "q", "solutions": "s"}, r":2: solutions: got str, expected a list"),
+    "solutions": ({"question": "q", "solutions": "s"}, r":2: solutions: got 's', no JSON"),
     "solution in a list": (
         {"question": "q", "solutions": [{"solution": "s"}], "buggy_solutions": [{"code": "x"}]},
         r":2: buggy_solutions\[0\]: solution: got nothing",
@@ -206,3 +206,93 @@ def test_generated_data_need_no_datasets_package():
         "assert not {'datasets', 'torch', 'transformers', 'openai'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+ECHO = {"inputs": ["4 5\n", "1\n2\n"], "outputs": ["9\n", "3.0000001\n"]}
+SUMS = [
+    "import sys\nprint(sum(map(float, sys.stdin.read().split())))",
+    "print(1)",
+    "import sys\nnumbers = [int(n) for n in sys.stdin.read().split()]\nprint(sum(numbers))",
+]
+CALLED = {"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [[3], [7]]}
+METHOD = "class Solution:\n    def add(self, a: int, b: int) -> List[int]:\n        return a + b\n"
+
+
+def apps_row(number, solutions, tests):
+    """Return a row as APPS has it: what is in it stands in texts."""
+    return {
+        "problem_id": number,
+        "question": f"Problem {number}.",
+        "solutions": json.dumps(solutions) if solutions else "",
+        "input_output": tests if isinstance(tests, str) else json.dumps(tests),
+        "difficulty": "interview",
+        "url": "",
+        "starter_code": "",
+    }
+
+
+def load_apps(write, *rows, **options):
+    path = write([apps_row(i, *row) for i, row in enumerate(rows)])
+    found = load_jsonl_examples(path, LoadingOptions(**options))["all"]
+    return [(example.solution, example.y) for example in found]
+
+
+def test_rows_of_apps_are_run_on_their_own_tests(write, caplog):
+    rows = [(SUMS, ECHO), ([], ECHO), ([METHOD, "def add(a, b): return a * b"], CALLED)]
+    expected = [(SUMS[0], 1), (SUMS[2], 1), (METHOD, 1)]
+    assert load_apps(write, *rows) == expected
+    assert "2 of 5 programs were left out" in caplog.text
+    assert len(load_apps(write, *rows, run_own_tests=False)) == 5
+    assert load_apps(write, (["print(3)"], "")) == [("print(3)", 1)], "nothing to run it on"
+
+
+def test_one_of_many_solutions_can_be_chosen(write):
+    rows = [(SUMS, ECHO), (["def add(a, b): return a + b"], CALLED)]
+    assert load_apps(write, *rows, solution_number=2) == [(SUMS[2], 1)]
+    assert [y for _, y in load_apps(write, *rows, solution_number=0)] == [1, 1]
+
+
+def test_a_buggy_program_that_passes_its_problems_tests_is_left_out(write):
+    row = {
+        "question": "q",
+        "difficulty": "interview",
+        "input_output": json.dumps(ECHO),
+        "solutions": [{"solution": SUMS[0]}],
+        "buggy_solutions": [{"solution": SUMS[2]}, {"solution": SUMS[1]}],
+    }
+    found = load_jsonl_examples(write([row]), LoadingOptions())["all"]
+    assert [(e.solution, e.y) for e in found] == [(SUMS[0], 1), (SUMS[1], 0)]
+
+
+@pytest.mark.parametrize(
+    ("solutions", "tests", "message"),
+    [
+        ("[1]", "", r":1: solutions: got '\[1\]', expected a JSON list of programs"),
+        ("[", "", r":1: solutions: got .*, no JSON"),
+        ("", "{", r":1: input_output: got .*, no JSON"),
+        ("", "[]", r":1: input_output: got list, expected an object"),
+        ("", '{"inputs": [1], "outputs": []}', r"two lists of the same length"),
+    ],
+)
+def test_what_is_wrong_with_a_row_of_apps_is_named(write, solutions, tests, message):
+    row = {**apps_row(0, SUMS, tests), **({"solutions": solutions} if solutions else {})}
+    with pytest.raises(DataError, match=message):
+        load_jsonl_examples(write([row]), LoadingOptions())
+
+
+def test_numbers_of_any_length_and_lines_in_lists_are_read(write):
+    long = '{"inputs": [["1 ' + "9" * 5000 + '", "2"]], "outputs": [["3"], ' + "9" * 5000 + "]}"
+    with pytest.raises(DataError, match="the same length"):
+        load_apps(write, (SUMS, long))
+    lines = {"inputs": [["4", "5"]], "outputs": [["9"]]}
+    assert [y for _, y in load_apps(write, (SUMS[:1], lines))] == [1]
+
+
+def test_apps_comes_by_parameters_too(write):
+    rows = [apps_row(i, SUMS, ECHO) for i in range(8)]
+    section = {"apps_solution_number": 0, "difficulties": ("interview",)}
+    made = build_code_validation_datasets(
+        parameters(f"jsonl:{write(rows)}", {"make_balanced": False}, **section)
+    )
+    assert sum(len(data) for data in made.values()) == 8
+    assert set(made["train"]["solution"].tolist()) == {SUMS[0]}

@@ -12,10 +12,11 @@ from ratchet.errors import PromptTemplateError
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.protocols.text_specs import check_text_specs
 from ratchet.scenarios.code_validation import prompts
-from ratchet.scenarios.code_validation.prompts import SystemPrompts, template_digests
+from ratchet.scenarios.code_validation.prompts import SystemPrompts
 from ratchet.scenarios.pure_text.episode import Position
 from ratchet.scenarios.pure_text.rules import rules_of
 from ratchet.scenarios.pure_text.views import view_of
+from ratchet.scenarios.registry import build_scenario
 from tasks.text.keys import TextArmKeys
 
 PROTOCOLS = ("nip", "adp", "debate", "merlin_arthur", "mnip", "solo_verifier")
@@ -179,11 +180,98 @@ def test_an_edited_template_is_played_anew(own_templates):
     assert TextArmKeys("main", hyper_params).build_scenario().key == data.key
 
 
+@pytest.fixture
+def own_folder(tmp_path):
+    """Templates of the user's own, beside an experiment's file."""
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    (folder / "prover.txt").write_text("Mine: $question $solution, say $agent_stance_string.")
+    (folder / "verifier.txt").write_text("My verifier: $question $solution")
+    return folder
+
+
+def keys_beside(folder, **changes):
+    return TextArmKeys("main", parameters(**changes), base_dir=str(folder.parent))
+
+
+def told(keys, agent):
+    handler = build_protocol_handler(keys.hyper_params)
+    source = keys.scenario.build_system_prompts(keys.hyper_params, handler)
+    return source.render(view_of(rules_of(handler), Position(0, 1, 1, "q", "s"), agent))
+
+
+def test_own_templates_are_a_folder_beside_the_experiment(own_folder):
+    keys = keys_beside(own_folder, kind="prompts")
+    assert told(keys, "prover") == "Mine: q s, say accept."
+    assert told(keys, "verifier") == "My verifier: q s"
+    absolute = keys_beside(own_folder, kind=str(own_folder))
+    assert absolute.sample_rollouts(0).key == keys.sample_rollouts(0).key, "no path in a key"
+
+
+def test_one_agent_may_have_a_template_of_its_own(own_folder):
+    path = {"agents": {"prover": {"system_prompt_template_path": "prompts/prover.txt"}}}
+    keys = keys_beside(own_folder, **path)
+    assert told(keys, "prover").startswith("Mine")
+    assert told(keys, "verifier").startswith("You are checking")
+    assert keys.sample_rollouts(0).key != keys_beside(own_folder).sample_rollouts(0).key
+    moved = own_folder.rename(own_folder.with_name("elsewhere"))
+    path = {"agents": {"prover": {"system_prompt_template_path": "elsewhere/prover.txt"}}}
+    assert keys_beside(moved, **path).sample_rollouts(0).key == keys.sample_rollouts(0).key
+
+
+def test_own_templates_count_by_their_content_and_leave_the_data_alone(own_folder):
+    before = keys_beside(own_folder, kind="prompts")
+    rollouts, data = before.sample_rollouts(0), before.build_scenario()
+    assert data.key == keys_beside(own_folder).build_scenario().key
+    (own_folder / "prover.txt").write_text("Now: $question $solution")
+    after = keys_beside(own_folder, kind="prompts")
+    assert after.build_scenario().key == data.key
+    changes = after.sample_rollouts(0).fingerprint.difference(rollouts.fingerprint)
+    assert changes == ["own/prover.txt changed"]
+
+
+def test_what_is_wrong_with_own_templates_is_named(own_folder):
+    with pytest.raises(PromptTemplateError, match=r"promts.*full, compact.*folder"):
+        keys_beside(own_folder, kind="promts").sample_rollouts(0)
+    path = {"agents": {"prover": {"system_prompt_template_path": "prompts/nobody.txt"}}}
+    with pytest.raises(PromptTemplateError, match=r"'prover'.*prompts/nobody\.txt"):
+        keys_beside(own_folder, **path).sample_rollouts(0)
+    (own_folder / "prover.txt").write_text("{{ question }} $solution")
+    with pytest.raises(PromptTemplateError, match=r"prover\.txt: has no \$question.*\{\{"):
+        keys_beside(own_folder, kind="prompts").sample_rollouts(0)
+    (own_folder / "verifier.txt").unlink()
+    with pytest.raises(PromptTemplateError, match=r"'verifier'.*prompts/verifier\.txt"):
+        keys_beside(own_folder, kind="prompts").sample_rollouts(0)
+
+
+def test_the_templates_that_are_played_are_named_for_the_run_to_keep(own_folder):
+    files = keys_beside(own_folder, kind="prompts").played_files
+    assert files == {f"own/{a}.txt": own_folder / f"{a}.txt" for a in ("prover", "verifier")}
+    assert set(keys_beside(own_folder).played_files) == {
+        "full/nip/prover.txt",
+        "full/nip/verifier.txt",
+    }
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_verifier_is_told_in_what_words_it_decides(protocol):
+    for scale, answer in (("likert_scale_4", "strongly disagree"), ("out_of_10", "<number>")):
+        told = rendered(protocol, protocol_common__verifier_decision_scale=scale)["verifier"]
+        assert f"Decision: {answer}" in told
+        assert "Decision: accept" not in told
+
+
+def test_a_template_that_does_not_tell_the_scale_is_an_error():
+    with pytest.raises(PromptTemplateError, match=r"has no \$decision_instructions"):
+        load("nip", kind="compact", protocol_common__verifier_decision_scale="out_of_10")
+
+
 def test_templates_of_other_protocols_change_nothing(own_templates):
     hyper_params = parameters("nip")
     handler = build_protocol_handler(hyper_params)
-    before = template_digests(hyper_params, handler)
+    scenario = build_scenario("code_validation")
+    before = scenario.file_digests(hyper_params, handler)
     assert set(before) == {"full/nip/prover.txt", "full/nip/verifier.txt"}
     (own_templates / "full/adp/prover.txt").write_text("$question $solution")
     (own_templates / "compact/nip/prover.txt").write_text("$question $solution")
-    assert template_digests(hyper_params, handler) == before
+    assert scenario.file_digests(hyper_params, handler) == before

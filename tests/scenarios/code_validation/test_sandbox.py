@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -293,3 +294,28 @@ def test_a_program_that_sleeps_is_ended():
     start = time.monotonic()
     assert run("import time\ntime.sleep(1000)", time_limit=0.2).status == "timeout"
     assert time.monotonic() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "is_right"),
+    [
+        ("0.3333333", "0.333333333", True),
+        ("1  2\n3", "1 2 3", True),
+        ("YES", "yes", False),
+        ("1000001", "1000000", False),
+        ("1000000.0", "1000000", True),
+        ("nan", "1", False),
+        ("1 2", "1", False),
+    ],
+)
+def test_tolerance_is_for_rounding_and_space_and_for_no_count(printed, expected, is_right):
+    tests = stdio_tests([("", expected)])
+    program = Program(f"print({printed!r})", tests, tolerant=True)
+    assert run_programs([program])[0].passed == is_right
+
+
+def test_a_tolerant_test_of_a_function_takes_a_value_out_of_a_list_of_one():
+    for source, passed in (("3", True), ("[3]", True), ("[[3]]", False), ("3.0000001", True)):
+        program = Program(f"def f(): return {source}", call_tests("f", [([], [3])]), tolerant=True)
+        assert run_programs([program])[0].passed == passed
+        assert run_programs([replace(program, tolerant=False)])[0].passed == (source == "[3]")

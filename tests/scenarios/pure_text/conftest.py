@@ -36,6 +36,7 @@ class Action:
     completion_tokens: int = 0
     thinking: str = ""
     invalid_reason: str = ""
+    confidence: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class ScriptedAgent:
             raw_message=f"raw {self.name} {view.round}",
             prompt=tuple(prompt),
             decision=scripted_decision(view.seed, self.name, view.round, self.eagerness),
+            confidence=(1 + view.seed % 3) / 3,
             retry_count=view.round,
             token_limit=view.round % 2 == 0,
             prompt_tokens=10 + view.round,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from ratchet import HyperParameters
 from ratchet.errors import DataError, ParameterError, ProtocolSpecificationError, RolloutError
 from ratchet.protocols.base import SingleVerifierProtocolHandler
 from ratchet.protocols.handler import ProtocolStep, rounds_and_seeds
 from ratchet.protocols.nip import NipProtocolHandler
-from ratchet.protocols.registry import build_protocol_handler
+from ratchet.protocols.registry import build_protocol_handler, check_protocol_parameters
 from ratchet.protocols.text_specs import TextAgentSpec, check_text_specs
 from ratchet.rollouts.dataset import NestedArrayDictDataset
+from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
+from ratchet.scenarios.pure_text.layout import episode_to_rollout
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
 from ratchet.scenarios.pure_text.views import agent_view, position_of, view_of
 
@@ -76,6 +81,10 @@ GAMES = [
     (OrderBySeed, {"protocol_common__randomize_prover_stance": True}),
     (MoodyJudge, {}),
     (ProverMayResign, {}),
+    ("nip", {"protocol_common__verifier_decision_scale": "likert_scale_6"}),
+    ("debate", {"protocol_common__verifier_decision_scale": "out_of_100"}),
+    (ProverMayResign, {"protocol_common__verifier_decision_scale": "likert_scale_6"}),
+    ("nip", {"protocol_common__invalid_response_penalty": -0.25}),
 ]
 
 
@@ -89,15 +98,20 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
     for _ in range(environment.max_rounds + 1):
         active = environment.active_agents(state)
         outputs = environment.action_spec.blank(len(seeds))
+        outputs["agents", "confidence"] = np.ones((len(seeds), handler.num_agents))
+        outputs["agents", "valid"] = np.ones((len(seeds), handler.num_agents), dtype=bool)
         paid = []
         for row, episode in enumerate(episodes):
             actions = {}
             for a, name in enumerate(handler.agent_names):
                 view = view_of(environment.rules, episode.position, name)
                 assert agent_view(state, row, name, handler) == view
-                action = actions[name] = game.agents[name].action(view)
+                is_read = (view.seed + view.round) % 5 != 0
+                action = actions[name] = replace(game.agents[name].action(view), valid=is_read)
                 outputs["agents", "raw_message"][row, a] = action.raw_message
                 outputs["agents", "decision"][row, a] = action.decision
+                outputs["agents", "confidence"][row, a] = action.confidence
+                outputs["agents", "valid"][row, a] = action.valid
                 for c, channel in enumerate(handler.message_channel_names):
                     outputs["agents", "message"][row, a, c] = action.messages.get(channel)
             if episode.done:
@@ -110,7 +124,7 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
             paid.append(step.rewards)
         before = state.clone()
         state, reward = environment.step(state, outputs)
-        assert reward.tolist() == [list(rewards) for rewards in paid]
+        assert reward.tolist() == np.array(paid, dtype=np.float32).tolist()
         assert before != state or all(before["done"])
         for row, episode in enumerate(episodes):
             assert position_of(environment.rules, state, row) == episode.position
@@ -118,6 +132,60 @@ def test_the_quick_way_equals_the_general_one(protocol, changes, make_text_game)
             assert bool(state["terminated"][row]) == episode.terminated
             assert tuple(state["agents", "done"][row].tolist()) == episode.agents_done
     assert state["done"].all()
+
+
+def one_decision(make_text_game, decision, confidence, *, valid=True, **changes):
+    """Return what prover and verifier get for a first decision, where 0 is right."""
+    game = make_text_game("nip", **{f"protocol_common__{k}": v for k, v in changes.items()})
+    environment = game.environment
+    episode = begin_episode(environment, 0, 0)
+    made = game.agents["verifier"].action(view_of(environment.rules, episode.position, "verifier"))
+    action = replace(made, decision=decision, confidence=confidence, valid=valid)
+    return advance_episode(environment, episode, {"verifier": action}).steps[-1].rewards
+
+
+def test_an_unsure_decision_is_paid_as_chance_would_be(make_text_game):
+    pay = {"verifier_decision_scale": "likert_scale_4", "prover_reward": 2.0}
+    assert one_decision(make_text_game, 0, 1.0, **pay) == (0.0, 1.0)
+    assert one_decision(make_text_game, 0, 0.5, **pay) == (0.5, 0.5)
+    assert one_decision(make_text_game, 1, 0.5, **pay) == (1.5, -0.5)
+    assert one_decision(make_text_game, 1, 0.5) == (1.0, -1.0), "without a scale all are sure"
+
+
+def test_a_reply_that_could_not_be_read_costs(make_text_game):
+    unread = {"decision": 2, "confidence": 1.0, "valid": False}
+    assert one_decision(make_text_game, **unread) == (0.0, 0.0)
+    penalty = {"invalid_response_penalty": -0.5}
+    assert one_decision(make_text_game, **unread, **penalty) == (0.0, -0.5)
+    assert one_decision(make_text_game, 0, 1.0, **penalty) == (0.0, 1.0)
+
+
+def test_rollouts_say_how_sure_decisions_were_only_where_they_can_be(make_text_game):
+    scale = {"protocol_common__verifier_decision_scale": "likert_scale_4"}
+    for changes in ({}, scale):
+        game = make_text_game("nip", eagerness=1.0, **changes)
+        episode = begin_episode(game.environment, 0, 2)
+        view = view_of(game.environment.rules, episode.position, "verifier")
+        action = replace(game.agents["verifier"].action(view), decision=1, confidence=0.5)
+        after = advance_episode(game.environment, episode, {"verifier": action})
+        rollout = episode_to_rollout(game.environment, after)
+        stats = rollout_statistics(rollout, ["prover", "verifier"], "verifier")
+        assert (("agents", "confidence") in rollout) == bool(changes)
+        assert stats.get("mean_confidence") == (0.5 if changes else None)
+        assert stats.get("brier_score") == (0.75**2 if changes else None)
+
+
+@pytest.mark.parametrize("name", ["verifier_decision_scale", "invalid_response_penalty"])
+def test_what_only_words_can_say_is_refused_elsewhere(name):
+    value = {"verifier_decision_scale": "out_of_10", "invalid_response_penalty": -1.0}[name]
+    graphs = HyperParameters(
+        scenario="graph_isomorphism",
+        trainer="vanilla_ppo",
+        dataset="generated",
+        protocol_common={name: value},
+    )
+    with pytest.raises(ParameterError, match=rf"protocol_common.{name}: .*text scenario"):
+        check_protocol_parameters(graphs)
 
 
 def test_seeds_change_what_is_played_where_they_should(make_text_game):

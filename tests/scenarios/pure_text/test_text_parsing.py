@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratchet.scenarios.pure_text.parsing import parse_completion, read_decision
+from ratchet.parameters.protocols import DecisionScaleName
+from ratchet.protocols.decision_scales import DECISION_SCALES
+from ratchet.scenarios.pure_text.parsing import parse_completion, read_degree
 
 ONE = {"main": "Question:"}
 TWO = {"prover0_channel": "To Expert 1:", "prover1_channel": "To Expert 2:"}
@@ -154,4 +158,38 @@ def test_what_was_written_under_headers_is_read_back(first, second):
 def test_a_long_reply_is_read_in_no_time():
     for text in ("Decision: accept" + " " * 200_000 + "x", "*" * 200_000, " \n" * 100_000):
         assert not parse_completion(text, TWO, may_decide=True).valid
-        assert read_decision(text) == 2
+        assert read_degree(text) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "decision", "confidence"),
+    [
+        ("likert_scale_4", "Decision: strongly  agree.", 1, 1.0),
+        ("likert_scale_4", "**Decision: Disagree**", 0, 0.5),
+        ("likert_scale_6", "decision: somewhat disagree", 0, 1 / 3),
+        ("out_of_10", "Decision: 10", 1, 1.0),
+        ("out_of_10", "Decision: 1", 0, 0.8),
+        ("out_of_100", "Decision: 51", 1, 0.02),
+        ("out_of_100", "Decision: 0", 0, 1.0),
+    ],
+)
+def test_a_scale_says_how_sure_a_decision_is(name, text, decision, confidence):
+    scale = DECISION_SCALES[name]
+    parsed = parse_completion(text, ONE, may_decide=True, scale=scale)
+    assert (parsed.valid, parsed.decision) == (True, decision)
+    assert parsed.confidence == pytest.approx(confidence)
+    assert not parse_completion(f"Question: why?\n{text}", ONE, may_decide=True, scale=scale).valid
+
+
+@pytest.mark.parametrize(
+    "text", ["Decision: 5", "Decision: 11", "Decision: accept", "Decision: -1"]
+)
+def test_what_is_not_on_the_scale_is_no_answer(text):
+    scale = DECISION_SCALES["out_of_10"]
+    assert not parse_completion(text, {}, may_decide=True, scale=scale).valid
+    assert scale.surest(1) == "10"
+    assert scale.surest(0) == "0"
+
+
+def test_scales_are_those_that_can_be_chosen():
+    assert set(DECISION_SCALES) == set(get_args(DecisionScaleName))

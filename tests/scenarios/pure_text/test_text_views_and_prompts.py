@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from ratchet.errors import ProtocolSpecificationError
 from ratchet.protocols.multi_channel_test import MultiChannelTestProtocolHandler
 from ratchet.protocols.text_specs import TextAgentSpec
+from ratchet.scenarios.pure_text.episode import Position, SentMessage
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
 from ratchet.scenarios.pure_text.prompts import build_prompt, channel_order
+from ratchet.scenarios.pure_text.supervisor import add_supervisor_message
 from ratchet.scenarios.pure_text.views import agent_view, view_of
 
 
@@ -361,3 +363,35 @@ def test_prompts_do_not_depend_on_the_hash_seed_or_other_generators():
     np.random.seed(3)  # noqa: NPY002
     channel_order.__globals__["_order"].cache_clear()
     assert channel_order(3, 4, ("x", "y", "z")) == first
+
+
+@pytest.mark.parametrize(
+    ("use", "round", "appended"),
+    [
+        ("none", 0, False),
+        ("if_nothing_heard", 0, True),
+        ("if_nothing_heard", 2, False),
+        ("always", 0, True),
+        ("always", 2, True),
+    ],
+)
+def test_a_supervisor_says_at_the_end_how_to_answer(make_text_game, use, round, appended):
+    inner = make_text_game("nip").environment.rules
+    said = tuple(SentMessage(r, "main", ("verifier", "prover")[r % 2], "x") for r in range(round))
+    position = Position(0, 1, 1, "q", "s", round, messages=said)
+    view = view_of(inner, position, "verifier")
+    before = build_prompt(view, inner.specs["verifier"], "system")
+    prompt = add_supervisor_message(before, view, inner.scale, use)
+    assert (len(prompt) > len(before)) == appended
+    if appended:
+        assert (prompt[-1].role, prompt[-1].name) == ("user", "Supervisor")
+        assert "\nQuestion: <your text>" in prompt[-1].content
+        assert "\nDecision: accept" in prompt[-1].content
+
+
+def test_in_its_last_turn_a_verifier_is_told_to_decide_and_nothing_else(make_text_game):
+    inner = make_text_game("nip", nip_protocol__max_message_rounds=3).environment.rules
+    view = view_of(inner, Position(0, 1, 1, "q", "s", 2), "verifier")
+    text = add_supervisor_message([], view, inner.scale, "always")[0].content
+    assert text.endswith("This is your last turn: decide now.")
+    assert "Question:" not in text

@@ -36,6 +36,10 @@ ALL = set(STAGES) - {"await_fine_tune_jobs"}
         ("pure_text_ei.reward_threshold", 0.5, {"create_fine_tune_jobs"}),
         ("pure_text_malt.num_responses_per_timestep", 3, set()),
         ("agents._default.temperature", 0.5, {*PLAYED, "create_fine_tune_jobs"}),
+        ("agents._default.repetition_penalty", 1.2, {*PLAYED, "create_fine_tune_jobs"}),
+        ("agents._default.use_supervisor_message", "always", ALL),
+        ("protocol_common.verifier_decision_scale", "out_of_10", ALL),
+        ("protocol_common.invalid_response_penalty", -1.0, ALL),
         ("agents._default.reasoning_effort", "low", {*PLAYED, "create_fine_tune_jobs"}),
         (
             "agents._default.chat_template_kwargs",

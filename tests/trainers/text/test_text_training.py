@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from ratchet.errors import (
 from ratchet.language_models.dummy import dummy_completion
 from ratchet.language_models.fine_tune_jobs import FineTuneJob
 from ratchet.language_models.pricing import ModelPrice
+from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.agents import whole_agent
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
@@ -358,3 +360,28 @@ def test_a_run_stops_at_its_budget_and_goes_on_with_a_higher_one(tiny_text, tmp_
     again.train()
     assert again.state == whole.state
     assert calls == needed
+
+
+@pytest.mark.parametrize("name", ["pure_text_ei", "pure_text_malt"])
+def test_a_scale_a_penalty_and_a_supervisor_go_all_the_way(tiny_text, tmp_path, name):
+    hyper_params = tiny_text.parameters(
+        trainer=name,
+        protocol_common__verifier_decision_scale="out_of_10",
+        protocol_common__invalid_response_penalty=-0.5,
+        agents___default__use_supervisor_message="always",
+        text_rl__verifier_guess_replacement_proportion=0.5,
+    )
+    trainer = tiny_text.trainer(hyper_params)
+    trainer.initial_state()
+    rollouts, _ = trainer.sample_rollouts(0, tmp_path / "journal")
+    save_nested_array_dict(rollouts, tmp_path / "rollouts.parquet")
+    rollouts = load_nested_array_dict(tmp_path / "rollouts.parquet")
+    stats = trainer.compute_stats(0, rollouts)
+    assert 0.2 <= stats["mean_confidence"] < 1
+    assert 0 < stats["brier_score"] < 1
+    made = rollouts["agents", "decision"][:, :, 1] != 2
+    fifths = rollouts["agents", "confidence"][:, :, 1][made] * 5
+    assert set(fifths.round().astype(int).tolist()) == {1, 2, 3, 4, 5}
+    prompts = rollouts["agents", "prompt"][~rollouts["padding"] & made, 1]
+    assert all("from 0 to 10, but not 5" in json.loads(p)[-1]["content"] for p in prompts)
+    trainer.create_fine_tune_jobs(0, rollouts)

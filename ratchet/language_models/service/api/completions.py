@@ -33,6 +33,7 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
             seed=seed if index == 0 else derive_seed(seed, "completion", index),
             temperature=1.0 if request.temperature is None else request.temperature,
             top_p=1.0 if request.top_p is None else request.top_p,
+            repetition_penalty=request.repetition_penalty or 1.0,
             max_tokens=request.max_tokens if most is None else most,
             stop=request.stops,
             logprobs=bool(request.logprobs),

@@ -37,6 +37,9 @@ class GenerationRequest:
         In [0, 2]; 0 takes the likeliest token.
     top_p
         In (0, 1]: sample from the smallest set of likeliest tokens that holds this much.
+    repetition_penalty
+        Above 0: tokens that stand in the prompt or were generated before become unlikelier above 1
+        and likelier below, by Keskar et al. 2019, "CTRL", section 4.1.
     max_tokens
         Most tokens to generate; None for what the model's context leaves. If the prompt and these
         do not fit the context together, generation ends at its end, with reason ``length``.
@@ -55,6 +58,7 @@ class GenerationRequest:
     seed: int
     temperature: float = 1.0
     top_p: float = 1.0
+    repetition_penalty: float = 1.0
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: bool = False

@@ -19,15 +19,25 @@ _CHUNK = 64
 
 
 class Sampler:
-    """Draws the tokens of a batch of requests, each with its own seed, temperature and top-p."""
+    """Draws the tokens of a batch of requests, each with its own seed and parameters.
 
-    def __init__(self, requests: Sequence[GenerationRequest]) -> None:
+    ``prompts`` are the requests' tokens, which repetition penalties read.
+    """
+
+    def __init__(
+        self, requests: Sequence[GenerationRequest], prompts: Sequence[Sequence[int]] = ()
+    ) -> None:
         temperatures = [request.temperature for request in requests]
         self._temperature = torch.tensor(temperatures, dtype=torch.float64)[:, None]
         self._top_p = torch.tensor([r.top_p for r in requests], dtype=torch.float64)[:, None]
         self._greedy = self._temperature[:, 0] <= 0
         self._cuts = bool((self._top_p < 1).any())
         self._generators = [np.random.Generator(np.random.PCG64(r.seed)) for r in requests]
+        penalties = [request.repetition_penalty for request in requests]
+        self._penalty = torch.tensor(penalties, dtype=torch.float64)[:, None]
+        self._penalizes = bool((self._penalty != 1).any())
+        self._prompts = prompts
+        self._said = torch.empty(0)
         self._numbers = np.empty((len(requests), 0))
         self._used = 0
 
@@ -37,10 +47,16 @@ class Sampler:
         self._greedy = self._greedy[rows]
         self._generators = [self._generators[row] for row in rows.tolist()]
         self._numbers = self._numbers[rows.numpy()]
+        self._penalty = self._penalty[rows]
+        if self._penalizes:
+            self._said = self._said[rows]
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw a token for each row of logits [B, V]: int64[B]."""
-        scaled = logits.double().cpu() / self._temperature.clamp(min=1e-6)
+        scores = logits.double().cpu()
+        if self._penalizes:
+            scores = self._penalized(scores)
+        scaled = scores / self._temperature.clamp(min=1e-6)
         probabilities = scaled.softmax(-1)
         if self._cuts:
             probabilities = _cut(probabilities, self._top_p)
@@ -48,7 +64,19 @@ class Sampler:
         number = torch.from_numpy(self._next_numbers())[:, None] * cumulated[:, -1:]
         drawn = torch.searchsorted(cumulated, number, right=True)[:, 0]
         drawn = drawn.clamp(max=logits.shape[-1] - 1)
-        return torch.where(self._greedy, scaled.argmax(-1), drawn)
+        chosen = torch.where(self._greedy, scaled.argmax(-1), drawn)
+        if self._penalizes:
+            self._said.scatter_(1, chosen[:, None], True)
+        return chosen
+
+    def _penalized(self, scores: Tensor) -> Tensor:
+        """Return scores [B, V] in which those of tokens that were there are made smaller."""
+        if not self._said.numel():
+            self._said = torch.zeros(scores.shape, dtype=torch.bool)
+            for row, prompt in enumerate(self._prompts):
+                self._said[row, torch.tensor(prompt)] = True
+        smaller = torch.where(scores > 0, scores / self._penalty, scores * self._penalty)
+        return torch.where(self._said, smaller, scores)
 
     def _next_numbers(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """One uniform number for each row: the next of its own stream."""

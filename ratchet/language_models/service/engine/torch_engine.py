@@ -113,7 +113,7 @@ def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefused
 def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
     """Write the completions of all rows into them."""
     ids, readable = _pad_left([row.prompt for row in rows])
-    sampler = Sampler([row.request for row in rows])
+    sampler = Sampler([row.request for row in rows], [row.prompt for row in rows])
     logits, cache = loaded.model.start(ids, readable)
     while True:
         drawn = sampler.draw(logits)

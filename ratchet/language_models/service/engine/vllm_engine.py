@@ -107,6 +107,7 @@ class VllmEngine:
         return self._vllm.SamplingParams(
             temperature=request.temperature,
             top_p=request.top_p,
+            repetition_penalty=request.repetition_penalty,
             max_tokens=most,
             stop=list(request.stop) or None,
             seed=request.seed,

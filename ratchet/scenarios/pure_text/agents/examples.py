@@ -17,11 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ratchet.errors import DataError
+from ratchet.protocols.decision_scales import ACCEPT_REJECT, DecisionScale
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 
 Example: TypeAlias = dict[str, Any]
-
-_DECISION_WORDS = ("reject", "accept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,13 @@ def supervised_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Exa
     ]
 
 
-def guess_replaced_examples(rollouts: NestedArrayDict, agent_index: int) -> list[Example]:
+def guess_replaced_examples(
+    rollouts: NestedArrayDict, agent_index: int, scale: DecisionScale = ACCEPT_REJECT
+) -> list[Example]:
     """Make a verifier's examples of rollouts [N], its last message being the true decision."""
     labels = rollouts["y"]
     return [
-        _example(rollouts, row, step, agent_index, f"Decision: {_DECISION_WORDS[int(labels[row])]}")
+        _example(rollouts, row, step, agent_index, f"Decision: {scale.surest(labels[row])}")
         for row, step in _last_steps(_acted(rollouts, agent_index))
     ]
 

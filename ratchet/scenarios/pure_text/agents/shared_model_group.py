@@ -171,7 +171,7 @@ class PureTextSharedModelGroup(CalledHere):
             if name in rollouts_per_agent:
                 examples += supervised_examples(rollouts_per_agent[name], agent.agent_index)
             if name in replaced:
-                examples += guess_replaced_examples(replaced[name], agent.agent_index)
+                examples += guess_replaced_examples(replaced[name], agent.agent_index, agent.scale)
         self._create_job("supervised", examples)
 
     def create_dpo_fine_tune_job(

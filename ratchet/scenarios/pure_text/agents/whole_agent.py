@@ -14,12 +14,14 @@ from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.ledger import UNBILLED
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+from ratchet.protocols.decision_scales import DECISION_SCALES
 from ratchet.scenarios.pure_text.parsing import (
     NO_DECISION,
     ParsedCompletion,
     parse_completion,
 )
 from ratchet.scenarios.pure_text.prompts import build_prompt
+from ratchet.scenarios.pure_text.supervisor import add_supervisor_message
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ class AgentOutput:
         The reply as the model wrote it, but for its thinking; empty if no reply could be read.
     decision
         0 reject, 1 accept, 2 none.
+    confidence
+        How sure the decision is, above 0 and at most 1.
     retry_count
         How many replies were thrown away because they couldn't be read.
     token_limit
@@ -101,6 +105,7 @@ class AgentOutput:
     completion_tokens: int
     thinking: str = ""
     invalid_reason: str = ""
+    confidence: float = 1.0
 
 
 class PureTextWholeAgent:
@@ -118,6 +123,7 @@ class PureTextWholeAgent:
         self.agent_index = handler.agent_index(agent_name)
         self.parameters = _text_parameters(hyper_params, agent_name)
         self.spec = handler.text_agent_spec(agent_name)
+        self.scale = DECISION_SCALES[handler.common.verifier_decision_scale]
         self.shared_model_group: PureTextSharedModelGroup | None = None
         self._settings = settings
         self._system_prompts = system_prompts
@@ -142,7 +148,7 @@ class PureTextWholeAgent:
         LanguageModelError
             If a call failed for good; with the datapoint, the agent and the round in it.
         """
-        prompt = tuple(build_prompt(view, self.spec, self._system_prompts.render(view)))
+        prompt = self._prompt(view)
         model, price = self.model_name, self._price
         prompt_tokens = completion_tokens = 0
         retries = self.parameters.num_invalid_generation_retries
@@ -152,7 +158,7 @@ class PureTextWholeAgent:
             completion_tokens += completion.completion_tokens
             if context.usage is not None:
                 context.usage.record_call(self.agent_name, model, completion, price)
-            parsed = parse_completion(completion.text, view.headers, view.may_decide)
+            parsed = parse_completion(completion.text, view.headers, view.may_decide, self.scale)
             if parsed.valid:
                 break
         return AgentOutput(
@@ -167,7 +173,13 @@ class PureTextWholeAgent:
             completion_tokens=completion_tokens,
             thinking=completion.thinking,
             invalid_reason=_why_invalid(completion, parsed),
+            confidence=parsed.confidence,
         )
+
+    def _prompt(self, view: AgentView) -> tuple[ChatMessage, ...]:
+        prompt = build_prompt(view, self.spec, self._system_prompts.render(view))
+        use = self.parameters.use_supervisor_message
+        return tuple(add_supervisor_message(prompt, view, self.scale, use))
 
     async def _complete(
         self,
@@ -188,6 +200,7 @@ class PureTextWholeAgent:
             reasoning_effort=self.parameters.reasoning_effort,
             chat_template_kwargs=self.parameters.chat_template_kwargs,
             extra_body=self.parameters.extra_body,
+            repetition_penalty=self.parameters.repetition_penalty,
         )
 
         usage = context.usage
@@ -202,6 +215,7 @@ class PureTextWholeAgent:
                     view.headers,
                     may_decide=view.may_decide,
                     must_decide=view.may_decide and view.is_last_round,
+                    decisions=tuple(self.scale.degrees),
                 )
                 billed.answered(completion.prompt_tokens, completion.completion_tokens)
             return completion

@@ -91,6 +91,7 @@ class ChatCompletionRequest(RequestModel):
     messages: Annotated[list[AnyMessage], Field(min_length=1, max_length=4096)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
