@@ -19,6 +19,14 @@ class ParameterError(RatchetError, ValueError):
     """A parameter is unknown, has the wrong type, or does not fit the others."""
 
 
+class MissingPackageError(RatchetError, ImportError):
+    """A package that an experiment needs is not installed; the message says how to install it."""
+
+
+class OutOfMemoryError(RatchetError, MemoryError):
+    """A stage asked for more memory than there is, and would again; the message says what to do."""
+
+
 class NameClashError(RatchetError, ImportError):
     """Another package of the same name hides one of Ratchet's."""
 
@@ -166,6 +174,22 @@ class CalledHere:
             if inherited is not None:
                 return inherited(name)
             return object.__getattribute__(self, name)  # raises what was raised before
+
+
+USAGE_ERRORS = (
+    CheckPointNotFoundError,
+    DataError,
+    MissingKeyError,
+    MissingPackageError,
+    NameClashError,
+    ParameterError,
+    PricingError,
+    PromptTemplateError,
+    ProtocolSpecificationError,
+    RunNotFoundError,
+    UnknownNameError,
+)
+"""What is wrong with what was asked for: the same again fails again, before or in a run."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

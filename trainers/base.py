@@ -6,7 +6,7 @@ Knows no tensors, so that trainers of chat models stand on it too.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -75,6 +75,11 @@ class Trainer(CalledHere, CheckpointingTrainer):
         Asked before anything is built; paths of a user's own protocol start from ``base_dir``.
         Raises ParameterError with the reason.
         """
+
+    @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that this trainer needs; none by default."""
+        return ()
 
     @classmethod
     def loads_agents(cls) -> bool:

@@ -5,7 +5,6 @@ A hook of mkdocs. What is written down elsewhere in the project is read there, n
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +12,12 @@ from pathlib import Path
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 from typer.cli import get_docs_for_click
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docstring_roles import plain_roles
 
-from ratchet.parameters.purposes import declared_purposes
+from ratchet.parameters.reference import DocumentedSection, documented_sections
 
 ROOT = Path(__file__).parents[2]
 DECISIONS = ROOT / "docs" / "decisions"
@@ -73,56 +69,36 @@ def decisions() -> str:
 
 def parameters() -> Iterator[str]:
     """Write a table for each section of the parameters, for agents and for the settings."""
-    from ratchet.parameters import ExperimentSettings, HyperParameters
-    from ratchet.parameters.base import AGENT_MODELS, SECTIONS
-    from ratchet.parameters.discovery import load_plugins
-
-    load_plugins()
     yield (Path(__file__).parent / "parameters.md").read_text()
-    yield from _table("At the top", HyperParameters, "")
-    yield "\n## Sections\n"
-    for name, section in sorted(SECTIONS.items()):
-        yield from _table(f"`{name}`", section.model, f"{name}.", level=3)
-    yield "\n## Agents\n\n`agents.NAME.…`, or `agents._default.…` for all; which there are follows"
-    yield "from the scenario.\n"
-    for scenario, model in sorted(AGENT_MODELS.items()):
-        yield from _table(f"Agents of `{scenario}`", model, "agents.NAME.", level=3)
-    yield from _table("Settings", ExperimentSettings, "settings.")
+    found = list(documented_sections())
+    for section in found:
+        kind = section.kind
+        if section.kind == "section" and section is _first(found, "section"):
+            yield "\n## Sections\n"
+        if section.kind == "agents" and section is _first(found, "agents"):
+            yield "\n## Agents\n\n`agents.NAME.…`, or `agents._default.…` for all; which there are"
+            yield "follows from the scenario.\n"
+        title = _TITLES[kind].format(section.name)
+        yield from _table(title, section, level=3 if kind in ("section", "agents") else 2)
 
 
-def _table(title: str, model: type[BaseModel], prefix: str, level: int = 2) -> Iterator[str]:
+_TITLES = {
+    "top": "At the top",
+    "section": "`{}`",
+    "agents": "Agents of `{}`",
+    "settings": "Settings",
+}
+
+
+def _first(sections: list[DocumentedSection], kind: str) -> DocumentedSection:
+    return next(section for section in sections if section.kind == kind)
+
+
+def _table(title: str, section: DocumentedSection, level: int) -> Iterator[str]:
     yield f"\n{'#' * level} {title}\n"
-    yield f"{_text(model)}\n"
+    yield f"{plain_roles(section.text)}\n"
     yield "| name | type | default | read for |"
     yield "| --- | --- | --- | --- |"
-    purposes = declared_purposes(model)
-    for name, field in model.model_fields.items():
-        read_for = ", ".join(sorted(each.value for each in purposes.get(name) or ()))
-        yield f"| `{prefix}{name}` | {_kind(field)} | {_default(field)} | {read_for} |"
-
-
-def _text(model: type[BaseModel]) -> str:
-    """Return a model's docstring up to its first numpydoc section."""
-    text = inspect.cleandoc(model.__doc__ or "")
-    return plain_roles(text.split("\n\nRaises\n")[0])
-
-
-def _kind(field: FieldInfo) -> str:
-    """Return a field's type as one reads it, with its bounds."""
-    kind = field.annotation
-    name = kind.__name__ if isinstance(kind, type) else str(kind)
-    for prefix in ("typing.", "ratchet.parameters.", "ratchet.scenarios."):
-        name = name.replace(prefix, "")
-    return f"`{name}`"
-
-
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    value = field.default
-    if value is PydanticUndefined:
-        value = field.default_factory() if field.default_factory is not None else None
-    if isinstance(value, BaseModel):
-        return "its own"
-    text = str(value) if not isinstance(value, str) else value or '""'
-    return f"`{text}`"
+    for each in section.parameters:
+        default = each.default if each.default in ("required", "its own") else f"`{each.default}`"
+        yield f"| `{each.path}` | `{each.type}` | {default} | {', '.join(each.read_for)} |"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flows.cli.completion import runs_and_sweeps
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
-from flows.process.messages import print_plain, print_table, print_warning
+from flows.process.messages import print_plain, print_warning, show_table
 
 if TYPE_CHECKING:
     from ratchet.reports.comparison.comparison import Comparison
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     from ratchet.tracking.sweep_folder import SweepRecord
 
 RunNames = Annotated[
-    list[str], typer.Argument(metavar="RUN...", help="Runs and sweeps, as `ratchet report` takes.")
+    list[str],
+    typer.Argument(
+        metavar="RUN...",
+        help="Runs and sweeps, as `ratchet report` takes.",
+        autocompletion=runs_and_sweeps,
+    ),
 ]
 
 
@@ -138,23 +144,7 @@ def _command(arguments: list[str]) -> str:
 
 
 def _show(comparison: Comparison) -> None:
-    from ratchet.reports.comparison.text import group_heading, interval, number
-
-    level = f"{100 * comparison.options.level:g} %"
-    columns = (group_heading(comparison), "seeds", "IQM", f"{level} interval", "median", "mean")
-    for found in comparison.of_kind("accuracy") + comparison.of_kind("metric"):
-        percent = found.metric.kind != "metric"
-        rows = [
-            (
-                row.group.label,
-                " + ".join(str(len(task)) for task in row.group.tasks),
-                number(row.iqm.value, percent=percent),
-                interval(row.iqm, percent=percent),
-                number(row.median.value, percent=percent),
-                number(row.mean.value, percent=percent),
-            )
-            for row in found.rows
-        ]
-        print_table(found.metric.title, columns, rows)
+    for table in comparison.tables:
+        show_table(table)
     if any(min(map(len, group.tasks)) == 1 for group in comparison.grouping.groups):
         print_warning("A group with one seed has no interval: run more seeds.")

@@ -49,7 +49,7 @@ def doctor(
     """Check versions, storage, servers, threads and ports. Exit code 1 if anything is wrong."""
     prepare_environment(home, make_folders=False)
     checks = list(all_checks(Path(home), Path(runs)))
-    print_table("", ("checked", "", "details"), checks)
+    print_table("", ("checked", "result", "details"), checks)
     if any(check.verdict is CheckResult.BAD for check in checks):
         raise typer.Exit(1)
 

@@ -12,6 +12,7 @@ import typer
 from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
+    from ratchet.parameters.reference import DocumentedParameter, DocumentedSection
     from ratchet.registry import Entry, Registry
 
 
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     ENVIRONMENTS = "environments"
     CALLBACKS = "callbacks"
     EXPERIMENTS = "experiments"
+    PARAMETERS = "parameters"
 
 
 _REGISTRIES = {
@@ -40,12 +42,21 @@ _REGISTRIES = {
 """Where the registry of a kind is, under the kind's name in capitals. None imports torch."""
 
 
-def list_names(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """List what there is of a kind, and where it comes from."""
-    if kind is Kind.EXPERIMENTS:
-        _list_experiments()
+def list_names(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORDS]...", help="Only what has all these words."),
+    ] = None,
+) -> None:
+    """List what there is of a kind, and where it comes from; of parameters all that is known."""
+    if kind is Kind.PARAMETERS:
+        _list_parameters(words or [])
         return
-    rows = [(entry.name, entry.origin) for entry in _entries(kind)]
+    if kind is Kind.EXPERIMENTS:
+        _list_experiments(words or [])
+        return
+    rows = [(entry.name, entry.origin) for entry in _entries(kind) if _has(entry.name, words or [])]
     if rows:
         print_table("", (kind.value, "from"), rows)
     else:
@@ -64,13 +75,39 @@ def _entries(kind: Kind) -> list[Entry]:
     return registry.entries()
 
 
-def _list_experiments() -> None:
+def _list_experiments(words: list[str]) -> None:
     """Show each experiment file with the first line of its header."""
-    paths = sorted(Path("experiments").glob("*.y*ml"))
-    for path in paths:
+    rows = []
+    for path in sorted(Path("experiments").glob("*.y*ml")):
         with path.open(encoding="utf-8") as file:
             header = file.readline().strip()
         about = header.lstrip("# ") if header.startswith("#") else ""
-        print_plain(f"{path}  {about}".rstrip())
-    if not paths:
-        print_warning(f"There are no experiments here ({Path.cwd()}).")
+        if _has(f"{path} {about}", words):
+            rows.append((str(path), about))
+    if rows:
+        print_table("", ("experiment", "about"), rows)
+    else:
+        print_warning(f"There are no such experiments here ({Path.cwd()}).")
+
+
+def _list_parameters(words: list[str]) -> None:
+    """Show the parameters that have all words in their path or in what is said of them."""
+    from ratchet.parameters.reference import find_parameters
+
+    found = find_parameters(words)
+    if not found:
+        print_warning(f"There is no parameter that has {' and '.join(words)}.")
+        return
+    columns = ("parameter", "type", "default", "about")
+    rows = [(_path(section, each), each.type, each.default, each.about) for section, each in found]
+    print_table("", columns, rows)
+
+
+def _path(section: DocumentedSection, parameter: DocumentedParameter) -> str:
+    """Return a parameter's path; of agents' with the scenario that has it."""
+    scenario = f" ({section.name})" if section.kind == "agents" else ""
+    return f"{parameter.path}{scenario}"
+
+
+def _has(text: str, words: list[str]) -> bool:
+    return all(word.lower() in text.lower() for word in words)

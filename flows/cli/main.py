@@ -7,6 +7,7 @@ for help must not wait for torch.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -25,37 +26,61 @@ from flows.cli import (
     stack,
     sweeping,
 )
+from flows.process.environment import DEBUG
 from flows.process.lean_imports import leave_compiler_out
-from flows.process.messages import print_error, print_plain
-from ratchet.errors import RatchetError
+from flows.process.messages import output_as_json, print_error, print_plain
+from ratchet.errors import USAGE_ERRORS, RatchetError
+from ratchet.lazy import explain_missing
 
-_EXIT_ERROR = 2
+_JSON = "ratchet.json"
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
+_HELP = f"""Training experiments that only move forward.
+
+Exit codes: 0 done; {_EXIT_FAILED} a run or a check has failed; {_EXIT_USAGE} wrong usage,
+parameters, or something missing on this machine; {_EXIT_INTERRUPTED} interrupted.
+"""
 
 
 class RatchetGroup(TyperGroup):
-    """Turns errors that Ratchet raises on purpose into messages; ``--debug`` may stand anywhere."""
+    """Turns errors that Ratchet raises on purpose into messages and exit codes.
+
+    ``--debug`` and ``--json`` may stand anywhere.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 -- click's context
-        """Take ``--debug`` out before the command sees it."""
+        """Take ``--debug`` and ``--json`` out before the command sees them."""
         if "--debug" in args:
-            os.environ["RATCHET_DEBUG"] = "1"
-            args = [arg for arg in args if arg != "--debug"]
-        return super().parse_args(ctx, args)
+            os.environ[DEBUG] = "1"
+        ctx.meta[_JSON] = "--json" in args
+        return super().parse_args(ctx, [arg for arg in args if arg not in ("--debug", "--json")])
 
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
-        """Run the command; an error becomes a message and exit code 2."""
+        """Run the command; an error becomes a message and an exit code."""
         leave_compiler_out()
+        with output_as_json() if ctx.meta[_JSON] else nullcontext():
+            try:
+                return self._invoke(ctx)
+            except RatchetError as error:
+                if os.environ.get(DEBUG):
+                    raise
+                print_error(str(error))
+                is_usage = isinstance(error, USAGE_ERRORS)
+                raise typer.Exit(_EXIT_USAGE if is_usage else _EXIT_FAILED) from error
+            except KeyboardInterrupt as error:
+                print_error("Interrupted. Finished stages are kept: the same command goes on.")
+                raise typer.Exit(_EXIT_INTERRUPTED) from error
+
+    def _invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
+        """Run the command; a failed import of an optional package says how to install it."""
         try:
             return super().invoke(ctx)
-        except RatchetError as error:
-            if os.environ.get("RATCHET_DEBUG"):
+        except ImportError as error:
+            known = explain_missing(error)
+            if known is None:
                 raise
-            print_error(str(error))
-            raise typer.Exit(_EXIT_ERROR) from error
-        except KeyboardInterrupt as error:
-            print_error("Interrupted. Finished stages are kept: the same command goes on.")
-            raise typer.Exit(_EXIT_INTERRUPTED) from error
+            raise known from error
 
 
 app = typer.Typer(
@@ -63,9 +88,8 @@ app = typer.Typer(
     cls=RatchetGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,
-    help="Training experiments that only move forward.",
+    help=_HELP,
 )
 
 
@@ -80,6 +104,10 @@ def _print_version(value: bool) -> None:
 @app.callback()
 def ratchet(
     debug: Annotated[bool, typer.Option("--debug", help="Errors with their traceback.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="What is printed as one JSON document, tables as records."),
+    ] = False,
     version: Annotated[
         bool,
         typer.Option(

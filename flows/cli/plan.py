@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,25 +26,30 @@ def plan(
     """Say which stages `run` would find in the store and which it would make, and why.
 
     Of chat models also what they would ask for: games that go to their last round, messages to
-    their limit. More than the budget is an error, also before any reply is asked for again.
+    their limit. More than the budget is an error, also before any reply is asked for again; so is
+    what would keep `run` from beginning on this machine.
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
+    from flows.runs.preflight import check_device, check_experiment
     from flows.runs.resolving import resolve_file
 
     experiment = resolve_file(file, overrides or [])
+    check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no other
     stages = plan_stages(experiment)
     asks = any(stage.estimate for stage in stages)
-    columns = ["arm", "stage", "iterations", "", *(_ASKED if asks else ()), "why"]
+    columns = ["arm", "stage", "iterations", "state", *(_ASKED if asks else ()), "why"]
     rows = [[*_row(stage), *(_asked(stage) if asks else ()), stage.reason] for stage in stages]
     if keys:
         columns.append("key")
         rows = [[*row, stage.key] for row, stage in zip(rows, stages, strict=True)]
-    print_table(f"Plan of {experiment.run_id}", columns, rows)
+    records = [asdict(stage) for stage in stages]
+    print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
     total = remaining(stages)
     if total is not None:
         print_plain(_total(total))
+    check_device(experiment.settings.device)
     check_plan(stages, budget if budget is not None else experiment.settings.budget)
 
 

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flows.cli.completion import experiment_files
 from flows.cli.runs import DEFAULT_RUNS, RunName, RunsFolder
 from flows.process.messages import print_plain, print_warning
-from ratchet.errors import ParameterError, RatchetError
+from ratchet.errors import USAGE_ERRORS, ParameterError, RatchetError
 
 if TYPE_CHECKING:
     from flows.runs.resolving import ResolvedExperiment
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
 
-ExperimentPath = Annotated[str, typer.Argument(help="An experiment file (YAML).")]
+ExperimentPath = Annotated[
+    str, typer.Argument(help="An experiment file (YAML).", autocompletion=experiment_files)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[a.b=value]...", help="On top of it, e.g. rl.num_iterations=20"),
@@ -120,7 +123,8 @@ def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = F
         with shown_progress("none" if quiet else settings.progress, count):
             result = run_resolved(experiment, force=force)
     except RatchetError as error:
-        if experiment.run_path.is_dir() and "ratchet resume" not in str(error):
+        is_begun = experiment.run_path.is_dir() and not isinstance(error, USAGE_ERRORS)
+        if is_begun and "ratchet resume" not in str(error):
             print_warning(f"Finished stages are kept. To go on: ratchet resume {run_id}")
         raise
     from ratchet.tracking.run_folder import RunFolder

@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.results import result_rows
+from flows.cli.completion import run_ids
 from flows.process.environment import prepare_environment
 from flows.process.messages import print_plain, print_table
 from flows.process.stack_file import read_stack
+from flows.runs.result_table import in_short, test_results
 
-RunName = Annotated[str, typer.Argument(help="A run's id, or its beginning, or its folder.")]
+RunName = Annotated[
+    str,
+    typer.Argument(help="A run's id, or its beginning, or its folder.", autocompletion=run_ids),
+]
 RunsFolder = Annotated[str, typer.Option("--runs", help="The folder of all runs.")]
 DEFAULT_RUNS = "runs"
 
@@ -26,14 +30,15 @@ def list_all(runs: RunsFolder = DEFAULT_RUNS) -> None:
     if not folders:
         print_plain(f"There are no runs in {Path(runs)}. `ratchet run FILE` makes one.")
         return
-    rows = []
+    rows, records = [], []
     for folder in folders:
         manifest = folder.manifest
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.created))
-        tests = [row for row in result_rows(folder) if row[1] == "test"]
-        accuracies = ", ".join(f"{arm} {value}" for arm, _, value, _, _ in tests)
-        rows.append((folder.run_id, manifest.status, created, accuracies))
-    print_table("", ("run", "status", "created", "accuracy"), rows)
+        tests = test_results(folder)
+        rows.append((folder.run_id, manifest.status, created, in_short(tests)))
+        record = {"run": folder.run_id, "status": manifest.status, "created": manifest.created}
+        records.append({**record, "results": [each.record for each in tests]})
+    print_table("", ("run", "status", "created", "accuracy"), rows, records)
 
 
 def report(

@@ -82,7 +82,7 @@ def sweep(
     print_plain(f"Sweep {resolved.sweep_id}: {number:,} members")
     compare = f"ratchet compare {resolved.sweep_id}{_warn_of_data(members)}"
     if dry_run:
-        print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
+        _list_members(members)
         return
     from flows.cli.progress import shown_progress
     from flows.sweeps.running import run_resolved_sweep
@@ -112,7 +112,7 @@ def _list_some(
         settings=settings,
     )
     print_plain(f"Sweep of {number:,} members. Some of them, each value with the others' first:")
-    print_table("", ("run", "changes"), [(each.run_id, each.label) for each in members])
+    _list_members(members)
     _warn_of_data(members)
 
 
@@ -133,17 +133,22 @@ def _warn_of_data(members: Sequence[SweepMember]) -> str:
 
 def _print_members(members: Sequence[SweepMember]) -> None:
     """Print how each member stands, from its run folder."""
-    from flows.cli.results import result_rows
+    from flows.runs.result_table import in_short, test_results
     from ratchet.tracking.run_folder import RunFolder
 
-    rows = []
+    rows, records = [], []
     for member in members:
         path = member.experiment.run_path
-        if not (path / "manifest.json").exists():
-            rows.append((member.run_id, member.label, "not begun", ""))
-            continue
-        folder = RunFolder(path)
-        tests = [row for row in result_rows(folder) if row[1] == "test"]
-        accuracies = ", ".join(f"{arm} {value}" for arm, _, value, _, _ in tests)
-        rows.append((member.run_id, member.label, folder.manifest.status, accuracies))
-    print_table("", ("run", "changes", "status", "accuracy"), rows)
+        is_begun = (path / "manifest.json").exists()
+        status = RunFolder(path).manifest.status if is_begun else "not begun"
+        tests = test_results(RunFolder(path)) if is_begun else []
+        rows.append((member.run_id, member.label, status, in_short(tests)))
+        record = {"run": member.run_id, "changes": member.changes, "status": status}
+        records.append({**record, "results": [each.record for each in tests]})
+    print_table("", ("run", "changes", "status", "accuracy"), rows, records)
+
+
+def _list_members(members: Sequence[SweepMember]) -> None:
+    rows = [(each.run_id, each.label) for each in members]
+    records = [{"run": each.run_id, "changes": each.changes} for each in members]
+    print_table("", ("run", "changes"), rows, records)

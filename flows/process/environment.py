@@ -26,6 +26,9 @@ _QUIET = {
 }
 _OUR_LOGGERS = ("deployments", "flows", "ratchet", "tasks", "trainers")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_ENGINE_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
+DEBUG = "RATCHET_DEBUG"
+"""The environment variable that ``--debug`` sets: errors with their tracebacks."""
 _CHOSEN_PREFECT = ("PREFECT_API_URL", "PREFECT_HOME", "PREFECT_PROFILE")
 
 
@@ -55,3 +58,22 @@ def prepare_environment(
     stack = read_stack(folder)
     if stack is not None and stack.is_up():
         os.environ["PREFECT_API_URL"] = stack.prefect_api_url
+
+
+def leave_tracebacks_out() -> None:
+    """Keep what Prefect logs of a failed flow or task off the terminal, unless ``--debug``.
+
+    It is still sent to Prefect's server, and whoever has started the run says why it failed, once.
+    """
+    if os.environ.get(DEBUG):
+        return
+    from prefect.logging.handlers import PrefectConsoleHandler
+
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PrefectConsoleHandler) and _is_said_elsewhere not in handler.filters:
+            handler.addFilter(_is_said_elsewhere)
+
+
+def _is_said_elsewhere(record: logging.LogRecord) -> bool:
+    """Return False for the errors of Prefect's engines, which come with a long traceback."""
+    return record.name not in _ENGINE_LOGGERS or record.levelno < logging.ERROR

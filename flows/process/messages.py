@@ -1,16 +1,44 @@
-"""What the command line says, and how: colours on a terminal, plain text elsewhere.
+"""What the command line says, and how: colours on a terminal, plain text elsewhere, or JSON.
 
 Rich is imported when something is said.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypedDict
+
+from ratchet.reports.shown_table import ShownTable
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class Document(TypedDict):
+    """What a command has said, as ``--json`` writes it."""
+
+    tables: list[dict[str, object]]
+    notes: list[str]
+    warnings: list[str]
+    errors: list[str]
+
+
+_document: Document | None = None
+
+
+@contextmanager
+def output_as_json() -> Iterator[None]:
+    """Gather what is printed and write it to stdout in the end, as one JSON document."""
+    global _document  # one stdout a process
+    _document = document = Document(tables=[], notes=[], warnings=[], errors=[])
+    try:
+        yield
+    finally:
+        _document = None
+        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -24,28 +52,39 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_error(text: str) -> None:
     """Print an error in red, to stderr."""
+    if _document is not None:
+        _document["errors"].append(text)
     console(stderr=True).print(text, style="red", markup=False)
 
 
 def print_warning(text: str) -> None:
     """Print a warning in yellow, to stderr."""
+    if _document is not None:
+        _document["warnings"].append(text)
     console(stderr=True).print(text, style="yellow", markup=False)
 
 
 def print_plain(text: str) -> None:
     """Print a line as it is."""
+    if _document is not None:
+        _document["notes"].append(text)
+        return
     console().print(text, markup=False)
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; numbers and words alike as given."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    records: Sequence[Mapping[str, object]] | None = None,
+) -> None:
+    """Print a table; numbers and words alike as given. JSON has the ``records``, if there are."""
+    show_table(ShownTable(title, columns, rows, records))
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+
+def show_table(table: ShownTable) -> None:
+    """Print a table."""
+    if _document is not None:
+        _document["tables"].append({"title": table.title, "rows": table.to_records()})
+        return
     console().print(table)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rich.table import Table
+
+    from ratchet.reports.shown_table import ShownTable
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,26 @@ class ExperimentResult:
     def report(self) -> Path:
         """The file of the report."""
         return Path(self.folder) / "report.html"
+
+    @property
+    def table(self) -> ShownTable:
+        """The test results with their intervals, read from the run's folder."""
+        from flows.runs.result_table import result_table
+        from ratchet.tracking.run_folder import RunFolder
+
+        return result_table(RunFolder(self.folder))
+
+    def to_dataframe(self) -> DataFrame:
+        """Return the test results as a frame of pandas, a row for each arm and test."""
+        frame = self.table.to_dataframe()
+        frame.insert(0, "run_id", self.run_id)
+        return frame
+
+    def __rich__(self) -> Table:
+        return self.table.__rich__()
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""

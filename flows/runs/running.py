@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.process import temporary_server
-from flows.process.environment import prepare_environment
+from flows.process.environment import leave_tracebacks_out, prepare_environment
+from flows.runs.preflight import check_experiment
 from flows.runs.resolving import (
     HANDED_OVER,
     ArmChanges,
@@ -87,11 +88,13 @@ def resume_experiment(
 
 def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> ExperimentResult:
     """Run the flow over an experiment (errors as above)."""
+    check_experiment(experiment)
     prepare_process(experiment.settings)
     if experiment.fork is not None:  # before the flow run, which may be retried without this
         experiment.fork.write(experiment.run_path)
     try:
         import_module("flows.experiment_flow")  # takes seconds, in which the server starts
+        leave_tracebacks_out()
         temporary_server.ensure(experiment.settings.home)
         return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, force)))
     except RatchetError:

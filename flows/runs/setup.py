@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from flows.runs.language_services import LanguageServices
+from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
 from flows.runs.usage import spent_by_run
 from ratchet.language_models.ledger import Ledger
@@ -57,6 +58,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     written; nothing has been begun then.
     """
     settings = experiment.settings
+    check_experiment(experiment)
     uri, manifest = _tracking_uri(settings), _manifest(experiment, flow_run_id)
     store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())

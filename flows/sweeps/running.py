@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from flows.process import temporary_server
+from flows.process.environment import leave_tracebacks_out
+from flows.runs.preflight import check_experiment
 from flows.runs.result import ExperimentResult
 from flows.runs.running import prepare_process, run_to_end
 from flows.sweeps.members import HANDED_OVER_SWEEP, ResolvedSweep, resolve_sweep
+from flows.sweeps.results import SweepResults
 from ratchet.errors import RatchetError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -23,7 +27,7 @@ def run_sweep(
     name: str = "sweep",
     parallel: int = 1,
     sweep_name: str | None = None,
-) -> list[ExperimentResult]:
+) -> SweepResults:
     """Run an experiment for every combination of values, or go on with it.
 
     Parameters as :func:`flows.sweep` takes them; the members' run ids are made here.
@@ -42,10 +46,14 @@ def run_sweep(
     return run_resolved_sweep(resolved, parallel)
 
 
-def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> list[ExperimentResult]:
+def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> SweepResults:
     """Run the flow over a sweep (errors as above)."""
+    for member in resolved.members:
+        check_experiment(member.experiment)
     prepare_process(resolved.settings)
     try:
+        import_module("flows.sweep_flow")
+        leave_tracebacks_out()
         temporary_server.ensure(resolved.settings.home)
         found = run_to_end(lambda: _run_flow(resolved, parallel))
     except RatchetError:
@@ -55,7 +63,8 @@ def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> list[Experimen
             f"sweep {resolved.name} failed: {type(error).__name__}: {error}\nFinished stages are"
             " kept. The same command goes on."
         ) from error
-    return [ExperimentResult.from_dict(data) for data in found]
+    results = [ExperimentResult.from_dict(data) for data in found]
+    return SweepResults(results, [member.changes for member in resolved.members])
 
 
 async def _run_flow(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    field_validator,
 )
 
 from ratchet.errors import CalledHere, ParameterError
@@ -82,6 +83,13 @@ class ExperimentSettings(CalledHere, SubParameters):
     profiler: bool = False
     progress: Literal["auto", "bar", "plain", "none"] = "auto"
     test_run: bool = False
+
+    @field_validator("home", "runs")
+    @classmethod
+    def _is_a_folder(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError("expected a folder on this machine; only `store` may be a URL")
+        return value
 
     @property
     def store_url(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ratchet.parameters.agents import AgentParameters
@@ -51,6 +51,13 @@ class Scenario(ABC):
         Of a built-in one ``register_agent_parameters`` says it, without importing the scenario.
         """
         return AgentParameters
+
+    def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that these parameters need; none by default.
+
+        Asked before anything is built, so that what is missing is said then.
+        """
+        return ()
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import DamagedStageError
+from ratchet.errors import DamagedStageError, MissingPackageError, ParameterError
 from ratchet.store.backend import Backend
 from ratchet.store.keys import is_key
 from ratchet.store.local import LocalFolder, seal_files
@@ -31,10 +31,25 @@ class RemoteFolder(Backend):
 
     def __init__(self, url: str, copies: LocalFolder) -> None:
         import fsspec
+        from fsspec.registry import known_implementations
 
         self._url = url
         self._copies = copies
-        filesystem, root = fsspec.core.url_to_fs(url)
+        try:
+            filesystem, root = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            known = known_implementations[fsspec.utils.get_protocol(url)]
+            package = known["class"].partition(".")[0]
+            raise MissingPackageError(
+                f"settings.store: {url} needs {package}, not installed here. Install it:"
+                f" pip install {package}"
+            ) from error
+        except ValueError as error:
+            schemes = ", ".join(["a folder", "s3://…", "gs://…", "abfs://…", "memory://…"])
+            raise ParameterError(
+                f"settings.store: got {url!r}, expected {schemes} or another URL of fsspec"
+                f" ({error})."
+            ) from error
         self._fs: Any = filesystem  # fsspec has no types
         self._root = str(root).rstrip("/")
 

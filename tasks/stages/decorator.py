@@ -28,11 +28,15 @@ from ratchet.errors import (
     DataError,
     FineTuneError,
     MissingKeyError,
+    MissingPackageError,
+    OutOfMemoryError,
     ParameterError,
+    RatchetError,
     StageKeyError,
     StalledJobError,
     UnknownNameError,
 )
+from ratchet.lazy import explain_missing
 from ratchet.store.claim import Claim
 from ratchet.store.manifest import IterationMetrics, Manifest
 from tasks.stages import faults
@@ -150,7 +154,7 @@ def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Cla
     is_profiled = stage.alone and session.settings.profiler
     with faults.armed(call.stage, call.iteration, call.detail):
         with lock, profiled(call, session.settings) if is_profiled else nullcontext():
-            metrics = stage.work(call, claim.workdir, session)
+            metrics = _explained(stage, call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,
             iteration=call.iteration,
@@ -163,6 +167,43 @@ def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Cla
             run_id=session.settings.run_id,
         )
     return StageOutcome(call, manifest, False, "made")
+
+
+def _explained(
+    stage: Stage[_Session], call: StageCall, workdir: Path, session: _Session
+) -> Metrics:
+    """Do a stage's work; what would fail the same way again is raised as what says so."""
+    try:
+        return stage.work(call, workdir, session)
+    except ImportError as error:
+        known = explain_missing(error)
+        if known is None:
+            raise
+        raise known from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RatchetError) or not _is_out_of_memory(error):
+            raise
+        raise OutOfMemoryError(
+            f"{call.label}: more memory was asked for than there is ({_first_line(error)})."
+            f" {_WHAT_TO_LOWER}"
+        ) from error
+
+
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
+_WHAT_TO_LOWER = (
+    "Lower what decides how large tensors are: rl.frames_per_batch and rl.minibatch_size, the"
+    " agents' widths (agents.NAME.d_…), the number of datapoints, for images"
+    " settings.pretrained_embeddings_batch_size; or take a machine with more memory."
+)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether it says that memory did not suffice: torch has a RuntimeError for each device."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in _OUT_OF_MEMORY)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _Request(Generic[_Session]):
@@ -211,6 +252,8 @@ _NOT_WORTH_A_RETRY = (
     DataError,
     FineTuneError,
     MissingKeyError,
+    MissingPackageError,
+    OutOfMemoryError,
     ParameterError,
     StageKeyError,
     StalledJobError,

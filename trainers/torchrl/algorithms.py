@@ -35,6 +35,11 @@ class AlgorithmTrainer(TorchRlTrainer):
     iterations as it takes to collect ``trainer.total_frames``.
     """
 
+    @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> tuple[str, ...]:
+        """Return what configurations are composed with, and environments made."""
+        return ("hydra", "gymnasium")
+
     def build_trainer(self) -> Trainer:
         """Instantiate the library's trainer from the composed configuration."""
         parameters = trainer_parameters(self.hyper_params)

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ratchet.errors import DataError, nearest
 from ratchet.parameters.declared_groups import saved_test_groups
@@ -32,6 +32,12 @@ from ratchet.statistics.stratified import (
     probability_of_improvement,
     stratified_interval,
 )
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from rich.console import RenderableType
+
+    from ratchet.reports.shown_table import ShownTable
 
 Score = Callable[[ComparedRun], float | None]
 MetricKind = Literal["accuracy", "group", "metric"]
@@ -138,6 +144,28 @@ class Comparison:
             for found in self.metrics
             if found.metric.kind == kind and test in (None, found.metric.test)
         ]
+
+    @property
+    def tables(self) -> list[ShownTable]:
+        """The scores of all groups, a table for each metric."""
+        from ratchet.reports.comparison.text import shown_tables
+
+        return shown_tables(self)
+
+    def to_dataframe(self) -> DataFrame:
+        """Return the scores as a frame of pandas, a row for each metric and group."""
+        import pandas
+
+        records = [record for table in self.tables for record in table.to_records()]
+        return pandas.DataFrame.from_records(records)
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group as Rendered
+
+        return Rendered(*(table.__rich__() for table in self.tables))
+
+    def _repr_html_(self) -> str:
+        return "".join(table._repr_html_() for table in self.tables)
 
     def by_groups(self) -> list[tuple[TestGroups, str, list[MetricComparison]]]:
         """List kinds of groups with a test set and the comparison of each group, in order."""

@@ -9,6 +9,7 @@ from typing import Any
 from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
 from ratchet.reports.labels import ranges
+from ratchet.reports.shown_table import ShownTable
 from ratchet.statistics.estimate import Estimate
 
 FEW_SEEDS = 5
@@ -122,6 +123,47 @@ def group_heading(comparison: Comparison) -> str:
     """Name what tells groups apart."""
     paths = comparison.grouping.paths
     return paths[0] if len(paths) == 1 else "group"
+
+
+def shown_tables(comparison: Comparison) -> list[ShownTable]:
+    """Return the scores of each metric as a table, for terminals, notebooks and programs."""
+    level = f"{100 * comparison.options.level:g} %"
+    columns = (group_heading(comparison), "seeds", "IQM", f"{level} interval", "median", "mean")
+    return [
+        ShownTable(
+            found.metric.title,
+            columns,
+            [_shown_row(row, percent=found.metric.kind != "metric") for row in found.rows],
+            [_record(found, row) for row in found.rows],
+        )
+        for found in comparison.of_kind("accuracy") + comparison.of_kind("metric")
+    ]
+
+
+def _shown_row(row: GroupScores, *, percent: bool) -> tuple[str, ...]:
+    return (
+        row.group.label,
+        " + ".join(str(len(task)) for task in row.group.tasks),
+        number(row.iqm.value, percent=percent),
+        interval(row.iqm, percent=percent),
+        number(row.median.value, percent=percent),
+        number(row.mean.value, percent=percent),
+    )
+
+
+def _record(found: MetricComparison, row: GroupScores) -> dict[str, object]:
+    """Return a row as plain data; what is no number is None."""
+    iqm = _estimate_data(row.iqm)
+    return {
+        "metric": found.metric.name,
+        "group": row.group.label,
+        "seeds": row.group.seeds,
+        "iqm": iqm["value"],
+        "low": iqm["low"],
+        "high": iqm["high"],
+        "median": row.median.value,
+        "mean": row.mean.value,
+    }
 
 
 def _introduction(comparison: Comparison) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.scenarios.code_validation.dataset import (
+    HUB,
     build_code_validation_datasets,
     hash_data_files,
 )
@@ -31,6 +32,11 @@ class CodeValidationScenario(TextScenario):
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
         """Make ``train`` and ``test``."""
         return build_code_validation_datasets(hyper_params)
+
+    def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
+        """Return ``datasets`` for the hub, beside what chat models need."""
+        needed = list(super().needed_packages(hyper_params))
+        return needed + ["datasets"] * hyper_params.dataset.startswith(HUB)
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Return the code that makes data only; that of the sandboxed process is part of it."""

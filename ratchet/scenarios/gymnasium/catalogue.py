@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.lazy import require_packages
 from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
@@ -151,15 +152,10 @@ def _batched(
 
 def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
     """Play one of gymnasium's or PettingZoo's."""
-    from ratchet.scenarios.gymnasium.simulators import GymnasiumSimulator, PettingZooSimulator
+    require_packages(_packages_of(name), f"dataset: {name!r}")
+    import gymnasium
 
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise ParameterError(
-            f"dataset: {name!r} needs gymnasium, which is not installed:"
-            " pip install 'ratchet-experiments[rl]'."
-        ) from error
+    from ratchet.scenarios.gymnasium.simulators import GymnasiumSimulator, PettingZooSimulator
 
     kwargs: dict[str, Any] = dict(section.environment_kwargs)
     limit = section.max_episode_steps
@@ -178,9 +174,32 @@ def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
     return SimulatedGame(lambda: GymnasiumSimulator(gymnasium.make(name, **kwargs)))
 
 
+def needed_packages(hyper_params: HyperParameters) -> list[str]:
+    """Return the packages that play the environment ``dataset``; none if dynamics on tensors do.
+
+    Of a user's own file nothing is known: importing it says what it lacks.
+    """
+    name = hyper_params.dataset
+    is_simulated = hyper_params.gymnasium.implementation == "simulated"
+    if is_file(name) or (name in ENVIRONMENTS.names() and not is_simulated):
+        return []
+    return _packages_of(name)
+
+
+def _packages_of(name: str) -> list[str]:
+    """Return the packages that have an environment: of PettingZoo's, that of its module too."""
+    if not _is_module(name):
+        return ["gymnasium"]
+    return ["gymnasium", "pettingzoo", name.partition(".")[0]]
+
+
+def _is_module(name: str) -> bool:
+    return "." in name and all(part.isidentifier() for part in name.split("."))
+
+
 def _parallel_module(name: str) -> str | None:
     """Return the module of a PettingZoo environment, if the name is one's."""
-    if "." not in name or not all(part.isidentifier() for part in name.split(".")):
+    if not _is_module(name):
         return None
     try:
         found = importlib.util.find_spec(name)

@@ -9,7 +9,7 @@ from ratchet.agents.lr_groups import check_shared_factors
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
-from ratchet.scenarios.gymnasium.catalogue import BatchedGame
+from ratchet.scenarios.gymnasium.catalogue import BatchedGame, needed_packages
 from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
 from ratchet.scenarios.gymnasium.networks import ControlAgent, build_agent
@@ -36,6 +36,10 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
     def agent_parameters(cls) -> type[AgentParameters]:
         """Return the model of perceptrons."""
         return GymnasiumAgentParameters
+
+    def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
+        """Return what simulates the environment, where it is not played on tensors."""
+        return needed_packages(hyper_params)
 
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
         """Draw the seeds of initial states."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.hub import hash_files
 from ratchet.scenarios.image_classification.agents import ImageAgentBuilder, backbones
 from ratchet.scenarios.image_classification.dataset import build_image_datasets
@@ -33,6 +34,13 @@ class ImageClassificationScenario(MessageScenario):
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TensorDictDataset]:
         """Make ``train`` and ``test``."""
         return build_image_datasets(hyper_params)
+
+    def needed_packages(self, hyper_params: HyperParameters) -> list[str]:
+        """Return ``datasets`` for what is on the hub, and ``transformers`` for backbones."""
+        _, source, _ = read_dataset_name(hyper_params.dataset)
+        handler = build_protocol_handler(hyper_params, base_dir=self.base_dir)
+        embeds = bool(backbones(hyper_params, handler.agent_names))
+        return ["datasets"] * bool(source.hub_name) + ["transformers"] * embeds
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Return the code that makes data only."""

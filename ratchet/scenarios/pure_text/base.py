@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.language_models.endpoints import EMBEDDED, EMBEDDED_URL_VARIABLE
 from ratchet.parameters.chat_agents import TextAgentParameters
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.scenarios.base import Scenario
 from ratchet.scenarios.instance import ScenarioInstance
@@ -32,6 +35,20 @@ class TextScenario(Scenario):
     def agent_parameters(cls) -> type[AgentParameters]:
         """Return the model of agents that are chat models."""
         return TextAgentParameters
+
+    def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return what the embedded service reads text with, where an agent's model is its."""
+        if os.environ.get(EMBEDDED_URL_VARIABLE):
+            return ()
+        names = build_protocol_handler(hyper_params, base_dir=self.base_dir).agent_names
+        agents = [hyper_params.agents[name] for name in names]
+        is_embedded = any(
+            isinstance(agent, TextAgentParameters)
+            and agent.base_url == EMBEDDED
+            and not agent.use_dummy_api
+            for agent in agents
+        )
+        return ("tokenizers",) if is_embedded else ()
 
     @abstractmethod
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, NestedArrayDictDataset]:

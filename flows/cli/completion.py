@@ -1,0 +1,37 @@
+"""What a shell proposes while one types: experiment files and runs. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def experiment_files(incomplete: str) -> list[str]:
+    """Return the YAML files and folders that begin like this; of nothing yet, ``experiments/``."""
+    folder, slash, start = (incomplete or "experiments/").rpartition("/")
+    place = Path(f"{folder}{slash}" or ".")
+    names = _names(place, start)
+    files = [name for name in names if name.endswith((".yaml", ".yml"))]
+    folders = [f"{name}/" for name in names if (place / name).is_dir()]
+    return [f"{folder}{slash}{name}" for name in [*files, *folders]]
+
+
+def run_ids(incomplete: str) -> list[str]:
+    """Return the runs of the folder ``runs`` that begin like this."""
+    return [
+        name
+        for name in _names(Path("runs"), incomplete)
+        if (Path("runs") / name / "manifest.json").exists()
+    ]
+
+
+def runs_and_sweeps(incomplete: str) -> list[str]:
+    """Return the runs, and the sweeps among the folders of ``runs``, that begin like this."""
+    return [name for name in _names(Path("runs"), incomplete) if (Path("runs") / name).is_dir()]
+
+
+def _names(folder: Path, start: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.startswith(start))
+    except OSError:
+        return []

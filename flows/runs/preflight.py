@@ -1,0 +1,103 @@
+"""The preflight: whether a resolved experiment could run in this process, before anything begins.
+
+Looks at what no parameter's model can know: devices, packages, the store's place. Run and worker
+refuse what is found; ``ratchet plan`` and ``ratchet doctor FILE`` say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError, RatchetError, nearest
+from ratchet.lazy import require_packages
+from ratchet.parameters.messages import raise_together
+from ratchet.scenarios.registry import build_scenario
+from trainers.registry import TRAINERS
+
+if TYPE_CHECKING:
+    from flows.runs.resolving import ResolvedExperiment
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+def check_experiment(experiment: ResolvedExperiment) -> None:
+    """Refuse an experiment that could not run here.
+
+    Raises
+    ------
+    RatchetError
+        The only thing that is wrong, or a ParameterError that has a line for each.
+    """
+    raise_together(list(find_problems(experiment)))
+
+
+def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
+    """Go through all that keeps an experiment from running here; nothing is made or changed."""
+    base_dir = experiment.settings.base_dir
+    folder = None if base_dir is None else Path(base_dir)
+    try:
+        check_device(experiment.settings.device)
+    except RatchetError as error:
+        yield error
+    try:
+        experiment.store  # noqa: B018 -- made when it is first asked for
+    except RatchetError as error:
+        yield error
+    for hyper_params in experiment.arms.values():
+        try:
+            _check_packages(hyper_params, folder)
+        except RatchetError as error:
+            yield error
+
+
+def check_device(name: str) -> None:
+    """Check that torch knows a device and finds it on this machine; no context is made on a GPU.
+
+    Raises
+    ------
+    ParameterError
+        With the devices that there are.
+    """
+    if name == "cpu":
+        return
+    import torch
+
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ParameterError(
+            f"settings.device: got {name!r}, expected cpu, cuda, cuda:N or mps."
+            f"{nearest(name.partition(':')[0], _DEVICES)}"
+        ) from error
+    if device.type == "cpu":
+        return
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type != device.type:
+        there = f"finds {accelerator.type}" if accelerator else "finds no accelerator"
+        raise ParameterError(
+            f"settings.device: got {name!r}, but torch {torch.__version__} {there} on this machine."
+            " Leave it out, or settings.device=cpu; with a GPU, install its driver and a torch that"
+            " is built for it."
+        )
+    count = torch.accelerator.device_count()
+    if device.index is not None and device.index >= count:
+        raise ParameterError(
+            f"settings.device: got {name!r}, but there are {count} of them, the last being"
+            f" {device.type}:{count - 1}."
+        )
+
+
+def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> None:
+    """Raise MissingPackageError for what scenario and trainer need and isn't installed."""
+    trainer = TRAINERS.find(hyper_params.trainer, base_dir)
+    require_packages(
+        trainer.needed_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
+    )
+    scenario = build_scenario(hyper_params.scenario, base_dir)
+    require_packages(
+        scenario.needed_packages(hyper_params),
+        f"scenario: {hyper_params.scenario!r} with dataset {hyper_params.dataset!r}",
+    )

@@ -1,0 +1,138 @@
+"""Every parameter that there is: path, type, default, what it is read for, what is said of it.
+
+``ratchet list parameters`` and the site's reference are both made of it. Light: no torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from ratchet.parameters.base import AGENT_MODELS, SECTIONS
+from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.purposes import declared_purposes
+from ratchet.parameters.settings import ExperimentSettings
+
+_ANY_AGENT = "agents.NAME."
+_VALIDATOR = re.compile(r", (?:Before|After)Validator\(.*?\)(?=\])")
+_ROLE = re.compile(r":\w+:`~?\.?([^`]+)`")
+
+
+@dataclass(frozen=True)
+class DocumentedParameter:
+    """One parameter.
+
+    Attributes
+    ----------
+    path
+        Where it stands, dotted, as on the command line.
+    about
+        What its section's docstring says of it, or of the section.
+    """
+
+    path: str
+    type: str
+    default: str
+    read_for: tuple[str, ...]
+    about: str
+
+
+@dataclass(frozen=True)
+class DocumentedSection:
+    """A section, with its parameters in their order; ``kind`` says where it stands."""
+
+    kind: str
+    name: str
+    text: str
+    parameters: tuple[DocumentedParameter, ...]
+
+
+def documented_sections() -> Iterator[DocumentedSection]:
+    """Go through the top, all sections, the agents of each scenario, and the settings."""
+    load_plugins()
+    yield _section("top", "", HyperParameters, "")
+    for name, section in sorted(SECTIONS.items()):
+        yield _section("section", name, section.model, f"{name}.")
+    for scenario, model in sorted(AGENT_MODELS.items()):
+        yield _section("agents", scenario, model, _ANY_AGENT)
+    yield _section("settings", "settings", ExperimentSettings, "settings.")
+
+
+def find_parameters(words: list[str]) -> list[tuple[DocumentedSection, DocumentedParameter]]:
+    """Return the parameters that have all words in their path or in what is said of them.
+
+    Upper and lower case are one; of no words, all parameters.
+    """
+    wanted = [word.lower() for word in words]
+    return [
+        (section, parameter)
+        for section in documented_sections()
+        for parameter in section.parameters
+        if all(word in f"{section.name} {_searched(parameter)}".lower() for word in wanted)
+    ]
+
+
+def _searched(parameter: DocumentedParameter) -> str:
+    return f"{parameter.path} {parameter.about}"
+
+
+def _section(kind: str, name: str, model: type[BaseModel], prefix: str) -> DocumentedSection:
+    text = inspect.cleandoc(model.__doc__ or "").split("\n\nRaises\n")[0]
+    purposes = declared_purposes(model)
+    parameters = tuple(
+        DocumentedParameter(
+            path=f"{prefix}{field}",
+            type=_kind(info),
+            default=_default(info),
+            read_for=tuple(sorted(each.value for each in purposes.get(field) or ())),
+            about=_about(model, field),
+        )
+        for field, info in model.model_fields.items()
+    )
+    return DocumentedSection(kind, name, text, parameters)
+
+
+def _about(model: type[BaseModel], field: str) -> str:
+    """Return the sentences that name a field, of the class that says most of it; or what it is."""
+    for base in model.__mro__:
+        if "__doc__" in vars(base) and issubclass(base, BaseModel):
+            sentences = _sentences(inspect.cleandoc(base.__doc__ or ""))
+            found = [each for each in sentences if f"``{field}``" in each]
+            if found:
+                return _plain(" ".join(found))
+    return _plain(_sentences(inspect.cleandoc(model.__doc__ or "")).pop(0))
+
+
+def _sentences(text: str) -> list[str]:
+    return re.split(r"(?<=[.;])\s+(?=[A-Z`])|\n\n", text) or [""]
+
+
+def _plain(text: str) -> str:
+    return " ".join(_ROLE.sub(r"\1", text).replace("``", "").split())
+
+
+def _kind(field: FieldInfo) -> str:
+    """Return a field's type as one reads it."""
+    kind = field.annotation
+    name = kind.__name__ if isinstance(kind, type) else str(kind)
+    for prefix in ("typing.", "ratchet.parameters.", "ratchet.scenarios."):
+        name = name.replace(prefix, "")
+    return _VALIDATOR.sub("", name)
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is PydanticUndefined:
+        value = field.default_factory() if field.default_factory is not None else None  # type: ignore[call-arg] # of ours none takes data
+    if isinstance(value, BaseModel):
+        return "its own"
+    return (value or '""') if isinstance(value, str) else str(value)
