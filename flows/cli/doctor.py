@@ -17,10 +17,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from flows.cli.completion import experiment_files
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
 from flows.process.environment import prepare_environment
 from flows.process.messages import print_table
 from flows.process.stack_file import read_stack
+from ratchet.lazy import EXTRAS, is_installed
 
 _DISTRIBUTION = "ratchet-experiments"
 _LITTLE_SPACE = 2 * 2**30
@@ -43,12 +45,19 @@ class Check(NamedTuple):
 
 
 def doctor(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="An experiment file: whether it could run here too.",
+            autocompletion=experiment_files,
+        ),
+    ] = None,
     home: Annotated[str, typer.Option(help="Ratchet's own folder.")] = ".ratchet",
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
     """Check versions, storage, servers, threads and ports. Exit code 1 if anything is wrong."""
     prepare_environment(home, make_folders=False)
-    checks = list(all_checks(Path(home), Path(runs)))
+    checks = [*all_checks(Path(home), Path(runs)), *(experiment(file) if file else ())]
     print_table("", ("checked", "result", "details"), checks)
     if any(check.verdict is CheckResult.BAD for check in checks):
         raise typer.Exit(1)
@@ -58,6 +67,7 @@ def all_checks(home: Path, runs: Path) -> Iterator[Check]:
     """Make all checks, one after the other."""
     yield _python()
     yield from versions()
+    yield from extras()
     yield storage("home", home)
     yield storage("runs", runs)
     yield _prefect(home)
@@ -92,6 +102,30 @@ def versions() -> Iterator[Check]:
         advice = "" if fits else f": pip install '{requirement}'"
         verdict = CheckResult.GOOD if fits else CheckResult.BAD
         yield Check(requirement.name, verdict, wanted + advice)
+
+
+def extras() -> Iterator[Check]:
+    """Say which optional packages are there, and how to install the others."""
+    for extra in dict.fromkeys(EXTRAS.values()):
+        packages = [package for package, its in EXTRAS.items() if its == extra]
+        missing = [package for package in packages if not is_installed(package)]
+        if missing:
+            advice = f"without {', '.join(missing)}: pip install '{_DISTRIBUTION}[{extra}]'"
+            yield Check(f"[{extra}]", CheckResult.WARNING, advice)
+        else:
+            yield Check(f"[{extra}]", CheckResult.GOOD, ", ".join(packages))
+
+
+def experiment(file: str) -> Iterator[Check]:
+    """Check what would keep an experiment from running here."""
+    from flows.runs.preflight import find_problems
+    from flows.runs.resolving import resolve_file
+
+    problems = list(find_problems(resolve_file(file)))
+    for problem in problems:
+        yield Check(file, CheckResult.BAD, str(problem))
+    if not problems:
+        yield Check(file, CheckResult.GOOD, "could run here")
 
 
 def storage(name: str, folder: Path) -> Check:

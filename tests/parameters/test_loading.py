@@ -161,6 +161,49 @@ def test_a_missing_file_gets_the_nearest_one(file: Path, monkeypatch: pytest.Mon
         load_experiment("zzzzzzz.yaml")
 
 
+def test_all_mistakes_of_all_kinds_are_told_at_once(file: Path) -> None:
+    file.write_text(
+        TEXT.replace("rl: {lr: 1e-3,", "lr: 0.1\nrl: {lr: fast, gama: 0.9,")
+        .replace("dataset: er1000", "interaction_protocol: nipp\ndataset: er1000")
+        .replace("iterations_per_task: 5", "iterations_per_tsk: 5")
+        .replace("rl.lr: 0.1", "rl.gamma: 2")
+    )
+    with pytest.raises(ParameterError) as caught:
+        load_experiment(file, ["agents.prover.d_gn=3"])
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"{file}:"
+    begins = [line.partition(": ")[0] for line in lines]
+    assert sorted(begins) == sorted(
+        [
+            "lr",
+            "interaction_protocol",
+            "agents.prover.d_gn",
+            "rl.lr",
+            "rl.gama",
+            "arms.alone.rl.gamma",
+            "settings.iterations_per_tsk",
+        ]
+    )
+    (top,) = (line for line in lines if line.startswith("lr: "))
+    assert "rl.lr" in top.partition("Did you mean ")[2]
+
+
+def test_a_missing_file_gets_all_that_are_called_alike(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tiny_text", "tiny_images", "other"):
+        file.with_name(f"{name}.yaml").write_text(TEXT)
+    monkeypatch.chdir(file.parent.parent)
+    with pytest.raises(ParameterError) as caught:
+        load_experiment("experiments/tiny_tex.yaml")
+    assert "Did you mean experiments/tiny_text.yaml" in str(caught.value)
+    with pytest.raises(ParameterError) as caught:
+        load_experiment("tin")
+    for name in ("tiny", "tiny_text", "tiny_images"):
+        assert f"experiments/{name}.yaml" in str(caught.value)
+    assert "other" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 0.001), ("on", "on"), ("true", True)])
 def test_yaml_scalars_are_what_they_look_like(file: Path, text: str, value: object) -> None:
     from ratchet.experiment_files.loading import parse_overrides

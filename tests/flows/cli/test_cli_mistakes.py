@@ -1,0 +1,222 @@
+"""Ordinary mistakes end in a line or two that say what to do, before a run begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+
+ROOT = Path(__file__).parents[3]
+SMALL = str(ROOT / "experiments" / "binary_erasure_channel.yaml")
+RUNNER = CliRunner()
+ONE_SCREEN = 24
+
+BLOCK = """
+import importlib.abc
+import sys
+
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Blocker())
+"""
+RATCHET = "import sys; sys.argv[0] = 'ratchet'; from flows.cli.main import app; app()"
+BROKEN_TRAINER = """
+import os
+from pathlib import Path
+
+import torch
+
+from trainers import Trainer
+
+
+class Broken(Trainer):
+    plays_text = False
+
+    def train(self):
+        with Path("attempts.txt").open("a") as file:
+            file.write("attempt ")
+        {work}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RATCHET_DEBUG", raising=False)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    own = {"PYTHONPATH": str(ROOT), "PREFECT_SERVER_ANALYTICS_ENABLED": "0", **changes}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    return {**inherited, **own}
+
+
+def ratchet_without(
+    packages: tuple[str, ...], folder: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line where some packages can't be imported."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BLOCK.format(names=packages))
+    return subprocess.run(
+        [sys.executable, "-c", RATCHET, *arguments],
+        env=environment(PYTHONPATH=f"{site}{os.pathsep}{ROOT}"),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_what_keeps_an_experiment_from_running_is_told_at_once_before_it_begins(
+    command: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(Path(SMALL).read_text() + "settings: {device: cdua, store: 's3://bucket/x'}\n")
+    result = RUNNER.invoke(app, [command, str(file)])
+    said = " ".join(result.output.split())
+    assert result.exit_code == (2 if command == "run" else 1)
+    assert "settings.device: got 'cdua', expected cpu, cuda, cuda:N or mps." in said
+    assert "Did you mean 'cuda'?" in said
+    assert "settings.store: s3://bucket/x needs s3fs, not installed here." in said
+    assert "pip install s3fs" in said
+    assert command == "doctor" or len(result.output.splitlines()) < 5
+    assert [path.name for path in tmp_path.iterdir()] == ["wrong.yaml"]
+
+
+@pytest.mark.parametrize("place", ["home", "runs"])
+def test_folders_that_are_urls_are_refused(place: str) -> None:
+    result = RUNNER.invoke(app, ["run", SMALL, f"settings.{place}=s3://bucket/x"])
+    assert result.exit_code == 2
+    assert f"settings.{place}: got 's3://bucket/x'" in result.stderr
+    assert "only `store` may be a URL" in result.stderr
+
+
+def test_an_unknown_kind_of_store_is_told() -> None:
+    result = RUNNER.invoke(app, ["plan", SMALL, "settings.store=s33://bucket/x"])
+    assert result.exit_code == 2
+    assert "settings.store: got 's33://bucket/x', expected a folder, s3://" in result.stderr
+
+
+def test_a_device_that_is_not_here_is_told_and_a_plan_is_made_all_the_same() -> None:
+    import torch
+
+    there = torch.accelerator.current_accelerator(check_available=True)
+    name = "mps" if there is not None and there.type == "cuda" else "cuda"
+    planned = RUNNER.invoke(app, ["plan", SMALL, f"settings.device={name}"])
+    run = RUNNER.invoke(app, ["run", SMALL, f"settings.device={name}"])
+    for result in (planned, run):
+        assert result.exit_code == 2
+        assert f"settings.device: got '{name}', but torch" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    assert "to do" in planned.stdout
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("packages", "file", "override", "extra"),
+    [
+        (("gymnasium", "pettingzoo", "mpe2"), "simple_spread.yaml", "seed=1", "rl"),
+        (("hydra",), "cartpole_dqn.yaml", "seed=1", "rl"),
+        (("tokenizers", "transformers"), "text_demo.yaml", "seed=1", "llm"),
+        (("datasets",), "digits.yaml", "dataset=mnist", "hub"),
+    ],
+)
+def test_a_missing_extra_is_told_with_what_installs_it(
+    packages: tuple[str, ...], file: str, override: str, extra: str, tmp_path: Path
+) -> None:
+    path = str(ROOT / "experiments" / file)
+    done = ratchet_without(packages, tmp_path, "run", path, override)
+    assert done.returncode == 2, done.stderr
+    assert f"pip install 'ratchet-experiments[{extra}]'" in done.stderr
+    assert packages[0] in done.stderr
+    assert len((done.stdout + done.stderr).splitlines()) < 5
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_service_says_what_it_lacks(tmp_path: Path) -> None:
+    done = ratchet_without(("tokenizers",), tmp_path, "llm", "serve")
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'ratchet-experiments[llm]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_tells_extras(tmp_path: Path) -> None:
+    done = ratchet_without(("trl",), tmp_path, "doctor", "--json")
+    rows = {row["checked"]: row for row in json.loads(done.stdout)["tables"][0]["rows"]}
+    assert rows["[finetune]"]["result"] == "warning"
+    assert "pip install 'ratchet-experiments[finetune]'" in rows["[finetune]"]["details"]
+    assert rows["[llm]"]["result"] == "ok"
+
+
+def broken_run(folder: Path, work: str, *flags: str) -> subprocess.Popen[str]:
+    """Start a run whose training does what is said."""
+    (folder / "broken.py").write_text(BROKEN_TRAINER.format(work=work))
+    (folder / "broken.yaml").write_text(
+        "scenario: binary_erasure_channel\ntrainer: broken.py:Broken\ndataset: generated\n"
+        "interaction_protocol: adp\nbinary_erasure_channel.num_datapoints: 20\n"
+        "settings: {retry_delay_seconds: 0, tracking: false}\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", RATCHET, "run", "broken.yaml", *flags],
+        env=environment(),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["", "--debug"])
+def test_too_large_an_allocation_is_tried_once_and_told(flag: str, tmp_path: Path) -> None:
+    process = broken_run(tmp_path, "torch.empty(10**15)", *filter(None, [flag]))
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 1, errors
+    assert (tmp_path / "attempts.txt").read_text().split() == ["attempt"]
+    assert "more memory was asked for than there is" in errors
+    assert "Lower what decides how large tensors are: rl.frames_per_batch" in errors
+    assert ("Traceback" in errors) == bool(flag)
+    assert flag or len((output + errors).splitlines()) < ONE_SCREEN
+
+
+@pytest.mark.slow
+def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path) -> None:
+    process = broken_run(tmp_path, "raise KeyError('something of the user')")
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert len((tmp_path / "attempts.txt").read_text().split()) == 4, "it is tried again"
+    assert "KeyError: 'something of the user'" in errors
+    assert "ratchet resume broken-" in errors
+    assert "Traceback" not in errors
+    assert len((output + errors).splitlines()) < ONE_SCREEN
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_says_so_and_has_its_own_exit_code(tmp_path: Path) -> None:
+    process = broken_run(tmp_path, "__import__('time').sleep(5)")
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "attempts.txt").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 130, errors
+    assert "Interrupted. Finished stages are kept" in errors
+    assert "Traceback" not in errors
+    assert len((output + errors).splitlines()) < ONE_SCREEN

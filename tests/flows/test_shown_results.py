@@ -1,0 +1,77 @@
+"""Results show themselves: in terminals, in notebooks, and as frames of pandas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flows.runs.result import ExperimentResult
+from flows.sweeps.results import SweepResults
+from ratchet.reports.shown_table import ShownTable
+from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.run_folder import RunFolder
+
+
+def result(folder: Path, run_id: str, correct: list[int]) -> ExperimentResult:
+    made = RunFolder.create(folder, RunManifest(run_id=run_id, name="demo"))
+    columns = {"datapoint_id": [0, 1, 2, 3], "y": [0, 1, 0, 1]}
+    decisions = [y if right else 1 - y for y, right in zip(columns["y"], correct, strict=True)]
+    made.write_table(ResultTable("test", {**columns, "decision": decisions, "correct": correct}))
+    return ExperimentResult(run_id=run_id, folder=str(made.path))
+
+
+def written(shown: object) -> str:
+    console = Console(width=120, record=True, quiet=True)
+    console.print(shown)
+    return console.export_text()
+
+
+def test_a_result_is_shown_with_its_interval(tmp_path: Path) -> None:
+    found = result(tmp_path, "demo-1", [1, 1, 1, 0])
+    assert "75.0 %" in written(found)
+    assert "<td>75.0 %</td>" in found._repr_html_()
+    frame = found.to_dataframe()
+    assert frame.loc[0, ["run_id", "arm", "test", "measure", "value", "n"]].tolist() == [
+        "demo-1",
+        "main",
+        "test",
+        "accuracy",
+        0.75,
+        4,
+    ]
+    assert frame.loc[0, "low"] < 0.75 < frame.loc[0, "high"]
+
+
+def test_a_sweep_has_a_column_for_what_varies_and_is_a_list_of_results(tmp_path: Path) -> None:
+    members = [result(tmp_path, "a", [1, 1, 1, 1]), result(tmp_path, "b", [1, 0, 0, 0])]
+    found = SweepResults(members, [{"seed": 0}, {"seed": 1}])
+    assert list(found) == members
+    frame = found.to_dataframe()
+    assert frame["seed"].tolist() == [0, 1]
+    assert frame["value"].tolist() == [1.0, 0.25]
+    assert "seed=1" in written(found)
+    assert "seed=1" in found._repr_html_()
+
+
+def test_html_is_escaped() -> None:
+    table = ShownTable("<b>", ("a<",), [("<script>",)])
+    assert "<script>" not in table._repr_html_()
+    assert "&lt;script&gt;" in table._repr_html_()
+
+
+def test_a_comparison_is_shown_and_made_a_frame_of(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    from ratchet.reports.comparison.comparing import compare_runs
+
+    folders = []
+    for index, correct in enumerate([[1, 1, 1, 0], [1, 0, 0, 0]]):
+        made = result(tmp_path, f"run-{index}", correct)
+        folders.append(RunFolder(made.folder))
+    comparison = compare_runs(folders)
+    frame = comparison.to_dataframe()
+    assert sorted(frame["mean"]) == [0.25, 0.75]
+    assert "IQM" in written(comparison)
+    assert "<th>IQM</th>" in comparison._repr_html_()
