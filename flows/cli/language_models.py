@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ratchet.lazy import require_packages
+
 llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
 
 
@@ -47,6 +49,7 @@ def serve(
     options += ["--trainer", trainer, "--lora-rank", str(lora_rank)]
     options += ["--lora-dropout", str(lora_dropout)]
     options += [] if lora_alpha is None else ["--lora-alpha", str(lora_alpha)]
+    require_packages(["tokenizers"], "ratchet llm serve")
     sys.stdout.flush()
     os.execv(
         sys.executable, [sys.executable, "-P", "-m", "ratchet.language_models.service", *options]

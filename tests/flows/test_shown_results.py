@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
-import pytest
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reports"))
+from made_runs import make_run
 
 from flows.runs.result import ExperimentResult
 from flows.sweeps.results import SweepResults
+from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.shown_table import ShownTable
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.result_table import ResultTable
@@ -24,9 +29,9 @@ def result(folder: Path, run_id: str, correct: list[int]) -> ExperimentResult:
 
 
 def written(shown: object) -> str:
-    console = Console(width=120, record=True, quiet=True)
-    console.print(shown)
-    return console.export_text()
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(shown)
+    return screen.getvalue()
 
 
 def test_a_result_is_shown_with_its_interval(tmp_path: Path) -> None:
@@ -63,15 +68,11 @@ def test_html_is_escaped() -> None:
 
 
 def test_a_comparison_is_shown_and_made_a_frame_of(tmp_path: Path) -> None:
-    pytest.importorskip("pandas")
-    from ratchet.reports.comparison.comparing import compare_runs
-
-    folders = []
-    for index, correct in enumerate([[1, 1, 1, 0], [1, 0, 0, 0]]):
-        made = result(tmp_path, f"run-{index}", correct)
-        folders.append(RunFolder(made.folder))
-    comparison = compare_runs(folders)
+    for protocol, right in (("adp", 5), ("nip", 7)):
+        make_run(tmp_path, protocol, right, interaction_protocol=protocol)
+    comparison = compare_runs([RunFolder(tmp_path / name) for name in ("adp", "nip")])
     frame = comparison.to_dataframe()
-    assert sorted(frame["mean"]) == [0.25, 0.75]
+    assert frame["metric"].unique().tolist() == ["test"]
+    assert frame["mean"].tolist() == sorted(frame["mean"])
     assert "IQM" in written(comparison)
     assert "<th>IQM</th>" in comparison._repr_html_()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("torch", "prefect", "mlflow", "pydantic", "numpy")
+HEAVY = ("torch", "prefect", "mlflow", "numpy")
 CODE = f"""
 import atexit, sys
 sys.argv[0] = "ratchet"

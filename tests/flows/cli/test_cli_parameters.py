@@ -21,8 +21,9 @@ def rows(*words: str) -> list[dict[str, str]]:
 
 
 def test_a_parameter_is_found_by_words_of_its_path_and_of_what_is_said_of_it() -> None:
-    (found,) = rows("LIE", "erased")
-    assert found["parameter"] == "binary_erasure_channel.lie_erasure_probability"
+    found = {row["parameter"]: row for row in rows("LIE_erasure", "erases")}[
+        "binary_erasure_channel.lie_erasure_probability"
+    ]
     assert (found["type"], found["default"]) == ("float", "0.75")
     assert "the channel erases a prover's symbol" in found["about"]
 
