@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli.listing import Kind
+from flows.cli.listing import _REGISTRIES
 from flows.cli.main import app
 
 RUNNER = CliRunner()
@@ -44,7 +44,7 @@ def test_list(
     assert expected in [line.split() for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.EXPERIMENTS])
+@pytest.mark.parametrize("kind", _REGISTRIES)
 def test_listing_imports_nothing_heavy_and_says_how_to_add_one(kind: str) -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom flows.cli.main import app\n"
