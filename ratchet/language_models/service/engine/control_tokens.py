@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ class ControlTokens:
         if isinstance(said, list):
             return [self.spell_out(item) for item in said]  # type: ignore[return-value]
         if isinstance(said, Mapping):
-            spelled = {self.spell_out(name): self.spell_out(item) for name, item in said.items()}
-            return spelled  # type: ignore[return-value]
+            return {self.spell_out(name): self.spell_out(item) for name, item in said.items()}  # type: ignore[return-value]
         return said
 
     def _spell_out(self, text: str) -> str:
@@ -52,7 +52,7 @@ class ControlTokens:
         }
         breaks.update(self._torn(text))
         places = [0, *sorted(breaks), len(text)]
-        return _BETWEEN.join(text[a:b] for a, b in zip(places, places[1:], strict=False))
+        return _BETWEEN.join(text[a:b] for a, b in pairwise(places))
 
     def _torn(self, text: str) -> Iterator[int]:
         """Where a part of a control token begins or ends the text: its rest may stand beside it.
