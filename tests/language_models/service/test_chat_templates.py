@@ -184,7 +184,11 @@ def test_nothing_that_is_said_becomes_a_control_token(place, data):
     def read(chat):
         return [token for token in _control(tokenizer, chat) if token not in tag_ids]
 
-    assert read(nasty) == read(harmless)
+    try:
+        expected = read(harmless)
+    except DataError:  # a template that wants pictures
+        return
+    assert read(nasty) == expected
 
 
 @pytest.fixture

@@ -8,17 +8,15 @@ chat was put there by the template; what is spelled out is encoded as the text t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
 _BETWEEN = "\ufdd0"  # no character, says Unicode, but for programs' own use
 _REPLACEMENT = "\ufffd"
-
-Said = TypeVar("Said", bound="JsonValue")
 
 
 class ControlTokens:
@@ -33,17 +31,18 @@ class ControlTokens:
         self._begun = {text[:n] for text in self.texts for n in range(2, len(text))}
         self._ended = {text[n:] for text in self.texts for n in range(1, len(text) - 1)}
 
-    def spell_out(self, said: Said) -> Said:
-        """Spell out all control tokens in what is said: a text, or JSON that holds texts."""
+    def spell_out_in(self, said: JsonValue) -> JsonValue:
+        """Spell out the control tokens in all texts of a value."""
         if isinstance(said, str):
-            return self._spell_out(said)  # type: ignore[return-value]
+            return self.spell_out(said)
         if isinstance(said, list):
-            return [self.spell_out(item) for item in said]  # type: ignore[return-value]
-        if isinstance(said, Mapping):
-            return {self.spell_out(name): self.spell_out(item) for name, item in said.items()}  # type: ignore[return-value]
+            return [self.spell_out_in(item) for item in said]
+        if isinstance(said, dict):
+            return {self.spell_out(name): self.spell_out_in(item) for name, item in said.items()}
         return said
 
-    def _spell_out(self, text: str) -> str:
+    def spell_out(self, text: str) -> str:
+        """Spell out the control tokens in a text."""
         text = text.replace(_BETWEEN, _REPLACEMENT)
         breaks = {
             place

@@ -89,11 +89,13 @@ class ChatTokenizer:
         DataError
             If the template refuses the chat, e.g. because of the order of the roles.
         """
-        chat = [
-            self._control_in(m).spell_out(m.to_dict()) | {"role": m.role}  # a role is no text
-            for m in messages
-        ]
-        given = {**self._special, **self._control.spell_out(dict(variables or {}))}
+        chat: list[dict[str, JsonValue]] = []
+        for message in messages:
+            control = self._control_in(message)
+            said = {name: control.spell_out(text) for name, text in message.to_dict().items()}
+            chat.append({**said, "role": message.role})  # a role is no text
+        more = {name: self._control.spell_out_in(it) for name, it in (variables or {}).items()}
+        given = {**self._special, **more}
         use = "tool_use" if given.get("tools") and "tool_use" in self._templates else "default"
         return self._templates[use].render(chat, answer=answer, variables=given)
 
@@ -221,9 +223,9 @@ class ChatTokenizer:
 
     def _read_control_ids(self) -> set[int]:
         """Ids of the control tokens, without that of what is unknown, which any text may have."""
-        ids = {self._tokenizer.token_to_id(text) for text in self._control.texts} | {*self.end_ids}
         unknown = getattr(self._tokenizer.model, "unk_token", self._special.get("unk_token"))
-        return ids - {None, self._tokenizer.token_to_id(unknown) if unknown else None}
+        ids = (self._tokenizer.token_to_id(text) for text in self._control.texts - {unknown})
+        return {*self.end_ids, *(token for token in ids if token is not None)}
 
     def _read_end_ids(self) -> tuple[int, ...]:
         """The ids after which a message is over, from whichever file names them first."""
