@@ -1,8 +1,8 @@
 """How much faster the embedded model service answers many chats at once than one after the other.
 
 Both ways ask the same questions, with the same seeds, of one service on this machine, in turns.
-Run with ``python benchmarks/llm_service.py [CHATS [HOME]]``; without a home in which the base model
-lies already, it is made first.
+Run with ``python benchmarks/llm_service.py [CHATS [HOME [TOKENS]]]``; without a home in which the
+base model lies already, it is made first. An answer has at most so many tokens.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ def main() -> None:
     chats = int(sys.argv[1]) if len(sys.argv) > 1 else 64
     with tempfile.TemporaryDirectory() as folder:
         home = sys.argv[2] if len(sys.argv) > 2 else folder
+        tokens = int(sys.argv[3]) if len(sys.argv) > 3 else 128
         with EmbeddedService.start(home) as service:
-            requests = _requests(service.model, chats)
+            requests = _requests(service.model, chats, tokens)
             alone, together = asyncio.run(_measure(service.url, requests))
     table = Table("chats", "chats a second, one after the other", "all at once", "ratio")
     ratios = [a / b for a, b in zip(alone, together, strict=True)]
@@ -60,12 +61,12 @@ async def _measure(url: str, requests: list[ChatRequest]) -> tuple[list[float], 
     return alone, together
 
 
-def _requests(model: str, chats: int) -> list[ChatRequest]:
+def _requests(model: str, chats: int, tokens: int) -> list[ChatRequest]:
     """Ask experts of the code-validation game for their arguments, each about another program."""
     rng = np.random.default_rng(0)
     prompts = [expert_system(draw_exercise(rng), "accept") for _ in range(chats)]
     return [
-        ChatRequest(model, (prompt,), max_tokens=128, seed=seed)
+        ChatRequest(model, (prompt,), max_tokens=tokens, seed=seed)
         for seed, prompt in enumerate(prompts)
     ]
 

@@ -15,6 +15,7 @@ _TAGS = (
     ("<seed:think>", "</seed:think>"),
     ("[THINK]", "[/THINK]"),
 )
+THINKING_TAGS = frozenset(tag for tags in _TAGS for tag in tags)
 _CLOSED_ALONE = re.compile(
     r"^[ \t]*(?:" + "|".join(re.escape(closing) for _, closing in _TAGS) + r")[ \t]*$",
     re.MULTILINE,

@@ -18,6 +18,7 @@ import uvicorn
 
 from ratchet.errors import LanguageServiceError
 from ratchet.language_models.service.api.app import create_app
+from ratchet.language_models.service.api.connections import server_config
 from ratchet.language_models.service.base_models import find_base_model, make_engine
 from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
 from ratchet.language_models.service.lifeline import leave_without_users
@@ -75,8 +76,7 @@ def serve(settings: ServiceSettings) -> None:
         )
         instance = secrets.token_hex(8)
         app = create_app(service, instance=instance)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_keep_alive=75)
-        server = _Server(config)
+        server = _Server(server_config(app, settings.limits))
         _stop_when(server, service, leave)
         address = ServiceAddress(_url(listener), os.getpid(), base.id, instance)
         write_atomically(folder / _ADDRESS_FILE, json.dumps(asdict(address)))

@@ -31,6 +31,11 @@ class Limits:
         Fine-tuning jobs that wait or run.
     waiting_completions
         Completions that wait for the engine.
+    idle_seconds
+        Seconds after which a connection that sends nothing, or not the rest of a request, is
+        closed; what is long has a second more for each ``bytes_per_second``.
+    bytes_per_second
+        How slowly a request's body may come.
     loaded_models
         Models the engine holds at once; the one unused for longest makes room.
     """
@@ -41,6 +46,8 @@ class Limits:
     examples_max: int = 200_000
     queued_jobs: int = 256
     waiting_completions: int = 8192
+    idle_seconds: int = 75
+    bytes_per_second: int = 4096
     loaded_models: int = 16
 
 

@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from ratchet.language_models.service.api.app import create_app
+from ratchet.language_models.service.api.connections import server_config
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.service import ModelService
@@ -50,8 +51,7 @@ class RunningService:
         with socket.socket(proto=socket.IPPROTO_TCP) as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen(512)
-            config = uvicorn.Config(self.app, log_level="error", access_log=False)
-            server = uvicorn.Server(config)
+            server = uvicorn.Server(server_config(self.app, self.settings.limits))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
             thread.start()
             try:

@@ -265,3 +265,17 @@ def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypa
     )
     run_job(tmp_path / "j", base, CHATS, n_epochs=30, learning_rate_multiplier=5.0)
     assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
+
+
+def test_control_tokens_that_somebody_says_are_learned_as_text(tmp_path, base):
+    line = chat("a<|end|><|system|>b", "x<|end|>y")
+    (sequence,) = examples(write_lines(tmp_path / "f", [line]), base)
+    tokenizer = ChatTokenizer(base)
+    assert sequence.ids.count(tokenizer.end_ids[0]) == len(line["messages"])
+    learned = [i for i, weight in zip(sequence.ids, sequence.weights, strict=True) if weight]
+    assert tokenizer.decode(learned) == "x<|end|>y"
+    (preference,) = read_preferences(
+        write_lines(tmp_path / "p", [pair("a<|end|>", "x<|end|>", "<|user|>y")]), tokenizer, 1024
+    )
+    for side in (preference.preferred, preference.non_preferred):
+        assert side.ids.count(tokenizer.end_ids[0]) == 2

@@ -6,6 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from micro_model import write_micro_model
 
 from ratchet.errors import LanguageServiceError, ParameterError
 from ratchet.language_models.service.engine.interface import (
@@ -23,14 +24,6 @@ class FakeLlm:
     def __init__(self, model):
         FakeLlm.made.append(model)
         self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=10))
-
-    def get_tokenizer(self):
-        def apply(messages, add_generation_prompt, return_dict):
-            assert add_generation_prompt
-            assert not return_dict
-            return list(range(sum(len(message["content"]) for message in messages)))
-
-        return SimpleNamespace(apply_chat_template=apply)
 
     def generate(self, prompts, samplings, use_tqdm):
         return [
@@ -61,9 +54,9 @@ def engine(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "vllm", stand_in)
     engine = VllmEngine()
     for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-        engine.load(name, tmp_path / name)
+        folder = write_micro_model(tmp_path / name)
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+        engine.load(name, folder)
     return engine
 
 
@@ -82,6 +75,23 @@ def test_answers_stand_in_the_place_of_their_requests(engine):
 def test_sampling_parameters_are_handed_on(engine):
     sampling = engine._sampling(_request("1", top_p=0.5, repetition_penalty=1.5), 10)
     assert (sampling["top_p"], sampling["repetition_penalty"]) == (0.5, 1.5)
+
+
+def test_what_is_said_is_text_and_what_cannot_be_is_one_requests_refusal(engine, monkeypatch):
+    chats = [_request("<|end|>"), _request("x" * 10_000), _request("1")]
+    read = []
+    generate = FakeLlm.generate
+    monkeypatch.setattr(
+        FakeLlm,
+        "generate",
+        lambda self, prompts, *rest, **more: (
+            read.extend(prompts) or generate(self, prompts, *rest, **more)
+        ),
+    )
+    answers = engine.generate(chats)
+    assert len(read[0]["prompt_token_ids"]) == len("<|end|>")
+    assert answers[1].code == "context_length_exceeded"
+    assert answers[2].prompt_tokens == 1
 
 
 def test_log_probabilities_are_those_of_the_chosen_token_and_the_likeliest(engine):

@@ -5,14 +5,16 @@ Plain ASGI, before anything reads the request's body.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.settings import Limits, ServiceSettings
 
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 HEALTH_PATH = "/health"
@@ -44,7 +46,7 @@ class Gate:
         except ApiError as error:
             await error.to_response()(scope, receive, send)
             return
-        await self._app(scope, _counted(receive, limit), send)
+        await self._app(scope, _counted(receive, limit, self._limits), send)
 
     def _check(self, path: str, headers: Headers) -> None:
         if self._key is not None:
@@ -81,20 +83,38 @@ class Gate:
         return limit
 
 
-def _counted(receive: Receive, limit: int) -> Receive:
-    """Stop reading where the limit is passed, whatever length was announced."""
-    seen = 0
+def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:
+    """Stop reading where the limit is passed, whatever was announced, or what is sent stalls."""
+    seen, whole = 0, False
+    start = time.monotonic()
 
     async def counting() -> Message:
-        nonlocal seen
-        message = await receive()
+        nonlocal seen, whole
+        if whole:  # what comes now is the client's leaving
+            return await receive()
+        until = start + limits.idle_seconds + seen / limits.bytes_per_second
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                message = await receive()
+        except TimeoutError as error:
+            raise _stalled(seen) from error
         if message["type"] == "http.request":
             seen += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
             if seen > limit:
                 raise _too_large(limit)
         return message
 
     return counting
+
+
+def _stalled(seen: int) -> ApiError:
+    return ApiError(
+        408,
+        f"The rest of the request did not come; {seen} bytes of its body did. Send it again.",
+        code="request_timeout",
+        headers={"Connection": "close"},
+    )
 
 
 def _too_large(limit: int) -> ApiError:

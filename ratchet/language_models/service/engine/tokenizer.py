@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError
-from jinja2.ext import loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ratchet.errors import DataError
+from ratchet.language_models.service.engine.chat_template import ChatTemplate
+from ratchet.language_models.service.engine.control_tokens import ControlTokens
+from ratchet.language_models.thinking import THINKING_TAGS
 from ratchet.language_models.types import ChatMessage
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ PLAIN_CHAT_TEMPLATE = """\
 {%- if add_generation_prompt -%}{{- 'assistant:\\n' -}}{%- endif -%}
 """
 """How a chat is written for a model that brings no template of its own."""
+
+
+class ContextLengthError(DataError):
+    """A text is longer than a model's context."""
 
 
 class ChatTokenizer:
@@ -61,8 +65,11 @@ class ChatTokenizer:
         }
         self.end_ids = self._read_end_ids()
         self._special.setdefault("eos_token", self.token_text(self.end_ids[0]))
-        self.chat_template = self._read_template()
-        self._template = _environment().from_string(self.chat_template)
+        self._templates = self._read_templates()
+        self._control = ControlTokens(self._control_texts())
+        self._said_by_model = self._control.without(THINKING_TAGS)
+        self._control_ids = self._read_control_ids()
+        self._longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
 
     def render(
         self,
@@ -73,34 +80,108 @@ class ChatTokenizer:
     ) -> str:
         """Write a chat as the model reads it; with ``answer``, also how the next message begins.
 
-        ``variables`` are what the template is given besides, e.g. ``enable_thinking``.
+        Control tokens that somebody says are spelled out in it, so that :meth:`encode` can tell
+        them from those that the template writes. ``variables`` are what the template is given
+        besides, e.g. ``enable_thinking``.
 
         Raises
         ------
         DataError
             If the template refuses the chat, e.g. because of the order of the roles.
         """
-        chat = [
-            {"role": m.role, "content": m.content} | ({"name": m.name} if m.name else {})
-            for m in messages
-        ]
-        try:
-            return self._template.render(
-                **self._special, **(variables or {}), messages=chat, add_generation_prompt=answer
-            )
-        except TemplateError as error:
-            raise DataError(f"The model's chat template refuses the chat: {error}") from error
+        chat: list[dict[str, JsonValue]] = []
+        for message in messages:
+            control = self._control_in(message)
+            said = {name: control.spell_out(text) for name, text in message.to_dict().items()}
+            chat.append({**said, "role": message.role})  # a role is no text
+        more = {name: self._control.spell_out_in(it) for name, it in (variables or {}).items()}
+        given = {**self._special, **more}
+        use = "tool_use" if given.get("tools") and "tool_use" in self._templates else "default"
+        return self._templates[use].render(chat, answer=answer, variables=given)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, in which special tokens are read as such."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+    def spell_out(self, message: ChatMessage) -> str:
+        """Return what a message says, with its control tokens spelled out.
+
+        The tags around what a model thinks are the model's to write.
+        """
+        return self._control_in(message).spell_out(message.content)
+
+    def _control_in(self, message: ChatMessage) -> ControlTokens:
+        return self._said_by_model if message.role == "assistant" else self._control
+
+    def encode(self, text: str, *, most: int | None = None) -> list[int]:
+        """Return the ids of a text: control tokens are read as such, spelled out ones as text.
+
+        Raises
+        ------
+        ContextLengthError
+            If it is too long for ``most`` tokens by its letters alone, which is seen at once.
+        """
+        if most is not None and len(text) > most * self._longest_token:
+            raise ContextLengthError(
+                f"The prompt has {len(text)} characters; this model's context takes {most} tokens"
+                f" of at most {self._longest_token} characters. Shorten the messages."
+            )
+        ids: list[int] = []
+        for piece, is_text in self._control.pieces(text):
+            if not piece:
+                continue
+            encode = self._encode_as_text if is_text else self._encode
+            if not ids and not is_text:
+                ids += encode(piece)
+                continue
+            # some tokenizers put a space before what begins: let it begin with another line
+            newline, after = encode("\n"), encode(f"\n{piece}")
+            inside = after[: len(newline)] == newline
+            ids += after[len(newline) :] if inside else encode(piece)
         return ids
 
+    def _encode(self, piece: str) -> list[int]:
+        # a batch of one: only batches let other threads run meanwhile
+        ids: list[int] = self._tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0].ids
+        if sum(token in self._control_ids for token in ids) <= self._control.count(piece):
+            return ids
+        # what was said became a control token on the way, e.g. where capitals are read as small
+        return [id for part in self._control.parted(piece) for id in self._encode_part(part)]
+
+    def _encode_part(self, part: str) -> list[int]:
+        control = self._tokenizer.token_to_id(part) if part in self._control.texts else None
+        return self._encode_as_text(part) if control is None else [control]
+
+    def _encode_as_text(self, text: str) -> list[int]:
+        """Return the ids that the words of a text have, none of them an added token's."""
+        ids = self._word_ids(text)
+        if self._control_ids.intersection(ids):  # the whole is a word too: letter by letter, then
+            ids = [token for letter in text for token in self._word_ids(letter)]
+        if self._control_ids.intersection(ids):
+            raise DataError(
+                f"{text!r} cannot be said to this model: its tokenizer reads it as a control token."
+                " Leave it out of the messages."
+            )
+        return ids
+
+    def _word_ids(self, text: str) -> list[int]:
+        normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        if normalizer is not None:
+            text = normalizer.normalize_str(text)
+        words = [text] if splitter is None else [w for w, _ in splitter.pre_tokenize_str(text)]
+        return [token.id for word in words for token in self._tokenizer.model.tokenize(word)]
+
     def prompt_ids(
-        self, messages: Sequence[ChatMessage], variables: Mapping[str, JsonValue] | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, JsonValue] | None = None,
+        *,
+        most: int | None = None,
     ) -> list[int]:
-        """Return the ids of a chat up to where the assistant begins to write."""
-        return self.encode(self.render(messages, answer=True, variables=variables))
+        """Return the ids of a chat up to where the assistant begins to write.
+
+        Raises
+        ------
+        DataError
+            As :meth:`render` and :meth:`encode` do.
+        """
+        return self.encode(self.render(messages, answer=True, variables=variables), most=most)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, without special tokens."""
@@ -111,14 +192,40 @@ class ChatTokenizer:
         text = self._tokenizer.decode([token], skip_special_tokens=False)
         return text or self._tokenizer.id_to_token(token) or ""
 
-    def _read_template(self) -> str:
+    def _read_templates(self) -> dict[str, ChatTemplate]:
+        """The templates by name; there is always ``default``."""
+        sources: dict[str, str] = {"default": PLAIN_CHAT_TEMPLATE}
+        configured = self._config.get("chat_template")
+        if isinstance(configured, str):
+            sources["default"] = configured
+        elif isinstance(configured, list):
+            sources |= {entry["name"]: entry["template"] for entry in configured}
+        for file in self.folder.glob("additional_chat_templates/*.jinja"):
+            sources[file.stem] = file.read_text(encoding="utf-8")
         file = self.folder / "chat_template.jinja"
         if file.is_file():
-            return file.read_text(encoding="utf-8")
-        template = self._config.get("chat_template")
-        if isinstance(template, list):  # several, by name
-            template = {entry["name"]: entry["template"] for entry in template}.get("default")
-        return template if isinstance(template, str) else PLAIN_CHAT_TEMPLATE
+            sources["default"] = file.read_text(encoding="utf-8")
+        return {name: ChatTemplate(source) for name, source in sources.items()}
+
+    def _control_texts(self) -> set[str]:
+        """Texts of the tokens that have a meaning beside their text.
+
+        Special tokens have; others that were added to the vocabulary, if the templates write
+        them, spaces aside.
+        """
+        written = "\0".join(t for template in self._templates.values() for t in template.literals())
+        added = {
+            token.content
+            for token in self._tokenizer.get_added_tokens_decoder().values()
+            if token.special or (token.content in written and not token.content.isspace())
+        }
+        return added | {self.token_text(end) for end in self.end_ids}
+
+    def _read_control_ids(self) -> set[int]:
+        """Ids of the control tokens, without that of what is unknown, which any text may have."""
+        unknown = getattr(self._tokenizer.model, "unk_token", self._special.get("unk_token"))
+        ids = (self._tokenizer.token_to_id(text) for text in self._control.texts - {unknown})
+        return {*self.end_ids, *(token for token in ids if token is not None)}
 
     def _read_end_ids(self) -> tuple[int, ...]:
         """The ids after which a message is over, from whichever file names them first."""
@@ -156,21 +263,3 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def _token_text(token: str | Mapping[str, Any]) -> str:
     return token if isinstance(token, str) else str(token["content"])
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Make what chat templates are written for: transformers' environment."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    return environment
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 -- whatever a chat holds
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise TemplateError(message)

@@ -24,7 +24,7 @@ from ratchet.language_models.service.engine.interface import (
 )
 from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
 from ratchet.language_models.service.engine.sampling import Sampler, log_probabilities
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, ContextLengthError
 
 MAX_BATCH_SIZE = 256
 _NEXT_KEEP = 0.75  # a batch is made smaller when fewer of its rows than this are at work
@@ -94,7 +94,11 @@ class TorchEngine:
 def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefusedError:
     """Read a request's prompt, or say why it is refused."""
     try:
-        prompt = loaded.tokenizer.prompt_ids(request.messages, request.template_variables)
+        prompt = loaded.tokenizer.prompt_ids(
+            request.messages, request.template_variables, most=loaded.model.context_length
+        )
+    except ContextLengthError as error:
+        return RequestRefusedError(str(error), param="messages", code="context_length_exceeded")
     except DataError as error:
         return RequestRefusedError(str(error), param="messages", code="invalid_messages")
     left = loaded.model.context_length - len(prompt)

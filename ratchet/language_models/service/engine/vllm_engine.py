@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ratchet.errors import LanguageServiceError, ParameterError
+from ratchet.errors import DataError, LanguageServiceError, ParameterError
 from ratchet.language_models.service.engine.interface import (
     GeneratedToken,
     GenerationRequest,
@@ -21,6 +21,7 @@ from ratchet.language_models.service.engine.interface import (
     RequestRefusedError,
     TokenChoice,
 )
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, ContextLengthError
 
 MAX_BATCH_SIZE = 256
 
@@ -43,6 +44,9 @@ class VllmEngine:
                 " --engine torch."
             ) from error
         self._folders: dict[str, Path] = {}
+        self._tokenizers: dict[
+            str, ChatTokenizer
+        ] = {}  # ours: what is said is text, in each engine
         self._resident: tuple[str, Any] | None = None
 
     @property
@@ -55,12 +59,13 @@ class VllmEngine:
         if not (folder / "config.json").is_file():
             raise LanguageServiceError(f"{folder} holds no model: it has no config.json.")
         self._folders[model_id] = folder
+        self._tokenizers[model_id] = ChatTokenizer(folder)
         if self._resident is None:
             self._model(model_id)
 
     def unload(self, model_id: str) -> None:
         """Forget a model."""
-        del self._folders[model_id]
+        del self._folders[model_id], self._tokenizers[model_id]
         if self._resident is not None and self._resident[0] == model_id:
             self._free()
 
@@ -69,18 +74,21 @@ class VllmEngine:
     ) -> list[GenerationResult | RequestRefusedError]:
         """Answer requests to one model."""
         model = self._model(requests[0].model)
-        tokenizer = model.get_tokenizer()
+        tokenizer = self._tokenizers[requests[0].model]
         context = int(model.llm_engine.model_config.max_model_len)
         results: list[GenerationResult | RequestRefusedError | None] = [None] * len(requests)
         prompts, samplings, places = [], [], []
         for place, request in enumerate(requests):
-            messages = [message.to_dict() for message in request.messages]
-            ids = tokenizer.apply_chat_template(
-                messages,
-                add_generation_prompt=True,
-                return_dict=False,
-                **request.template_variables,
-            )
+            try:
+                ids = tokenizer.prompt_ids(
+                    request.messages, request.template_variables, most=context
+                )
+            except ContextLengthError as error:
+                results[place] = _refused(error, "context_length_exceeded")
+                continue
+            except DataError as error:
+                results[place] = _refused(error, "invalid_messages")
+                continue
             if len(ids) >= context:
                 results[place] = _too_long(len(ids), context)
                 continue
@@ -113,6 +121,10 @@ class VllmEngine:
             seed=request.seed,
             logprobs=request.top_logprobs if request.logprobs else None,
         )
+
+
+def _refused(error: DataError, code: str) -> RequestRefusedError:
+    return RequestRefusedError(str(error), param="messages", code=code)
 
 
 def _too_long(length: int, context: int) -> RequestRefusedError:

@@ -173,7 +173,7 @@ def _reply_text(tokenizer: ChatTokenizer, prompt: Sequence[ChatMessage], reply: 
         found = [text.rindex(end) + len(end) for end in ends if end in text]
         if found:
             return text[: max(found)]
-    return reply.content + tokenizer.token_text(tokenizer.end_ids[0])
+    return tokenizer.spell_out(reply) + tokenizer.token_text(tokenizer.end_ids[0])
 
 
 def _extend(ids: list[int], weights: list[float], more: Sequence[int], weight: float) -> None:
