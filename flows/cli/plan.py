@@ -54,7 +54,7 @@ def plan(
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
-    from tasks.stages.calls import ITERATION_STAGES
+    from ratchet.tracking.manifest import ITERATION_STAGES
 
     span = f"{stage.start} → {stage.iteration}" if stage.stage == "train" else ""
     if stage.stage in (*ITERATION_STAGES, "rollouts"):

@@ -15,9 +15,8 @@ from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.changes import merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.manifest import ITERATION_STAGES, RunManifest
 from ratchet.tracking.run_folder import find_run
-from tasks.stages.calls import ITERATION_STAGES
 from tasks.stages.families import make_keys
 from tasks.text.keys import TextArmKeys
 

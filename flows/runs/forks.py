@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.tracking.files import write_atomically
-from ratchet.tracking.manifest import StageRecord
-from tasks.stages.calls import ITERATION_STAGES
+from ratchet.tracking.manifest import ITERATION_STAGES, StageRecord
 
 if TYPE_CHECKING:
     from tasks.stages.calls import StageCall

@@ -2,9 +2,11 @@
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+const hidden = new Set();
+
 function colored(trace) {
   const own = color("--c" + (trace.meta.color % 8));
-  const result = Object.assign({}, trace, { marker: Object.assign({}, trace.marker, { color: own }) });
+  const result = Object.assign({}, trace, { visible: !hidden.has(trace), marker: Object.assign({}, trace.marker, { color: own }) });
   if (trace.line) result.line = Object.assign({}, trace.line, { color: own });
   if (trace.fill) result.fillcolor = own + "33";
   if (trace.error_y) result.error_y = Object.assign({}, trace.error_y, { color: own });
@@ -19,15 +21,39 @@ function layoutOf(figure) {
     font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: color("--soft") },
     margin: { l: 52, r: 12, t: 8, b: 44 }, hovermode: "closest",
     hoverlabel: { bgcolor: color("--card"), bordercolor: color("--faint"), font: { color: color("--ink") } },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
   };
   const shapes = (figure.layout.shapes || []).map((shape) => Object.assign({}, shape, { line: Object.assign({}, shape.line, { color: color("--soft") }) }));
-  return Object.assign(base, figure.layout, { shapes, xaxis: merged(figure.layout.xaxis), yaxis: merged(figure.layout.yaxis) });
+  return Object.assign(base, figure.layout, { showlegend: false, shapes, xaxis: merged(figure.layout.xaxis), yaxis: merged(figure.layout.yaxis) });
+}
+
+// Above the plot, which plotly's own legend would squeeze: a button for each name, pressed while its traces are drawn.
+function legendOf(figure) {
+  const legend = document.createElement("div");
+  legend.className = "legend";
+  const named = figure.data.filter((trace) => trace.name && trace.showlegend !== false);
+  if (figure.layout.showlegend === false || named.length < 2) return legend;
+  for (const trace of named) {
+    const button = document.createElement("button"), sample = document.createElement("i");
+    const mine = figure.data.filter((one) => one === trace || one.meta.of === trace.name);
+    Object.assign(button, { type: "button", ariaPressed: "true" });
+    sample.style.color = `var(--c${trace.meta.color % 8})`;
+    sample.className = trace.line ? (trace.line.dash || "solid") : "points";
+    button.append(sample, trace.name);
+    button.addEventListener("click", () => {
+      const hides = button.ariaPressed === "true";
+      mine.forEach((one) => hides ? hidden.add(one) : hidden.delete(one));
+      button.ariaPressed = String(!hides);
+      draw(figure);
+    });
+    legend.append(button);
+  }
+  return legend;
 }
 
 function draw(figure) {
   const place = document.getElementById(figure.id);
   if (place.closest("details:not([open])")) return; // in a closed part of the page; drawn when it opens
+  if (!place.previousElementSibling.matches(".legend")) place.before(legendOf(figure));
   Plotly.react(place, figure.data.map(colored), layoutOf(figure), { responsive: true, displaylogo: false, displayModeBar: false });
 }
 

@@ -1,5 +1,6 @@
 """How a report calls its arms."""
 
+import re
 from collections.abc import Sequence
 
 from ratchet.tracking.manifest import MAIN_ARM
@@ -10,6 +11,22 @@ def arm_label(run_id: str, arm: str, *, several: bool) -> str:
     if not several:
         return arm
     return run_id if arm == MAIN_ARM else f"{run_id} · {arm}"
+
+
+_WORDS = {"lr": "learning rate"} | {
+    word.lower(): word
+    for word in ("DPO", "DQN", "GAE", "GNN", "GRPO", "KL", "MALT", "PPO", "SAC", "SPG", "TD", "WL")
+}
+
+
+def metric_label(name: str) -> str:
+    """Write a metric's name as people read it: ``gnn.lr`` → ``GNN · learning rate``."""
+    parts = [
+        " ".join(_WORDS.get(word.lower(), word) for word in part.split())
+        for part in re.split(r"[./]", name.replace("_", " "))
+    ]
+    text = " · ".join(filter(None, parts))
+    return text[:1].upper() + text[1:]
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 
 from ratchet.errors import DataError
 from ratchet.reports.content import Content, read_content
+from ratchet.reports.curves import curve_figures
 from ratchet.reports.headline import are_repetitions, headline
+from ratchet.reports.labels import ranges
 from ratchet.reports.page import figures_json, page_environment, plotly_js
-from ratchet.reports.plots import OTHER, curve_figures, group_figures, tested_figures
+from ratchet.reports.plots import group_figures, tested_figures
 from ratchet.reports.returns import return_difference_rows, return_rows
 from ratchet.reports.tables import (
     accuracy_rows,
@@ -67,7 +69,7 @@ def build_comparison(run_folders: Sequence[RunFolder], path: Path) -> Path:
 def render(content: Content) -> str:
     """Write the page."""
     environment = page_environment()
-    environment.filters |= {"duration": duration, "show": show, "date": _date}
+    environment.filters |= {"duration": duration, "show": show, "date": _date, "ranges": ranges}
     return environment.get_template("template.html.j2").render(
         content=content, plotly_js=plotly_js(), **_sections(content)
     )
@@ -97,8 +99,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "differences": differences,
         "groups": groups,
         "contestants": labels,
-        "training": [figure for figure in training if figure.family != OTHER],
-        "training_other": [figure for figure in training if figure.family == OTHER],
+        "training": training,
         "testing": testing,
         "tested": tested,
         "pretraining": pretraining,

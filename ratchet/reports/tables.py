@@ -177,7 +177,7 @@ def stage_summaries(arms: Sequence[Arm]) -> list[StageSummary]:
         StageSummary(
             arm,
             stage,
-            sum(max(0, record.iteration - record.start_iteration) for record in records),
+            len({number for record in records for number in record.iterations}),
             sum(record.hit for record in records),
             sum(not record.hit for record in records),
             sum(record.seconds for record in records),

@@ -27,6 +27,24 @@
     return unpacked.get(file.id);
   }
 
+  // A rollout's address on this page: run, arm, file, datapoint, rollout.
+  const MARK = "#transcript=";
+  const addressOf = (rollout) => MARK + [runs.value, arms.value, shown.value, rollout.datapoint_id, rollout.rollout].map(encodeURIComponent).join("/");
+
+  async function follow() {
+    if (!location.hash.startsWith(MARK) || (selected && addressOf(selected) === location.hash)) return;
+    const [run, arm, name, datapoint, number] = location.hash.slice(MARK.length).split("/").map(decodeURIComponent);
+    const file = files.find((one) => of(one).run === run && of(one).arm === arm && of(one).name === name);
+    [filter, search.value] = ["all", ""];
+    for (const [select, value] of file ? [[runs, run], [arms, arm], [shown, name]] : []) { select.value = value; offer(); }
+    await open();
+    const rollout = file && rollouts.find((one) => String(one.datapoint_id) === datapoint && String(one.rollout) === number);
+    byId("transcripts").scrollIntoView();
+    if (rollout) return choose(rollout, true);
+    note.textContent ||= `This page has no transcript ${location.hash.slice(MARK.length)}.`;
+    note.hidden = false;
+  }
+
   const verdict = (rollout) => rollout.decision === 2 ? "undecided" : rollout.correct ? "right" : "wrong";
   const passes = (rollout, name) =>
     name === "all" || (name === "failed" ? rollout.always_failed : verdict(rollout) === name);
@@ -143,7 +161,7 @@
     return [
       element("h3", {},
         element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
-        `${DECISIONS[rollout.decision]} – ${truth}`),
+        `${DECISIONS[rollout.decision]} – ${truth}`, linkTo(rollout)),
       element("p", { className: "meta" }, `Datapoint ${rollout.datapoint_id} · rollout ${rollout.rollout} · rewards: ${rewards}`, stance),
       rollout.graphs ? element("p", { className: "meta", textContent: "Filled: pointed at in this round. Ringed: in an earlier one." })
       : element("div", { className: "t-task" },
@@ -151,6 +169,15 @@
         element("div", {}, element("h4", { textContent: "Solution" }), element("pre", { textContent: rollout.solution }))),
       ...rollout.rounds.map((round, place) => roundOf(rollout, round, place)),
     ];
+  }
+
+  function linkTo(rollout) {
+    const link = element("a", { className: "t-link", href: addressOf(rollout), title: "The address of this transcript; a click copies it", textContent: "Link" });
+    link.addEventListener("click", async () => {
+      await navigator.clipboard?.writeText(link.href);
+      link.textContent = "Link copied";
+    });
+    return link;
   }
 
   function roundOf(rollout, round, place) {
@@ -263,5 +290,6 @@
   shown.addEventListener("change", open);
   offer();
   shown.selectedIndex = shown.options.length - 1; // the latest says most
-  open();
+  addEventListener("hashchange", follow);
+  if (location.hash.startsWith(MARK)) follow(); else open();
 })();

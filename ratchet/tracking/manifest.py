@@ -14,6 +14,14 @@ from ratchet.tracking.environment import CodeState
 
 RunStatus = Literal["running", "completed", "failed"]
 MAIN_ARM = "main"
+ITERATION_STAGES = (
+    "sample_rollouts",
+    "log_stats",
+    "test_during_training",
+    "create_fine_tune_jobs",
+    "await_fine_tune_jobs",
+)
+"""The stages of an iteration of chat models, in the order in which they may begin."""
 
 
 class StageRecord(BaseModel):
@@ -39,6 +47,16 @@ class StageRecord(BaseModel):
     def place(self) -> tuple[str, str, int, int]:
         """What tells this stage from the run's others."""
         return (self.arm, self.stage, self.start_iteration, self.iteration)
+
+    @property
+    def iterations(self) -> range:
+        """The iterations it has done, or the one that it is a part of; none for what runs once."""
+        kind = self.stage.partition("-")[0]
+        if kind == "train":
+            return range(self.start_iteration, self.iteration)
+        if kind in (*ITERATION_STAGES, "rollouts"):
+            return range(self.iteration, self.iteration + 1)
+        return range(0)
 
 
 class RunManifest(BaseModel):

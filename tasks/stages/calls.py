@@ -12,16 +12,9 @@ from typing import Any
 
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.keys import stage_key
+from ratchet.tracking.manifest import ITERATION_STAGES
 
 TEST_DATASET = "test"
-ITERATION_STAGES = (
-    "sample_rollouts",
-    "log_stats",
-    "test_during_training",
-    "create_fine_tune_jobs",
-    "await_fine_tune_jobs",
-)
-"""The stages of an iteration of chat models, in the order in which they may begin."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,25 @@
 """Reports show the numbers of the run folder, and need nothing else."""
 
 import math
+import random
 import re
 
 import pytest
 
 from ratchet.errors import DataError, RunNotFoundError
 from ratchet.reports import build_comparison, build_report
-from ratchet.reports.content import read_content
-from ratchet.reports.plots import (
+from ratchet.reports.content import Arm, read_content
+from ratchet.reports.curves import (
     MAX_POINTS,
     curve_figures,
     family_of,
-    group_figures,
+    is_constant,
     smooth,
     split_agent,
     thin,
 )
+from ratchet.reports.labels import metric_label
+from ratchet.reports.plots import group_figures
 from ratchet.reports.tables import (
     accuracy_rows,
     difference_rows,
@@ -26,7 +29,8 @@ from ratchet.reports.tables import (
     stage_summaries,
 )
 from ratchet.statistics import wilson_interval
-from ratchet.tracking import MetricPoint, RunFolder, RunManifest
+from ratchet.tracking import MetricPoint, RunFolder, RunManifest, StageRecord
+from ratchet.tracking.manifest import ITERATION_STAGES
 
 
 @pytest.fixture
@@ -132,6 +136,74 @@ def test_stages_are_summed_by_arm_and_kind(arms):
     train = next(row for row in stage_summaries(arms) if (row.arm, row.stage) == ("main", "train"))
     assert (train.iterations, train.found, train.made) == (240, 9, 15)
     assert train.seconds == pytest.approx(24 * 6.2)
+
+
+def _text_arm(num_iterations):
+    stages = [("build_scenario", 0), ("initial_state", 0)]
+    for i in range(num_iterations):
+        stages += [(stage, i) for stage in ITERATION_STAGES]
+    stages += [("test", num_iterations), ("test-hard", num_iterations)]
+    records = [StageRecord(stage=name, iteration=i, key="0", hit=False) for name, i in stages]
+    return Arm("main", {}, [], {}, records)
+
+
+def test_stages_of_chat_models_count_their_iterations_and_do_not_add_up_their_numbers():
+    summed = {row.stage: row.iterations for row in stage_summaries([_text_arm(6)])}
+    assert summed == dict.fromkeys(ITERATION_STAGES, 6) | dict.fromkeys(
+        ("build_scenario", "initial_state", "test", "test-hard"), 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("kl", "KL"),
+        ("approx_kl", "Approx KL"),
+        ("gnn.lr", "GNN · learning rate"),
+        ("round_1.expected_reward", "Round 1 · expected reward"),
+        ("weekly", "Weekly"),
+    ],
+)
+def test_metrics_are_named_as_people_write_them(name, label):
+    assert metric_label(name) == label
+
+
+def _learning_arm(label, agents, num_iterations=6):
+    """Make an arm whose trainer logs losses of each agent, and summed up for the optimizer."""
+    rng, points = random.Random(label), []
+    for i in range(num_iterations):
+        own = {agent: (rng.gauss(0, 0.1), rng.random()) for agent in agents}
+        values = {f"{agent}.policy_loss": policy for agent, (policy, _) in own.items()}
+        values |= {f"{agent}.critic_loss": critic for agent, (_, critic) in own.items()}
+        values |= {f"{agent}.policy.lr": 0.01 for agent in agents}
+        values["loss_objective"] = math.fsum(policy for policy, _ in own.values())
+        values["loss_critic"] = 0.5 * math.fsum(critic for _, critic in own.values())
+        values |= {"accuracy": 0.5, "decided_fraction": 0.9 + 0.01 * i, "a_ratio": 1.0}
+        values |= {"kl": rng.random(), "worst_reward": -1.0, "auxiliary_loss": rng.random()}
+        points.append(MetricPoint("train", i, values, label))
+    return Arm(label, {}, points, {}, [])
+
+
+def test_a_loss_is_drawn_once_and_what_never_changes_comes_last():
+    arms = [_learning_arm("main", ("prover", "verifier")), _learning_arm("alone", ("verifier",))]
+    figures = curve_figures(arms, "train", "iteration")
+    shown = [figure.title for figure in figures if not figure.folded]
+    assert shown == ["Auxiliary loss", "Critic loss", "Policy loss", "KL", "Accuracy"]
+    folded = [(figure.title, figure.note) for figure in figures if figure.folded]
+    assert folded == [
+        ("Decided fraction", ""),
+        ("Worst reward", "never changes"),
+        ("A ratio", "never changes"),
+        ("Policy · learning rate", "never changes"),
+        ("Loss critic", "0.5 × the sum of “Critic loss”"),
+        ("Loss objective", "the sum of “Policy loss”"),
+    ]
+
+
+def test_what_has_had_no_time_to_change_is_not_called_constant():
+    assert not is_constant([([0], [1.0])])
+    assert not is_constant([([0, 1], [1.0, 1.0]), ([0, 1], [1.0, 2.0])])
+    assert is_constant([([0, 1, 2], [1.0, math.nan, 1.0]), ([0], [3.0])])
 
 
 def test_curves_are_grouped_by_metric_and_told_apart_by_arm_and_agent(arms):

@@ -80,6 +80,24 @@ def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
     assert _complaints(browser) == []
 
 
+def test_a_long_legend_leaves_the_plot_its_height_and_hides_what_is_clicked(run, browser):
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(build_report(run).as_uri())
+    area = "return document.querySelector('#wl-test .gridlayer').getBoundingClientRect().height"
+    assert browser.execute_script(area) > 190  # of 290; the labels below take the rest
+    drawn = "return document.querySelectorAll('#wl-test .scatterlayer .trace').length"
+    assert browser.execute_script(drawn) == 3
+    button = "document.querySelector('#wl-test').previousElementSibling.querySelector('button')"
+    browser.execute_script(f"{button}.click()")
+    time.sleep(0.3)
+    assert browser.execute_script(drawn) == 2
+    browser.execute_script(f"{button}.click()")
+    time.sleep(0.3)
+    assert browser.execute_script(drawn) == 3
+    assert _complaints(browser) == []
+
+
 def _serve_mlflow(port, folder, log):
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--workers", "1"]

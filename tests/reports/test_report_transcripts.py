@@ -303,3 +303,28 @@ def test_graphs_are_drawn_round_by_round_with_what_was_pointed_at(run, browser):
     assert [shown(p, ".now") for p in pictures] == [[verifier], [both, "prover in round 1"], []]
     assert [shown(p, ".t-ring") for p in pictures] == [[], [both], [both, "prover in round 1"]]
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_transcript_has_an_address_that_opens_it(with_transcripts, browser):
+    page = build_report(with_transcripts).as_uri()
+    run_id = with_transcripts.run_id
+    browser.get(f"{page}#transcript={run_id}/main/2/7/7")
+    _wait(lambda: "Datapoint 7 · rollout 7" in _reading(browser))
+    assert browser.find_element("id", "t-file").get_attribute("value") == "2"
+    top = "return document.getElementById('transcripts').getBoundingClientRect().top"
+    assert abs(browser.execute_script(top)) < 50
+    _rows(browser)[3].click()
+    link = browser.find_element("css selector", "#t-reading .t-link")
+    assert link.get_attribute("href") == f"{page}#transcript={run_id}/main/2/3/3"
+    link.click()
+    assert browser.current_url.endswith("/main/2/3/3")
+    _press(browser, "right")
+    browser.execute_script(f"location.hash = '#transcript={run_id}/alone/0/0/0'")
+    _wait(lambda: len(_rows(browser)) == 1)
+    assert browser.find_element("id", "t-arm").get_attribute("value") == "alone"
+    browser.execute_script(f"location.hash = '#transcript={run_id}/main/77/1/1'")
+    note = browser.find_element("id", "t-note")
+    _wait(lambda: f"no transcript {run_id}/main/77/1/1" in note.text)
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []

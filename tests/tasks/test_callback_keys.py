@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.stages.calls import ITERATION_STAGES
+from ratchet.tracking.manifest import ITERATION_STAGES
 from tasks.stages.families import make_keys
 from tasks.stages.sequence import recorded_calls
 

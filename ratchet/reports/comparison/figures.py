@@ -226,7 +226,7 @@ def _curve(group: Group, stage: str, name: str, place: int, options: Options) ->
         "fill": "toself",
         "hoverinfo": "skip",
         "showlegend": False,
-        "meta": {"color": place},
+        "meta": {"color": place, "of": group.label},
     }
     return [band, line]
 

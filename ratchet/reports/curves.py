@@ -1,0 +1,224 @@
+"""The curves of a report: a plot for each metric, what tells something before what does not."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ratchet.reports.content import Arm
+from ratchet.reports.labels import metric_label
+from ratchet.reports.plots import Figure, rounded
+
+MAX_POINTS = 500
+SMOOTH_FROM = 40
+DASHES = ("solid", "dash", "dot", "dashdot")
+FAMILIES = (
+    ("Accuracy", re.compile(r"accura|correct")),
+    ("Reward", re.compile(r"reward|return")),
+    ("Loss", re.compile(r"loss|objective")),
+    ("KL divergence", re.compile(r"(^|[^a-z])(approx_)?kl([^a-z]|$)")),
+    ("Entropy", re.compile(r"entropy")),
+)
+OTHER = "Other"
+Series = tuple[list[int], list[float]]
+Curves = dict[tuple[int, str], Series]
+"""A metric's curves by the place of the arm and the name of the agent, empty for all agents."""
+_SPREAD = re.compile(r"(^|[._/])(std|worst|largest)_")
+_SAME = 1e-3  # of the largest value; stored metrics are rounded
+
+
+def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[Figure]:
+    """Draw the metrics of all stages whose name begins with a prefix, families in order.
+
+    Agents' versions of a metric share a plot; so do arms. Colours tell arms apart and dashes
+    agents; with one arm, colours tell agents apart. What never changes, and what another plot
+    shows already, comes last.
+    """
+    grouped: dict[str, Curves] = defaultdict(dict)
+    for place, arm in enumerate(arms):
+        for name, series in _series_by_name(arm, stage_prefix).items():
+            base, agent = split_agent(name, arm.agent_names())
+            grouped[base][place, agent] = series
+    agents = sorted({agent for curves in grouped.values() for _, agent in curves})
+    standings = {base: _standing(base, grouped) for base in grouped}
+    bases = sorted(grouped, key=lambda base: standings[base].place)
+    figures = []
+    for number, base in enumerate(bases):
+        drawn = _curve_figure(
+            f"{stage_prefix}-{number}", base, grouped[base], arms, agents, x_title
+        )
+        figures.append(replace(drawn, note=standings[base].note, folded=standings[base].folded))
+    return figures
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """Where a metric's plot stands: ``place`` sorts it, ``folded`` away or not."""
+
+    place: tuple[bool, bool, int, bool, str]
+    folded: bool
+    note: str
+
+
+def _standing(base: str, grouped: Mapping[str, Curves]) -> _Standing:
+    """Judge a metric. Accuracies and rewards that never change still say how it stands."""
+    family, is_spread = family_of(base), _SPREAD.search(base) is not None
+    constant, twin = is_constant(grouped[base].values()), _summed(base, grouped)
+    tells = family in ("Accuracy", "Reward") and not is_spread
+    folded = family == OTHER or bool(twin) or (constant and not tells)
+    order = [name for name, _ in FAMILIES] + [OTHER]
+    place = (bool(twin), constant, order.index(family), is_spread, base)
+    return _Standing(place, folded, "never changes" if constant else twin)
+
+
+def is_constant(curves: Iterable[Series]) -> bool:
+    """Return whether no curve changes, of those that have had the time to."""
+    values = [[y for y in ys if math.isfinite(y)] for _, ys in curves]
+    return any(len(ys) > 1 for ys in values) and all(len(set(ys)) <= 1 for ys in values)
+
+
+def _summed(base: str, grouped: Mapping[str, Curves]) -> str:
+    """Return of which other metric a loss is the sum over agents, up to a factor; else nothing."""
+    own = grouped[base]
+    if family_of(base) != "Loss" or any(agent for _, agent in own):
+        return ""
+    for other, curves in grouped.items():
+        sums = {place: _sum_over_agents(curves, place) for place, _ in own}
+        factor = _common_factor([(own[place, ""], sums[place]) for place in sums])
+        if other != base and factor is not None:
+            times = "" if factor == 1 else f"{factor:.3g} × "
+            return f"{times}the sum of “{metric_label(other)}”"
+    return ""
+
+
+def _sum_over_agents(curves: Curves, place: int) -> dict[int, float]:
+    total: dict[int, float] = defaultdict(float)
+    for (arm, agent), (xs, ys) in curves.items():
+        if arm == place and agent:
+            for x, y in zip(xs, ys, strict=True):
+                total[x] += y
+    return total
+
+
+def _common_factor(pairs: Sequence[tuple[Series, Mapping[int, float]]]) -> float | None:
+    """Return by what the sums must be multiplied to give the curves; None if by nothing."""
+    if any(set(series[0]) != set(sums) for series, sums in pairs):
+        return None
+    points = [(y, sums[x]) for series, sums in pairs for x, y in zip(*series, strict=True)]
+    largest = max((abs(y) for y, _ in points), default=0.0)
+    square = math.fsum(total**2 for _, total in points)
+    if not (largest > 0 and square > 0):
+        return None
+    fitted = math.fsum(y * total for y, total in points) / square
+    factors = [1.0, fitted] if len({y for y, _ in points}) > 2 else [1.0]
+    for factor in factors:
+        if all(abs(y - factor * total) <= _SAME * largest for y, total in points):
+            return factor
+    return None
+
+
+def split_agent(name: str, agents: Sequence[str]) -> tuple[str, str]:
+    """Take an agent's name out of a metric's: ``prover.loss`` → (``loss``, ``prover``)."""
+    for agent in agents:
+        pattern = re.compile(rf"(^|[._/\- ]){re.escape(agent)}($|[._/\- ])")
+        if pattern.search(name):
+            base = pattern.sub(lambda match: match[1] if match[2] else "", name, count=1)
+            return base.strip("._/- ") or name, agent
+    return name, ""
+
+
+def family_of(name: str) -> str:
+    """Return what kind of metric a name stands for."""
+    for family, pattern in FAMILIES:
+        if pattern.search(name.lower()):
+            return family
+    return OTHER
+
+
+def smooth(values: Sequence[float], window: int) -> list[float]:
+    """Return the centred moving mean; at the ends over what there is, NaN left out."""
+    half = window // 2
+    result = []
+    for place in range(len(values)):
+        near = [v for v in values[max(0, place - half) : place + half + 1] if not math.isnan(v)]
+        result.append(math.fsum(near) / len(near) if near else math.nan)
+    return result
+
+
+def thin(series: Series) -> Series:
+    """Average neighbours until at most ``MAX_POINTS`` are left."""
+    xs, ys = series
+    step = math.ceil(len(xs) / MAX_POINTS)
+    if step <= 1:
+        return series
+    chunks = [slice(start, start + step) for start in range(0, len(xs), step)]
+    return [xs[chunk][-1] for chunk in chunks], [
+        math.fsum(ys[chunk]) / len(ys[chunk]) for chunk in chunks
+    ]
+
+
+def _series_by_name(arm: Arm, stage_prefix: str) -> dict[str, Series]:
+    """Collect a curve for each metric, sorted by iteration; ``pretrain-verifier/loss`` likewise."""
+    curves: dict[str, Series] = defaultdict(lambda: ([], []))
+    for point in sorted(arm.points, key=lambda point: point.iteration):
+        if not point.stage.startswith(stage_prefix):
+            continue
+        detail = point.stage.removeprefix(stage_prefix).strip("-_:/ ")
+        for name, value in point.values.items():
+            xs, ys = curves[f"{detail}/{name}" if detail else name]
+            xs.append(point.iteration)
+            ys.append(value)
+    return curves
+
+
+def _curve_figure(
+    identifier: str,
+    base: str,
+    curves: Curves,
+    arms: Sequence[Arm],
+    agents: Sequence[str],
+    x_title: str,
+) -> Figure:
+    traces: list[dict[str, Any]] = []
+    several = len({place for place, _ in curves}) > 1
+    for (place, agent), series in curves.items():
+        number = agents.index(agent)
+        label = " · ".join(part for part in (arms[place].label if several else "", agent) if part)
+        color = place if several else max(0, number - ("" in agents))
+        dash = DASHES[max(0, number - ("" in agents)) % len(DASHES)] if several else "solid"
+        traces += _curve_traces(series, label or base, color, dash)
+    layout: dict[str, Any] = {"xaxis": {"title": {"text": x_title}}, "yaxis": {}}
+    layout["showlegend"] = sum("name" in trace for trace in traces) > 1
+    family = family_of(base)
+    if family == "Accuracy":
+        # a curve that is nought throughout would get an axis down to −100 %
+        layout["yaxis"] = {"tickformat": ".0%", "minallowed": -0.02, "maxallowed": 1.02}
+    return Figure(identifier, metric_label(base), family, traces, layout)
+
+
+def _curve_traces(series: Series, label: str, color: int, dash: str) -> list[dict[str, Any]]:
+    """Draw a curve; a long one is drawn faintly, with its moving mean over it."""
+    xs, ys = thin(series)
+    line = {
+        "type": "scatter",
+        "mode": "lines" if len(xs) > 1 else "markers",
+        "name": label,
+        "x": xs,
+        "y": rounded(ys),
+        "line": {"dash": dash, "width": 2},
+        "meta": {"color": color, "of": label},
+    }
+    if len(xs) < SMOOTH_FROM:
+        return [line]
+    window = max(5, len(xs) // 25)
+    faint = {key: value for key, value in line.items() if key != "name"} | {
+        "line": {"width": 1},
+        "opacity": 0.28,
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+    return [faint, line | {"y": rounded(smooth(ys, window))}]
