@@ -44,6 +44,42 @@ def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
         _REPORTER.reset(token)
 
 
+_PLACE: ContextVar[tuple[str, ...]] = ContextVar("progress_place", default=())
+
+
+@contextmanager
+def progress_place(*words: str) -> Iterator[None]:
+    """Say where what runs inside stands, such as its arm: descriptions begin with it."""
+    token = _PLACE.set((*_PLACE.get(), *words))
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
+def describe(description: str) -> None:
+    """Tell whoever listens what is done or waited for, where that is no loop."""
+    reporter = _REPORTER.get()
+    if reporter is not None:
+        reporter.describe(_placed(description))
+
+
+def show(metrics: Mapping[str, float]) -> None:
+    """Show metrics to whoever listens, where that is no loop."""
+    reporter = _REPORTER.get()
+    if reporter is not None:
+        reporter.show(metrics)
+
+
+def is_listened_to() -> bool:
+    """Return whether anybody hears of the progress."""
+    return _REPORTER.get() is not None
+
+
+def _placed(description: str) -> str:
+    return " · ".join([*_PLACE.get(), description])
+
+
 class IterationContext:
     """What a loop tells about itself while it runs.
 
@@ -74,7 +110,7 @@ class IterationContext:
         """Name what the loop does, e.g. ``"Training"``."""
         self.description = description
         if self._reporter is not None:
-            self._reporter.describe(description)
+            self._reporter.describe(_placed(description))
 
     def set_postfix(self, metrics: Mapping[str, float] | None = None, **more: float) -> None:
         """Show metrics beside the progress."""
@@ -89,16 +125,23 @@ class IterationContext:
 
 
 def report_iterations(
-    description: str, iterations: Sequence[int], run: Callable[[int], dict[str, float] | None]
+    description: str,
+    iterations: Sequence[int],
+    run: Callable[[int], dict[str, float] | None],
+    *,
+    unit: str = "iteration",
+    total: int | None = None,
 ) -> list[dict[str, float]]:
     """Run iterations one after the other, reporting each; return their metrics.
 
     ``run`` takes an iteration's number and returns its metrics; None if there was nothing to do.
+    ``unit`` is what they are called, and ``total`` how many there are if these are some of them.
     """
+    end = len(iterations) if total is None else total
     metrics: list[dict[str, float]] = []
     with IterationContext(len(iterations)) as context:
-        context.set_description(description)
         for iteration in iterations:
+            context.set_description(f"{description}, {unit} {iteration + 1} of {end}")
             found = run(iteration)
             if found is not None:
                 metrics.append(found)

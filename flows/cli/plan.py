@@ -73,7 +73,7 @@ def _asked(stage: PlannedStage) -> tuple[str, str, str]:
 
 
 def _total(total: StageEstimate) -> str:
-    from flows.cli.progress import format_seconds
+    from flows.process.progress import format_seconds
 
     text = (
         f"Replies that can be read: {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
@@ -89,7 +89,7 @@ def _total(total: StageEstimate) -> str:
 
 
 def _summary(stages: list[PlannedStage]) -> str:
-    from flows.cli.progress import format_seconds
+    from flows.process.progress import format_seconds
 
     stored = [stage for stage in stages if stage.hit]
     saved = sum({stage.key: stage.seconds or 0.0 for stage in stored}.values())  # arms share

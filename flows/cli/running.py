@@ -107,19 +107,15 @@ def split_settings(
 
 def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = False) -> None:
     """Run with progress shown, then print the results; on failure say what to do next."""
-    from flows.cli.progress import shown_progress
     from flows.cli.results import print_results
-    from flows.runs.running import run_resolved
+    from flows.process.progress import shown_progress
+    from flows.runs.running import remaining_counter, run_resolved
 
     settings, run_id = experiment.settings, experiment.run_id
     print_plain(f"Run {run_id}")
 
-    def count() -> int | None:
-        from flows.planning.estimates import remaining_iterations
-
-        return None if force else remaining_iterations(experiment)
-
     try:
+        count = remaining_counter(experiment, force=force)
         with shown_progress("none" if quiet else settings.progress, count):
             result = run_resolved(experiment, force=force)
     except RatchetError as error:

@@ -84,7 +84,7 @@ def sweep(
     if dry_run:
         _list_members(members)
         return
-    from flows.cli.progress import shown_progress
+    from flows.process.progress import shown_progress
     from flows.sweeps.running import run_resolved_sweep
 
     try:

@@ -113,8 +113,9 @@ def embedded_service(home: Path) -> Iterator[None]:
         yield
         return
     from ratchet.language_models.service.launch import EmbeddedService
+    from trainers.progress import describe
 
-    with EmbeddedService.start(home) as service:
+    with EmbeddedService.start(home, on_wait=describe) as service:
         os.environ[EMBEDDED_URL_VARIABLE] = service.url
         try:
             yield

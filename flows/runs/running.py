@@ -24,6 +24,7 @@ from flows.runs.result import ExperimentResult
 from ratchet.errors import RatchetError, StageFailedError, StoreError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from trainers.progress import describe
 
 _Result = TypeVar("_Result")
 
@@ -60,7 +61,7 @@ def run_experiment(
     StageFailedError
         If a stage failed otherwise; the message has the command that goes on.
     """
-    return run_resolved(resolve(hyper_params, settings, arms, name=name), force=force)
+    return _run_shown(resolve(hyper_params, settings, arms, name=name), force=force)
 
 
 def resume_experiment(
@@ -83,12 +84,34 @@ def resume_experiment(
         If there is no such run.
     """
     base = settings or ExperimentSettings()
-    return run_resolved(resolve_run(run, settings, runs or base.runs))
+    return _run_shown(resolve_run(run, settings, runs or base.runs))
+
+
+def _run_shown(experiment: ResolvedExperiment, *, force: bool = False) -> ExperimentResult:
+    """Run with progress shown as the settings say."""
+    from flows.process.progress import shown_progress
+
+    with shown_progress(experiment.settings.progress, remaining_counter(experiment, force=force)):
+        return run_resolved(experiment, force=force)
+
+
+def remaining_counter(
+    experiment: ResolvedExperiment, *, force: bool = False
+) -> Callable[[], int | None]:
+    """Return what counts the iterations that a run has to do, when it is asked."""
+
+    def count() -> int | None:
+        from flows.planning.estimates import remaining_iterations
+
+        return None if force else remaining_iterations(experiment)
+
+    return count
 
 
 def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> ExperimentResult:
     """Run the flow over an experiment (errors as above)."""
     check_experiment(experiment)
+    describe("Starting Prefect")
     prepare_process(experiment.settings)
     if experiment.fork is not None:  # before the flow run, which may be retried without this
         experiment.fork.write(experiment.run_path)

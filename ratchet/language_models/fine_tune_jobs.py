@@ -84,7 +84,8 @@ class FineTuneJob:
     """A job as the service last described it.
 
     ``error`` is the service's reason; ``attempt`` counts the intent's jobs from 0, and
-    ``trained_tokens`` is what is paid for.
+    ``trained_tokens`` is what is paid for. ``steps`` are those done and those there are, where the
+    service was asked for them and says so.
     """
 
     id: str
@@ -93,6 +94,14 @@ class FineTuneJob:
     error: str | None = None
     attempt: int = 0
     trained_tokens: int | None = None
+    steps: tuple[int, int] | None = None
+
+    @property
+    def standing(self) -> str:
+        """How far it is, as people read it: "queued", "running, step 40 of 120"."""
+        if self.status == "running" and self.steps is not None:
+            return f"running, step {self.steps[0]} of {self.steps[1]}"
+        return "queued" if self.status == "pending" else self.status
 
     @property
     def is_final(self) -> bool:

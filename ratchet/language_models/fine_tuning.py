@@ -12,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +44,8 @@ STALL_SECONDS = 600.0
 
 _LOGGER = logging.getLogger(__name__)
 _PAGE = 100
+_LAST_EVENTS = 5
+_STEP = re.compile(r"Step (\d+)/(\d+)\b")
 _LONGEST_PAUSE = 10.0
 _Result = TypeVar("_Result")
 
@@ -128,10 +132,13 @@ class FineTuneClient:
         poll_seconds: float = 5.0,
         poll_seconds_max: float = 60.0,
         stall_seconds: float = STALL_SECONDS,
+        *,
+        on_look: Callable[[FineTuneJob], None] | None = None,
     ) -> dict[str, FineTuneJob]:
         """Wait until all jobs are final, all at once.
 
         The pause between two looks grows by half from ``poll_seconds`` to ``poll_seconds_max``.
+        ``on_look`` is told of what each shows, with the steps that a running job has done.
 
         Raises
         ------
@@ -143,6 +150,9 @@ class FineTuneClient:
         async def one(job_id: str) -> FineTuneJob:
             pause, seen, since = poll_seconds, None, time.monotonic()
             while not (job := await self.status(job_id)).is_final:
+                if on_look is not None:
+                    job = replace(job, steps=await self._steps(job))
+                    on_look(job)
                 if job != seen:
                     seen, since = job, time.monotonic()
                 elif time.monotonic() - since >= stall_seconds:
@@ -150,10 +160,27 @@ class FineTuneClient:
                     since = time.monotonic()
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, max(poll_seconds, poll_seconds_max))
+            if on_look is not None:
+                on_look(job)
             return job
 
         ids = list(dict.fromkeys(job_ids))
         return dict(zip(ids, await asyncio.gather(*map(one, ids)), strict=True))
+
+    async def _steps(self, job: FineTuneJob) -> tuple[int, int] | None:
+        """Return how many steps a running job has done and has, if its events say so.
+
+        Nothing depends on it, so that a service without events is no failure.
+        """
+        if job.status != "running":
+            return None
+        client = await self._connection.client()
+        try:
+            events = (await client.fine_tuning.jobs.list_events(job.id, limit=_LAST_EVENTS)).data
+        except openai.OpenAIError:
+            return None
+        steps = [found for event in events if (found := _STEP.match(event.message or ""))]
+        return max(((int(found[1]), int(found[2])) for found in steps), default=None)
 
     async def _check_health(self, job: FineTuneJob, unchanged_seconds: float) -> None:
         what = f"fine-tune job {job.id} at {self.endpoint.label}"

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -43,6 +44,7 @@ from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.profiling import profiled
 from tasks.stages.session import BaseSession
+from trainers.progress import describe, progress_place
 
 logger = logging.getLogger(__name__)
 
@@ -140,12 +142,28 @@ def make_stage(
         return StageOutcome(call, stored, True, "stored")
     if stored is not None:
         session.store.remove(call.key)
-    with session.store.claim(call.key, on_wait=session.on_wait) as claim:
+    with (
+        progress_place(call.arm),
+        session.store.claim(call.key, on_wait=partial(_waits, call, session)) as claim,
+    ):
         if claim.existing is not None:
             return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
+        describe(_what(call))
         outcome = _work(stage, call, session, claim)
         session.stage_finished(call)
     return outcome
+
+
+def _waits(call: StageCall, session: BaseSession, holder: str) -> None:
+    describe(f"{_what(call)}: {holder} makes it, waiting for that")
+    if session.on_wait is not None:
+        session.on_wait(holder)
+
+
+def _what(call: StageCall) -> str:
+    """Say what a stage does until it says so itself: "Build scenario", "Test wl2"."""
+    words = f"{call.stage} {call.detail}".strip().replace("_", " ")
+    return words[:1].upper() + words[1:]
 
 
 def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim) -> StageOutcome:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from flows.process.progress import PlainLines
 from flows.runs import language_services
 from flows.runs.language_services import LanguageServices
 from ratchet.errors import MissingKeyError, ParameterError
@@ -13,6 +14,7 @@ from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.service import launch
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from trainers.progress import progress_place, progress_reporter
 
 
 class FakeService:
@@ -22,8 +24,9 @@ class FakeService:
     url = "http://127.0.0.1:1/v1"
 
     @classmethod
-    def start(cls, home):
+    def start(cls, home, on_wait):
         cls.log.append("start")
+        on_wait("Making the base model")
         return cls()
 
     def __enter__(self):
@@ -64,10 +67,12 @@ def test_a_budget_for_models_without_a_price_is_refused(tmp_path):
 
 
 def test_the_embedded_service_runs_from_the_first_need_to_the_end(tmp_path):
-    found = services(tmp_path, base_url="embedded")
+    found, told = services(tmp_path, base_url="embedded"), PlainLines(write=print)
     assert FakeService.log == []
-    found.make_ready()
-    found.make_ready()
+    with progress_reporter(told), progress_place("seed_2"):
+        found.make_ready()
+        found.make_ready()
+    assert told.description == "seed_2 · Making the base model"
     assert os.environ[EMBEDDED_URL_VARIABLE] == FakeService.url
     found.close()
     assert FakeService.log == ["start", "stop"]

@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from local_services import Answer
 
 from ratchet.errors import FineTuneError, LanguageModelError
 from ratchet.language_models.endpoints import Endpoint
@@ -165,6 +166,46 @@ def test_waiting_ends_when_all_are_final(fine_tune_service, client, answer):
     done = asyncio.run(client.wait(["ftjob-0", "ftjob-1"], 0.01, 0.02))
     assert done["ftjob-0"].fine_tuned_model == "ft:a"
     assert done["ftjob-1"].error == "out of memory"
+
+
+def test_whoever_waits_is_told_how_far_a_job_is(fine_tune_service, client):
+    ensure(client)
+    statuses = iter(["queued", "running", "running"])
+    events = iter([["Job started", "Step 1/12: training loss=2"], ["Step 9/12: training loss=1"]])
+    plain = fine_tune_service._answer
+
+    def proceed(request):
+        if request.path.split("?")[0].endswith("/events"):
+            data = [
+                {"id": "e", "object": "fine_tuning.job.event", "created_at": 0, "level": "info"}
+                | {"message": message}
+                for message in next(events)
+            ]
+            return Answer(body={"object": "list", "data": data, "has_more": False})
+        reply = plain(request)
+        if request.path.endswith("ftjob-0"):
+            status = next(statuses, "succeeded")
+            reply.body = {**reply.body, "status": status, "fine_tuned_model": "ft:a"}
+        return reply
+
+    fine_tune_service._answer = proceed
+    looks = []
+    asyncio.run(client.wait(["ftjob-0"], 0.01, on_look=lambda job: looks.append(job.standing)))
+    expected = ["queued", "running, step 1 of 12", "running, step 9 of 12", "succeeded"]
+    assert looks == expected
+
+
+def test_a_service_without_events_is_waited_for_all_the_same(fine_tune_service, client):
+    ensure(client)
+    fine_tune_service.jobs[0]["status"] = "running"
+    looks = []
+
+    def look(job):
+        looks.append(job.standing)
+        fine_tune_service.jobs[0] |= {"status": "succeeded", "fine_tuned_model": "ft:a"}
+
+    asyncio.run(client.wait(["ftjob-0"], 0.01, on_look=look))
+    assert looks == ["running", "succeeded"]
 
 
 def test_a_success_without_a_model_is_an_error(fine_tune_service, client):

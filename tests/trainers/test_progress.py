@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trainers.progress import IterationContext, attach_progress_bar, declared_iterations
+from trainers.progress import (
+    IterationContext,
+    attach_progress_bar,
+    declared_iterations,
+    describe,
+    progress_place,
+    report_iterations,
+)
 from trainers.progress import progress_reporter as listen
 
 
@@ -46,6 +53,24 @@ def test_a_loop_that_fails_ends_its_progress():
     with listen(recorder), pytest.raises(RuntimeError):
         Looper(1)._run_test_loop()
     assert recorder.calls == [("start", 2), ("finish",)]
+
+
+def test_what_is_done_is_said_with_where_it_is_done():
+    recorder = Recorder()
+    with listen(recorder), progress_place("seed_2"):
+        Looper(1)._run_train_loop()
+        with progress_place("iteration 3 of 6"):
+            describe("Testing")
+        report_iterations("Training", range(4, 6), lambda _: None, total=60)
+        report_iterations("Pretraining verifier", range(1), lambda _: None, unit="epoch")
+    assert [text for name, *text in recorder.calls if name == "describe"] == [
+        ["seed_2 · Training"],
+        ["seed_2 · iteration 3 of 6 · Testing"],
+        ["seed_2 · Training, iteration 5 of 60"],
+        ["seed_2 · Training, iteration 6 of 60"],
+        ["seed_2 · Pretraining verifier, epoch 1 of 1"],
+    ]
+    describe("Nobody listens")
 
 
 def test_nobody_needs_to_listen_and_the_total_is_the_sum_of_all_loops():

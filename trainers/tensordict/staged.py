@@ -178,7 +178,12 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
             )
         with ExitStack() as stack:
             self._build_train_context(stack)
-            return report_iterations("Training", range(start, stop), self._run_iteration)
+            return report_iterations(
+                "Training",
+                range(start, stop),
+                self._run_iteration,
+                total=self.num_train_iterations,
+            )
 
     def _run_iteration(self, iteration: int) -> Metrics | None:
         """Run one iteration and count it; only count it once a callback has stopped the run."""

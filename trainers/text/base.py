@@ -28,6 +28,7 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.rollout_statistics import rollout_statistics
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
+from trainers.progress import describe, progress_place, show
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.text.components import TextTrainerComponents
 from trainers.text.jobs import await_jobs, no_job_stats
@@ -139,6 +140,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     ) -> tuple[NestedArrayDict, UsageMeter]:
         """Play the iteration's rollouts; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
+        self._describe("Sampling rollouts", iteration)
         with (
             self.callbacks.stage("sample_rollouts", iteration) as self.stage_metrics,
             self._open_calls(journal_path, "sample_rollouts") as calls,
@@ -159,7 +161,9 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
             return self._get_log_stats(rollouts, train=True)
 
         last = iteration + 1 == self.num_train_iterations
-        return self.callbacks.iterate(iteration, work, last=last) or {}
+        metrics = self.callbacks.iterate(iteration, work, last=last) or {}
+        show(metrics)
+        return metrics
 
     def test_stats(self, rollouts: NestedArrayDict) -> Metrics:
         """Return the statistics of a test's rollouts."""
@@ -177,12 +181,14 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 f"test: unknown dataset {dataset!r}.{nearest(dataset, environments)}"
             )
         stage = "test" if iteration == "test" else "test_during_training"
+        self._describe("Testing" if dataset == "test" else f"Testing on {dataset}", iteration)
         with (
             self.callbacks.stage(stage, self._iteration) as metrics,
             self._open_calls(journal_path, stage) as calls,
         ):
             rollouts = self._sample_rollouts(environments[dataset], self._iteration, use_tqdm=True)
             metrics.update(self.test_stats(rollouts))
+        show(metrics)
         return rollouts, metrics, calls.usage
 
     def create_fine_tune_jobs(
@@ -194,6 +200,7 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         """Make the jobs that train the next models; see :class:`StagedTextTrainer`."""
         self._check_iteration(iteration)
         if not self.has_stopped:
+            self._describe("Making fine-tune jobs", iteration)
             with self.callbacks.stage("create_fine_tune_jobs", iteration) as self.stage_metrics:
                 self._create_fine_tune_jobs(iteration, rollouts, previous_rollouts)
         self._stage = "await_fine_tune_jobs"
@@ -223,10 +230,21 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         if not self.has_stopped:
             self.training_usage = UsageMeter("await_fine_tune_jobs", self.ledger)
             self._set_training_allowance()
-            with self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics:
+            with (
+                progress_place(self._place(iteration)),
+                self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics,
+            ):
                 asyncio.run(await_jobs(self.shared_model_groups, self.training_usage))
         self._iteration, self._stage = iteration + 1, "sample_rollouts"
         return self.state
+
+    def _place(self, iteration: int) -> str:
+        return f"iteration {iteration + 1} of {self.num_train_iterations}"
+
+    def _describe(self, description: str, iteration: int | Literal["test"]) -> None:
+        """Tell whoever listens which stage of which iteration is done."""
+        with progress_place(*([] if iteration == "test" else [self._place(iteration)])):
+            describe(description)
 
     def job_stats(self) -> Metrics:
         """Return which groups have no job, by 0 and 1: for lack of examples, or since frozen."""

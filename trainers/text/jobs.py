@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ratchet.errors import FineTuneError
+from trainers.progress import describe, is_listened_to
 
 if TYPE_CHECKING:
+    from ratchet.language_models.fine_tune_jobs import FineTuneJob
     from ratchet.language_models.usage import UsageMeter
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from trainers.text.state import State
@@ -25,7 +28,9 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: Usag
     ``usage`` counts what the jobs used. Raises FineTuneError if a job failed or was cancelled: with
     the group, and the service's reason.
     """
-    await asyncio.gather(*(group.await_job() for group in groups.values()))
+    queue = _Queue(name for name, group in groups.items() if group.state.fine_tune_job_id)
+    looks = {name: partial(queue.look, name) for name in groups if is_listened_to()}
+    await asyncio.gather(*(group.await_job(looks.get(name)) for name, group in groups.items()))
     statuses = {name: group.get_fine_tune_job_status() for name, group in groups.items()}
     failed = {name: status for name, status in statuses.items() if _has_failed(status)}
     if failed:
@@ -39,6 +44,26 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: Usag
             _LOGGER.info("group %s keeps its model: %s", name, statuses[name])
         group.record_usage(usage)
         group.switch_to_next_model()
+
+
+class _Queue:
+    """The jobs that are waited for: says which of them it is that is being waited for."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._jobs: dict[str, FineTuneJob | None] = dict.fromkeys(names)
+
+    def look(self, name: str, job: FineTuneJob) -> None:
+        """Take what the service says of a group's job, and pass it on to whoever listens."""
+        self._jobs[name] = job
+        jobs = [(name, job) for name, job in self._jobs.items() if job is None or not job.is_final]
+        if jobs:
+            running = [(name, job) for name, job in jobs if job and job.status == "running"]
+            name, current = (running or jobs)[0]
+            number = list(self._jobs).index(name) + 1
+            describe(
+                f"Waiting for fine-tuning job {number} of {len(self._jobs)},"
+                f" {name} ({current.standing if current else 'queued'})"
+            )
 
 
 def no_job_stats(groups: Mapping[str, PureTextSharedModelGroup]) -> dict[str, float]:

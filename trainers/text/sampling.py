@@ -41,8 +41,6 @@ async def play_rollouts(
     """
     progress = IterationContext(len(plan)) if show_progress else nullcontext()
     with progress as context:
-        if context is not None:
-            context.set_description("Sampling rollouts")
         outcomes = await run_bounded(
             plan,
             play,

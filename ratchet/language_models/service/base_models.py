@@ -39,6 +39,14 @@ def find_base_model(settings: ServiceSettings) -> StoredModel:
     return StoredModel(name, _fetch(name), name)
 
 
+def describe_base_model(settings: ServiceSettings) -> str:
+    """Return what :func:`find_base_model` does, for whoever waits for it."""
+    name = settings.model or BASE_MODEL
+    if name in _RECIPES:
+        return f"Making the base model {name}, once for this home"
+    return f"{'Reading' if Path(name).expanduser().is_dir() else 'Fetching'} the model {name}"
+
+
 def make_engine(name: str) -> Engine:
     """Make the engine of that name; imports what it stands on.
 

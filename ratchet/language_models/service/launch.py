@@ -5,6 +5,7 @@ The service ends when the last process that uses it has ended, however that ends
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,13 +13,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from ratchet.errors import LanguageServiceError
 from ratchet.language_models.service.lifeline import hold_as_user
-from ratchet.language_models.service.serving import USERS_FILE, ServiceAddress
+from ratchet.language_models.service.serving import STARTING_FILE, USERS_FILE, ServiceAddress
 from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
 from ratchet.tracking.files import locked
 
@@ -44,6 +46,7 @@ class EmbeddedService:
         model: str | None = None,
         engine: str = "torch",
         seconds: float = START_SECONDS,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> EmbeddedService:
         """Start the service of a home, unless it runs, and wait until models can be asked.
 
@@ -51,6 +54,8 @@ class EmbeddedService:
         ----------
         model
             A folder or a name on the hub; None for the tiny model, or whatever a running one has.
+        on_wait
+            Told again and again what the service does before it can be asked.
 
         Raises
         ------
@@ -61,12 +66,13 @@ class EmbeddedService:
         settings.folder.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + seconds
         user = hold_as_user(settings.folder / USERS_FILE)
+        on_wait("Starting the model service")
         try:
             with locked(settings.folder / _START_LOCK):
                 address = _running(settings.folder)
                 if address is None:
                     process = _spawn(settings)
-                    address = _await_start(settings.folder, process, deadline)
+                    address = _await_start(settings.folder, process, deadline, on_wait)
             _check_model(address, settings)
             return cls(address, user)
         except BaseException:
@@ -107,6 +113,7 @@ def _is_ready(address: ServiceAddress) -> bool:
 
 
 def _spawn(settings: ServiceSettings) -> subprocess.Popen[bytes]:
+    (settings.folder / STARTING_FILE).unlink(missing_ok=True)
     command = [sys.executable, "-P", "-m", "ratchet.language_models.service", "--embedded"]
     command += ["--home", str(settings.home), "--port", "0", "--engine", settings.engine]
     if settings.model is not None:
@@ -123,11 +130,20 @@ def _spawn(settings: ServiceSettings) -> subprocess.Popen[bytes]:
         )
 
 
-def _await_start(folder: Path, process: subprocess.Popen[bytes], deadline: float) -> ServiceAddress:
+def _await_start(
+    folder: Path,
+    process: subprocess.Popen[bytes],
+    deadline: float,
+    on_wait: Callable[[str], None],
+) -> ServiceAddress:
+    begin = time.monotonic()
     while process.poll() is None and time.monotonic() < deadline:
         address = ServiceAddress.read(folder)
         if address is not None and address.pid == process.pid and _is_ready(address):
             return address
+        with contextlib.suppress(FileNotFoundError):
+            what = (folder / STARTING_FILE).read_text("utf-8")
+            on_wait(f"{what} ({time.monotonic() - begin:.0f} s)")
         time.sleep(0.03)
     code = process.poll()
     if code is None:

@@ -19,7 +19,11 @@ import uvicorn
 from ratchet.errors import LanguageServiceError
 from ratchet.language_models.service.api.app import create_app
 from ratchet.language_models.service.api.connections import server_config
-from ratchet.language_models.service.base_models import find_base_model, make_engine
+from ratchet.language_models.service.base_models import (
+    describe_base_model,
+    find_base_model,
+    make_engine,
+)
 from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
 from ratchet.language_models.service.lifeline import leave_without_users
 from ratchet.language_models.service.service import ModelService
@@ -30,6 +34,8 @@ from ratchet.tracking.files import write_atomically
 logger = logging.getLogger(__name__)
 
 USERS_FILE = "users.lock"
+STARTING_FILE = "starting.txt"
+"""What a service does before it can be asked, for whoever waits for it."""
 _LOCK_FILE = "service.lock"
 _ADDRESS_FILE = "service.json"
 _BACKLOG = 2048
@@ -69,7 +75,10 @@ def serve(settings: ServiceSettings) -> None:
     if settings.embedded:
         leave_without_users(folder / USERS_FILE, leave)
     with _alone(folder), _listening(settings) as listener:
+        starting = folder / STARTING_FILE
+        write_atomically(starting, describe_base_model(settings))
         base = find_base_model(settings)
+        write_atomically(starting, f"Starting the engine of {base.id}")
         trainer = choose_trainer(settings, base.folder)
         service = ModelService(
             settings, base, lambda: make_engine(settings.engine), trainer=trainer

@@ -47,7 +47,7 @@ def pretrain_agent(trainer: TensorDictTrainer, agent_name: str) -> PretrainResul
         return learned | tested
 
     epochs = range(1 if test_run else hyper_params.solo_agent.num_epochs)
-    metrics = report_iterations(f"Pretraining {agent_name}", epochs, run_epoch)
+    metrics = report_iterations(f"Pretraining {agent_name}", epochs, run_epoch, unit="epoch")
     groups = test_groups(hyper_params)
     complete_table(table, trainer.test_environment.dataset, [agent_name], groups)
     wanted = _parts(agent_tensors(agents)[agent_name], PARTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -226,8 +226,13 @@ class PureTextSharedModelGroup(CalledHere):
             return ""
         return f"job {job.id}: {job.error or job.status}"
 
-    async def await_job(self) -> FineTuneJob | None:
-        """Wait until the job is final, whatever its end; None where there is no job."""
+    async def await_job(
+        self, on_look: Callable[[FineTuneJob], None] | None = None
+    ) -> FineTuneJob | None:
+        """Wait until the job is final, whatever its end; None where there is no job.
+
+        ``on_look`` is told what the service says of it each time that it is asked.
+        """
         job_id = self._state.fine_tune_job_id
         if job_id is None:
             return None
@@ -236,7 +241,7 @@ class PureTextSharedModelGroup(CalledHere):
         if self._job is None:
             seconds = self._settings
             pauses = seconds.poll_seconds, seconds.poll_seconds_max, seconds.job_stall_seconds
-            self._job = (await self._client.wait([job_id], *pauses))[job_id]
+            self._job = (await self._client.wait([job_id], *pauses, on_look=on_look))[job_id]
         if self.allowance is not None and self._state.fine_tune_intent is not None:
             self.allowance.settle(self._state.fine_tune_intent, self._job)
         return self._job

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 
-from flows.cli.progress import (
+from flows.process.progress import (
     Bar,
     PlainLines,
     format_seconds,
@@ -14,7 +15,13 @@ from flows.cli.progress import (
     metrics_that_matter,
     shown_progress,
 )
-from trainers.progress import IterationContext
+from trainers.progress import (
+    IterationContext,
+    describe,
+    is_listened_to,
+    progress_place,
+    progress_reporter,
+)
 
 
 class Clock:
@@ -119,20 +126,87 @@ def test_accuracies_come_first_and_noise_is_left_out() -> None:
     assert metrics_that_matter({"loss": 1.0, "grad_norm": 2.0}) == {"loss": 1.0}
 
 
-def test_the_bar_fits_into_eighty_columns() -> None:
+LONG = "Waiting for fine-tuning job 2 of 3, verifier (running, step 40 of 120)"
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize(
+    ("place", "description"),
+    [
+        (["verifier_alone"], "Training, iteration 121 of 1000"),
+        (["seed_2", "iteration 3 of 6"], LONG),
+        (["main"], "Making the base model ratchet-tiny, once for this home (42 s)"),
+    ],
+)
+def test_nothing_is_clipped_in_narrow_windows(width: int, place: list[str], description: str):
     from rich.console import Console
 
-    screen = io.StringIO()
-    progress = make_bar(Console(file=screen, force_terminal=True, width=80))
-    with progress, IterationContext(2000, Bar(progress, total=2000)) as context:
-        context.set_description("Pretraining verifier")
+    progress = make_bar(Console(file=io.StringIO(), force_terminal=True, width=width))
+    with progress_place(*place), IterationContext(2000, Bar(progress, total=9900)) as context:
+        context.set_description(description)
         context.set_postfix({"verifier.accuracy": 0.612, "prover.mean_episode_reward": 0.25})
-        context.step(321)
-        progress.refresh()
-    lines = screen.getvalue()
-    assert "Pretraining verifier" in lines
-    assert "321/2000" in lines
-    assert "accuracy 0.612" in lines
+        context.step(4321)
+        drawn = io.StringIO()
+        Console(file=drawn, width=width).print(progress.get_renderable())
+    lines = drawn.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(line.split()) for line in lines)
+    said = " · ".join([*place, description])
+    assert f"{said} accuracy 0.612 prover reward 0.25" in text
+    assert "4321/9900" in text
+    assert "…" not in text
+    assert "━━" in text
+
+
+def test_the_whole_is_counted_by_iterations_that_nobody_knows_before_the_first_loop() -> None:
+    from rich.console import Console
+
+    progress = make_bar(Console(file=io.StringIO(), force_terminal=True, width=80))
+    with progress_reporter(Bar(progress, lambda: 9900)):
+        describe("Making the base model")
+        drawn = io.StringIO()
+        Console(file=drawn, width=80).print(progress.get_renderable())
+    assert drawn.getvalue().splitlines()[0] == "Making the base model"
+    assert "9900" not in drawn.getvalue()
+
+
+def test_plain_lines_say_what_is_waited_for_though_nothing_is_counted() -> None:
+    clock, lines = Clock(), []
+    with progress_reporter(PlainLines(lambda: 40, write=lines.append, seconds=5, clock=clock)):
+        for second in range(12):
+            clock.now += 1
+            describe(f"Making the base model ({second} s)")
+        with IterationContext(40) as context:
+            context.set_description("Training")
+            for _ in range(2):
+                clock.now += 5
+                context.step()
+    assert lines == [
+        "Making the base model (4 s)",
+        "Making the base model (9 s)",
+        "Training 1/40",
+        "Training 2/40  0.2 it/s  3 min 10 s left",
+    ]
+
+
+def test_who_listens_already_is_not_listened_over(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown_progress("plain") as outer, shown_progress("plain") as inner:
+        assert outer is not None
+        assert inner is None
+        describe("Training")
+
+
+def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.runs import running
+
+    heard = []
+    resolved = SimpleNamespace(settings=SimpleNamespace(progress="plain"))
+    monkeypatch.setattr(running, "resolve", lambda *_, **__: resolved)
+    monkeypatch.setattr(running, "run_resolved", lambda *_, **__: heard.append(is_listened_to()))
+    running.run_experiment({})
+    resolved.settings.progress = "none"
+    running.run_experiment({})
+    assert heard == [True, False]
 
 
 def test_reporters_reach_the_loops_inside(capsys: pytest.CaptureFixture[str]) -> None:

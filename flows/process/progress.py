@@ -27,6 +27,7 @@ _NOT_SHOWN = ("std_", "worst_", "datapoint_")
 _MAX_SHOWN = 2
 _NOISE = ("mean_", "episode_", "step_")
 _PLAIN_SECONDS = 10.0
+_BAR_WIDTH, _SHORTEST_BAR, _BESIDE_THE_BAR = 40, 6, 32
 
 
 def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -56,7 +57,8 @@ def _short(name: str) -> str:
     agent, _, what = name.rpartition(".")
     for noise in _NOISE:
         what = what.replace(noise, "")
-    return what if what == "accuracy" else f"{agent} {what}".strip()
+    what = what.replace("_", " ")
+    return what if what in ("accuracy", "test accuracy") else f"{agent} {what}".strip()
 
 
 def _as_text(metrics: Mapping[str, float]) -> str:
@@ -82,9 +84,9 @@ class PlainLines:
         self._last = clock()
         self._first: tuple[int, float] | None = None
         self._done = 0
-        self._written = -1
+        self._written: tuple[int, str] | None = None
         self._expected = 0
-        self._description = "Working"
+        self.description = "Working"
         self._metrics: Mapping[str, float] = {}
 
     def start(self, total: int) -> None:
@@ -94,8 +96,10 @@ class PlainLines:
         self._expected = max(self._expected, self._done) + total
 
     def describe(self, description: str) -> None:
-        """Name what is done."""
-        self._description = description
+        """Name what is done; what takes long without counting anything is said in lines as well."""
+        self.description = description
+        if self._clock() - self._last >= self._seconds:
+            self._say()
 
     def advance(self, steps: int) -> None:
         """Count finished iterations."""
@@ -103,7 +107,7 @@ class PlainLines:
         if self._first is None:  # the time before it went into starting
             self._first = self._done, self._clock()
         if self._clock() - self._last >= self._seconds:
-            self.close()
+            self._say()
 
     def show(self, metrics: Mapping[str, float]) -> None:
         """Take the metrics of the next line."""
@@ -113,15 +117,20 @@ class PlainLines:
         """End a loop; there may be others."""
 
     def close(self) -> None:
-        """Write how it stands, unless that has been written already."""
+        """Write how it stands at the end, unless that has been written already."""
+        if self._done and (self._written is None or self._written[0] != self._done):
+            self._say()
+
+    def _say(self) -> None:
+        """Write how it stands, if that has changed."""
         self._last = self._clock()
-        if self._done == self._written:
+        standing = self._done, self.description
+        if standing == self._written:
             return
-        self._written = self._done
+        self._written = standing
         total = max(self._total or self._expected, self._done)
-        if total == 0:
-            return
-        parts = [f"{self._description} {self._done}/{total}", *self._pace(total)]
+        count = f" {self._done}/{total}" if total else ""
+        parts = [f"{self.description}{count}", *self._pace(total)]
         self._write("  ".join([*parts, *filter(None, [_as_text(self._metrics)])]))
 
     def _pace(self, total: int) -> list[str]:
@@ -184,14 +193,14 @@ def format_seconds(seconds: float) -> str:
 def shown_progress(
     how: Literal["auto", "bar", "plain", "none"], total: Total = None
 ) -> Iterator[ProgressReporter | None]:
-    """Show the progress of all loops inside.
+    """Show the progress of all loops inside, unless somebody listens to them already.
 
-    ``how`` is ``settings.progress``, where "auto" is a bar on a terminal, else plain lines;
-    ``total`` iterations are those of the whole run.
+    ``how`` is ``settings.progress``, where "auto" is a bar on a terminal, else plain lines (so in
+    notebooks, too); ``total`` iterations are those of the whole run.
     """
-    from trainers.progress import progress_reporter
+    from trainers.progress import is_listened_to, progress_reporter
 
-    if how == "none":
+    if how == "none" or is_listened_to():
         yield None
         return
     screen = console(stderr=True)
@@ -208,21 +217,21 @@ def shown_progress(
 
 
 def make_bar(screen: Console) -> Progress:
-    """Make what the bar is drawn in: description, bar, count, rate, time left, metrics."""
+    """Make what the bar is drawn in.
+
+    What is done, with the metrics, is a line of its own, which is folded where it is too long;
+    under it are bar, count, rate and time left, of which the bar alone gives way.
+    """
+    from rich.console import RenderableType
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
         Progress,
         ProgressColumn,
         Task,
-        TextColumn,
         TimeRemainingColumn,
     )
-    from rich.table import Column
     from rich.text import Text
-
-    def column(min_width: int) -> Column:
-        return Column(no_wrap=True, overflow="ellipsis", min_width=min_width)
 
     class RateColumn(ProgressColumn):
         """Iterations per second."""
@@ -232,12 +241,21 @@ def make_bar(screen: Console) -> Progress:
             digits = 0 if speed and speed >= 10 else 2
             return Text(f"{speed:.{digits}f} it/s" if speed else "", style="cyan")
 
-    return Progress(
-        TextColumn("{task.description}", table_column=column(20)),
-        BarColumn(bar_width=16, table_column=column(8)),
-        MofNCompleteColumn(table_column=column(9)),
-        RateColumn(table_column=column(8)),
-        TimeRemainingColumn(compact=True, table_column=column(5)),
-        TextColumn("{task.fields[metrics]}", table_column=column(20)),
+    class TwoLines(Progress):
+        """Descriptions above their bars."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            for task in self.tasks:
+                line = Text(task.description)
+                if task.fields["metrics"]:
+                    line.append(f"  {task.fields['metrics']}", style="green")
+                yield line
+                yield self.make_tasks_table([task])
+
+    return TwoLines(
+        BarColumn(bar_width=min(_BAR_WIDTH, max(_SHORTEST_BAR, screen.width - _BESIDE_THE_BAR))),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(compact=True),
         console=screen,
     )
