@@ -22,6 +22,7 @@ from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.families import stage_functions
 from tasks.stages.sequence import Step, StoredCourse
+from trainers.progress import show
 
 
 @flow(name="experiment", persist_result=False, validate_parameters=False)
@@ -81,6 +82,7 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
 async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> None:
     """Work the stages of an arm: train, note the final state, test."""
     keys = session.keys
+    show({})  # those of the arm before
     course = StoredCourse(session.store, session.settings, fresh=force)
 
     async def play(steps: Iterator[Step]) -> None:

@@ -65,7 +65,7 @@ def describe(description: str) -> None:
 
 
 def show(metrics: Mapping[str, float]) -> None:
-    """Show metrics to whoever listens, where that is no loop."""
+    """Show metrics to whoever listens, where that is no loop; none for what has none yet."""
     reporter = _REPORTER.get()
     if reporter is not None:
         reporter.show(metrics)

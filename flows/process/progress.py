@@ -24,6 +24,7 @@ first loop begins: a run that finds everything has none."""
 
 _SHOWN = ("accuracy", "mean_episode_reward", "reward", "loss")
 _NOT_SHOWN = ("std_", "worst_", "datapoint_")
+_TEST = "test_"
 _MAX_SHOWN = 2
 _NOISE = ("mean_", "episode_", "step_")
 _PLAIN_SECONDS = 10.0
@@ -57,8 +58,10 @@ def _short(name: str) -> str:
     agent, _, what = name.rpartition(".")
     for noise in _NOISE:
         what = what.replace(noise, "")
-    what = what.replace("_", " ")
-    return what if what in ("accuracy", "test accuracy") else f"{agent} {what}".strip()
+    agent = agent.removeprefix(_TEST)
+    test = "test" if name.startswith(_TEST) else ""
+    what = what.removeprefix(_TEST).replace("_", " ")
+    return " ".join(filter(None, [test, "" if what == "accuracy" else agent, what]))
 
 
 def _as_text(metrics: Mapping[str, float]) -> str:
@@ -111,7 +114,9 @@ class PlainLines:
 
     def show(self, metrics: Mapping[str, float]) -> None:
         """Take the metrics of the next line."""
-        self._metrics = metrics_that_matter(metrics) or self._metrics
+        chosen = metrics_that_matter(metrics)
+        if chosen or not metrics:
+            self._metrics = chosen
 
     def finish(self) -> None:
         """End a loop; there may be others."""
@@ -172,7 +177,7 @@ class Bar:
     def show(self, metrics: Mapping[str, float]) -> None:
         """Show the metrics that matter."""
         chosen = metrics_that_matter(metrics)
-        if chosen:
+        if chosen or not metrics:
             self._progress.update(self._task, metrics=_as_text(chosen))
 
     def finish(self) -> None:

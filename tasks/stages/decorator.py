@@ -162,7 +162,7 @@ def _waits(call: StageCall, session: BaseSession, holder: str) -> None:
 
 def _what(call: StageCall) -> str:
     """Say what a stage does until it says so itself: "Build scenario", "Test wl2"."""
-    words = f"{call.stage} {call.detail}".strip().replace("_", " ")
+    words = call.name.replace("_", " ").replace("-", " ")
     return words[:1].upper() + words[1:]
 
 

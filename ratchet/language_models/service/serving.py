@@ -93,6 +93,7 @@ def serve(settings: ServiceSettings) -> None:
             server.run(sockets=[listener])
         finally:
             (folder / _ADDRESS_FILE).unlink(missing_ok=True)
+            starting.unlink(missing_ok=True)
         ready = service.batcher.ready
         if ready.done() and (error := ready.exception()) is not None:
             raise LanguageServiceError(f"The engine {settings.engine!r} did not start: {error}")

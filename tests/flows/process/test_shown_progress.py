@@ -189,6 +189,21 @@ def test_plain_lines_say_what_is_waited_for_though_nothing_is_counted() -> None:
     ]
 
 
+def test_tests_are_told_from_training_and_an_arm_from_the_one_before() -> None:
+    tested = {"test_accuracy": 0.75, "test_prover.mean_episode_reward": 0.5}
+    assert metrics_that_matter(tested) == {"test accuracy": 0.75, "test prover reward": 0.5}
+    assert metrics_that_matter({"my_agent.train_accuracy": 1.0}) == {"my_agent train accuracy": 1.0}
+    lines: list[str] = []
+    clock = Clock()
+    reporter = PlainLines(3, write=lines.append, seconds=5, clock=clock)
+    for metrics in (tested, {"cost": 1.0}, {}):
+        reporter.show(metrics)
+        clock.now += 5
+        reporter.advance(1)
+    ends = ["test accuracy 0.75  test prover reward 0.5"] * 2 + ["0 s left"]
+    assert [line.endswith(end) for line, end in zip(lines, ends, strict=True)] == [True] * 3
+
+
 def test_who_listens_already_is_not_listened_over(capsys: pytest.CaptureFixture[str]) -> None:
     with shown_progress("plain") as outer, shown_progress("plain") as inner:
         assert outer is not None

@@ -73,6 +73,14 @@ def _ends(pid, seconds=10):
     return False
 
 
+def test_whoever_waits_is_told_what_the_service_does(home):
+    said = []
+    with _start(home, on_wait=said.append):
+        assert said[0] == "Starting the model service"
+        steps = ("Reading the model", "Starting the engine of model")
+        assert any(step in text for text in said for step in steps), said
+
+
 def test_a_started_service_answers_and_ends_when_it_is_left(home, monkeypatch):
     monkeypatch.setenv(API_KEY_VARIABLE, "not for the embedded one")
     began = time.monotonic()
