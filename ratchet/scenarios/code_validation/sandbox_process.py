@@ -48,12 +48,17 @@ class SandboxIsolation:
     @property
     def no_writing(self) -> bool:
         """Whether the kernel keeps programs from making and changing files."""
-        return self.landlock > 0
+        return self.landlock > 0 or self.seccomp
 
     @property
     def no_processes(self) -> bool:
         """Whether the kernel keeps programs from starting others."""
         return self.seccomp or self.unprivileged
+
+    @property
+    def no_one_in_sight(self) -> bool:
+        """Whether programs see no other process."""
+        return "pid" in self.namespaces
 
 
 class SandboxProcess:
@@ -135,4 +140,9 @@ def _warn_of_weakness(isolation: SandboxIsolation) -> None:
             "sandbox: on this machine nothing but limits on time, memory and file size keeps tested"
             " programs from %s. Don't test programs of strangers here.",
             " or ".join(missing),
+        )
+    elif not isolation.no_one_in_sight:
+        _LOGGER.info(
+            "sandbox: this machine allows no PID namespace; tested programs can see that other"
+            " processes exist, but the kernel keeps them from doing anything to them."
         )
