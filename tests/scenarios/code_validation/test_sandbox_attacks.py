@@ -222,14 +222,13 @@ def test_a_drip_of_results_ends_in_time(monkeypatch):
 
 def test_a_program_that_works_and_waits_in_turns_ends_at_the_deadline(monkeypatch):
     short_deadline(monkeypatch)
-    for step in ("pass", "os.write(3, b'x')"):
-        source = (
-            "import os, time\nwhile True:\n"
-            "    start = time.process_time()\n"
-            "    while time.process_time() < start + 0.004: pass\n"
-            f"    {step}\n    time.sleep(0.2)"
-        )
-        assert run_within(30, source, time_limit=0.5) == "timeout"
+    source = (
+        "import os, time\nwhile True:\n"
+        "    start = time.process_time()\n"
+        "    while time.process_time() < start + 0.004: pass\n"
+        "    os.write(3, b'x')\n    time.sleep(0.2)"
+    )
+    assert run_within(30, source, time_limit=0.5) == "timeout"
 
 
 def test_a_flood_of_results_is_cut_off():
@@ -298,8 +297,8 @@ def test_programs_that_mean_no_harm_do_not_notice(namespaces):
         " dataclasses, datetime, decimal, doctest, enum, fractions, functools, glob, hashlib,"
         " heapq, html, inspect, io, itertools, json, logging, lzma, math, multiprocessing,"
         " operator, pathlib, pickle, platform, queue, random, re, secrets, selectors, shutil,"
-        " sqlite3, statistics, string, struct, tempfile, textwrap, threading, timeit, tracemalloc, typing,"
-        " unittest, urllib.parse, uuid, xml.etree.ElementTree, zlib, zoneinfo"
+        " sqlite3, statistics, string, struct, tempfile, textwrap, threading, timeit,"
+        " tracemalloc, typing, unittest, urllib.parse, uuid, xml.etree.ElementTree, zlib, zoneinfo"
     )
     sources = [
         f"import {imports}\n    return int(bool(uuid.uuid4()) and bool(platform.platform()))",
