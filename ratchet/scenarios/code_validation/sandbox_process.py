@@ -60,6 +60,16 @@ class SandboxIsolation:
         """Whether programs see no other process."""
         return "pid" in self.namespaces
 
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What the kernel doesn't keep programs from here."""
+        kept = {
+            "using the network": self.no_network,
+            "making empty files": self.no_writing,
+            "starting processes": self.no_processes,
+        }
+        return tuple(what for what, holds in kept.items() if not holds)
+
 
 class SandboxProcess:
     """One sandboxed subprocess with its jobs and its own empty folder; a context."""
@@ -129,17 +139,11 @@ class SandboxProcess:
 @cache
 def _warn_of_weakness(isolation: SandboxIsolation) -> None:
     """Log once what the kernel doesn't keep programs from here."""
-    held = {
-        "using the network": isolation.no_network,
-        "making empty files": isolation.no_writing,
-        "starting processes": isolation.no_processes,
-    }
-    missing = [what for what, holds in held.items() if not holds]
-    if missing:
+    if isolation.left_open:
         _LOGGER.warning(
             "sandbox: on this machine nothing but limits on time, memory and file size keeps tested"
             " programs from %s. Don't test programs of strangers here.",
-            " or ".join(missing),
+            " or ".join(isolation.left_open),
         )
     elif not isolation.no_one_in_sight:
         _LOGGER.info(

@@ -275,7 +275,7 @@ def test_a_weak_sandbox_says_so_once(caplog):
 
 
 def test_what_holds_without_a_pid_namespace_is_said_once_and_quietly(caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger=sandbox_process.__name__)
     plain = sandbox_process.SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True)
     for _ in range(2):
         sandbox_process._warn_of_weakness(plain)
