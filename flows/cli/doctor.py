@@ -1,6 +1,6 @@
 """``ratchet doctor``: say whether all is there that runs need.
 
-Checks versions, storage, locks, servers, threads and ports; changes nothing.
+Checks versions, storage, locks, servers, threads, the sandbox and ports; changes nothing.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def all_checks(home: Path, runs: Path) -> Iterator[Check]:
     yield _prefect(home)
     yield _mlflow(home)
     yield _threads()
+    yield sandbox()
     yield from _ports(home)
 
 
@@ -114,6 +115,23 @@ def extras() -> Iterator[Check]:
             yield Check(f"[{extra}]", CheckResult.WARNING, advice)
         else:
             yield Check(f"[{extra}]", CheckResult.GOOD, ", ".join(packages))
+
+
+def sandbox() -> Check:
+    """Say what keeps tested programs, which nobody has read, from this machine."""
+    from ratchet.errors import SandboxError
+    from ratchet.scenarios.code_validation.sandbox import sandbox_isolation
+
+    try:
+        isolation = sandbox_isolation()
+    except SandboxError as error:
+        return Check("sandbox", CheckResult.BAD, str(error))
+    if isolation.left_open:
+        details = f"nothing keeps tested programs from {' or '.join(isolation.left_open)}"
+        return Check("sandbox", CheckResult.WARNING, details)
+    landlock = f"Landlock {isolation.landlock}" if isolation.landlock else "no Landlock"
+    spaces = ", ".join(isolation.namespaces) or "none allowed"
+    return Check("sandbox", CheckResult.GOOD, f"seccomp, {landlock}, namespaces: {spaces}")
 
 
 def experiment(file: str) -> Iterator[Check]:

@@ -4,9 +4,9 @@ They run in subprocesses with bounds on CPU time, memory, files, processes and n
 this one. What should come out is compared here: a program never sees it.
 
 What holds where: on Linux (x86-64, AArch64) seccomp and Landlock forbid sockets, new processes,
-signals and every write, whoever the user is; namespaces come on top where the system allows
-them. On other systems only the resource limits hold, and sockets are merely hidden:
-:func:`sandbox_isolation` says which layers this machine has.
+signals, every write and every change of a file or of another process, whoever the user is;
+namespaces come on top where the system allows them. On other systems only the resource limits
+hold, and sockets are merely hidden: :func:`sandbox_isolation` says which layers this machine has.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def run_programs(
     Parameters
     ----------
     time_limit
-        CPU seconds of one program for all its tests; waiting for a busy machine costs nothing.
+        CPU seconds of one program for all its tests. Waiting for a busy machine costs nothing,
+        up to ten times as much wall time (10 s at least).
     memory_mb
         Its address space in MiB.
     workers

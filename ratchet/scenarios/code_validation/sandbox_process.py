@@ -48,12 +48,27 @@ class SandboxIsolation:
     @property
     def no_writing(self) -> bool:
         """Whether the kernel keeps programs from making and changing files."""
-        return self.landlock > 0
+        return self.landlock > 0 or self.seccomp
 
     @property
     def no_processes(self) -> bool:
         """Whether the kernel keeps programs from starting others."""
         return self.seccomp or self.unprivileged
+
+    @property
+    def no_one_in_sight(self) -> bool:
+        """Whether programs see no other process."""
+        return "pid" in self.namespaces
+
+    @property
+    def left_open(self) -> tuple[str, ...]:
+        """What the kernel doesn't keep programs from here."""
+        kept = {
+            "using the network": self.no_network,
+            "making empty files": self.no_writing,
+            "starting processes": self.no_processes,
+        }
+        return tuple(what for what, holds in kept.items() if not holds)
 
 
 class SandboxProcess:
@@ -124,15 +139,14 @@ class SandboxProcess:
 @cache
 def _warn_of_weakness(isolation: SandboxIsolation) -> None:
     """Log once what the kernel doesn't keep programs from here."""
-    held = {
-        "using the network": isolation.no_network,
-        "making empty files": isolation.no_writing,
-        "starting processes": isolation.no_processes,
-    }
-    missing = [what for what, holds in held.items() if not holds]
-    if missing:
+    if isolation.left_open:
         _LOGGER.warning(
             "sandbox: on this machine nothing but limits on time, memory and file size keeps tested"
             " programs from %s. Don't test programs of strangers here.",
-            " or ".join(missing),
+            " or ".join(isolation.left_open),
+        )
+    elif not isolation.no_one_in_sight:
+        _LOGGER.info(
+            "sandbox: this machine allows no PID namespace; tested programs can see that other"
+            " processes exist, but the kernel keeps them from doing anything to them."
         )

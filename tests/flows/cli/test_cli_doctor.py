@@ -48,3 +48,19 @@ def test_a_server_that_does_not_answer_is_told(
     result = CliRunner().invoke(app, ["doctor", "--home", str(tmp_path)])
     assert result.exit_code == 1
     assert "does not answer" in result.stdout
+
+
+def test_what_holds_tested_programs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ratchet.scenarios.code_validation import sandbox
+    from ratchet.scenarios.code_validation.sandbox_process import SandboxIsolation
+
+    def check(isolation: SandboxIsolation) -> doctor.Check:
+        monkeypatch.setattr(sandbox, "sandbox_isolation", lambda: isolation)
+        return doctor.sandbox()
+
+    plain = check(SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True))
+    assert plain.verdict is CheckResult.GOOD
+    assert plain.details == "seccomp, Landlock 5, namespaces: none allowed"
+    weak = check(SandboxIsolation((), landlock=0, seccomp=False, unprivileged=True))
+    assert weak.verdict is CheckResult.WARNING
+    assert "using the network or making empty files" in weak.details

@@ -274,6 +274,16 @@ def test_a_weak_sandbox_says_so_once(caplog):
     assert len(caplog.records) == 1
 
 
+def test_what_holds_without_a_pid_namespace_is_said_once_and_quietly(caplog):
+    caplog.set_level("INFO", logger=sandbox_process.__name__)
+    plain = sandbox_process.SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True)
+    for _ in range(2):
+        sandbox_process._warn_of_weakness(plain)
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert "allows no PID namespace" in record.getMessage()
+
+
 def test_no_programs_need_no_subprocess(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
     assert run_programs([]) == []

@@ -19,14 +19,18 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
-from ratchet.scenarios.code_validation.sandboxed import isolation
+from ratchet.scenarios.code_validation.sandboxed import isolation, seccomp
 from ratchet.scenarios.code_validation.sandboxed.execution import MAX_OUTPUT, run_program
 
 _RESULT: Final = 3
 _RULES: Final = 4
 _NULL: Final = 5
 _MAX_FILES = 32
+_MAX_THREADS = 4096
+"""All of the user's together count, except those of root."""
 _MAX_RESULT = 2 * MAX_OUTPUT
+_WALL_FACTOR: Final = 10
+"""Wall time of a process in its CPU limits (at least a second each): so slow may a machine be."""
 
 Job: TypeAlias = "dict[str, Any]"
 
@@ -49,7 +53,7 @@ class Worker:
         self.memory = memory_mb * 2**20
         self.is_first = is_first
         rules, self.landlock = isolation.make_landlock_rules()
-        self.filter = isolation.make_seccomp_filter()
+        self.filter = seccomp.make_seccomp_filter()
         null = os.open(os.devnull, os.O_RDWR)
         rules, null = (fcntl.fcntl(max(n, 0), fcntl.F_DUPFD, _MAX_FILES) for n in (rules, null))
         for number, descriptor in ((_RESULT, null), (_RULES, rules), (_NULL, null)):
@@ -73,15 +77,17 @@ class Worker:
         """Return the lines that were finished, why there are no more, and the CPU seconds."""
         reading, writing = os.pipe()
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        worker = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._be_programs(jobs, writing)
+            self._be_programs(jobs, writing, worker)
         os.close(writing)
         try:
             payload, status = self._read(pid, reading)
         finally:
             os.close(reading)
             _kill(pid)
+            _kill(-pid)  # its group, which it can't leave
         _, wait_status = os.waitpid(pid, 0)
         self._kill_the_rest()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -99,15 +105,16 @@ class Worker:
         return "killed"
 
     def _read(self, pid: int, reading: int) -> tuple[bytes, str]:
-        """Read a result to its end, or until the program does nothing any more.
+        """Read a result to its end, within bounds on its size and on time, whatever comes.
 
-        A program that waits for a slow machine goes on: only its own CPU time counts, and
-        whether it uses any.
+        A program that waits for a slow machine goes on, one that uses no CPU time ends, though it
+        may write. Behind both stands a deadline of wall time.
         """
         chunks: list[bytes] = []
         size = 0
         patience = max(1.0, self.time_limit)
-        last_cpu, last_wall, start = 0.0, time.monotonic(), time.monotonic()
+        last_cpu, last_wall = 0.0, time.monotonic()
+        deadline = last_wall + _WALL_FACTOR * patience
         poller = select.poll()
         poller.register(reading, select.POLLIN)
         while True:
@@ -119,11 +126,10 @@ class Worker:
                     return b"".join(chunks), ""
                 if size > _MAX_RESULT:
                     return b"", "too_much_output"
-                continue
             cpu, now = _cpu_seconds(pid), time.monotonic()
             if cpu - last_cpu > 0.001:
                 last_cpu, last_wall = cpu, now
-            if now - last_wall > patience or now - start > 100 * patience:
+            if now - last_wall > patience or now > deadline:
                 return b"", "timeout"
 
     def _kill_the_rest(self) -> None:
@@ -135,10 +141,13 @@ class Worker:
                 except ChildProcessError:
                     return
 
-    def _be_programs(self, jobs: list[Job], writing: int) -> None:
+    def _be_programs(self, jobs: list[Job], writing: int, worker: int) -> None:
         """Bind the forked process, run the programs in it, and end."""
         code = 1
         try:
+            isolation.die_with_parent()
+            if os.getppid() != worker:  # it ended before that held
+                return
             os.setpgid(0, 0)
             os.dup2(writing, _RESULT)
             for standard in (0, 1, 2):
@@ -148,8 +157,9 @@ class Worker:
             if self.landlock:
                 isolation.apply_landlock_rules(_RULES)
             os.close(_RULES)
-            if not isolation.apply_seccomp_filter(self.filter):
-                resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+            if self.filter:
+                seccomp.apply_seccomp_filter(self.filter)
+            else:
                 _hide_network()
             for job in jobs:
                 _write(run_program(job) + b"\n")
@@ -167,6 +177,10 @@ class Worker:
             (resource.RLIMIT_CORE, 0),
         ):
             resource.setrlimit(limit, (value, value))
+        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        threads = _MAX_THREADS if self.filter else 0
+        if most == resource.RLIM_INFINITY or most > threads:
+            resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
         signal.setitimer(signal.ITIMER_PROF, self.time_limit)
 
 
@@ -182,7 +196,8 @@ def _write(data: bytes) -> None:
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    # macOS refuses a signal to a group of which none is alive
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -197,15 +212,15 @@ def _cpu_seconds(pid: int) -> float:
 def main() -> None:
     """Run all jobs of the standard input."""
     options = json.loads(sys.argv[1])
+    namespaces, unprivileged = isolation.leave_outside()
     isolation.die_with_parent()
-    namespaces = isolation.enter_namespaces()
     is_first = "pid" in namespaces
     if is_first:
         pid = os.fork()
         if pid:
             os.waitpid(pid, 0)
             os._exit(0)
-    unprivileged = isolation.drop_privileges()
+    isolation.drop_capabilities()
     isolation.die_with_parent()
     worker = Worker(options["time_limit"], options["memory_mb"], is_first=is_first)
     report = {
@@ -215,6 +230,7 @@ def main() -> None:
         "unprivileged": unprivileged,
     }
     sys.stdout.write(json.dumps(report) + "\n")
+    sys.stdout.flush()
     gc.freeze()
     jobs = sys.stdin.buffer
     for line in jobs:
