@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.lazy import require_packages
+from ratchet.parameters.torchrl import TORCHRL_TRAINERS
 from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
@@ -62,7 +63,7 @@ class SimulatedGame:
 
 
 class LibraryGame(SimulatedGame):
-    """An environment that a configuration of TorchRL's makes, and only its trainers play."""
+    """An environment of TorchRL's, which only its trainers play."""
 
     def spaces(self) -> AgentSpaces:
         """Return one agent's, of whom nothing else is known here."""
@@ -88,7 +89,8 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
     if is_file(name) or name in ENVIRONMENTS.names():
         found = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(found, Dynamics) and not is_file(name)
-        if not (stands_in and section.implementation == "simulated"):
+        librarys = hyper_params.trainer_name in TORCHRL_TRAINERS
+        if not (stands_in and (librarys or section.implementation == "simulated")):
             return _from_class(found, section, TIME_LIMITS.get(name))
     elif section.implementation == "batched":
         raise ParameterError(
@@ -102,8 +104,8 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
 
 def _refuse_to_simulate(name: str) -> Simulator:
     raise ParameterError(
-        f"dataset: {name!r} is made by TorchRL's configuration, which only its trainers play;"
-        " expected the trainer that the file chooses."
+        f"dataset: {name!r} is an environment of TorchRL's, which only its trainers play;"
+        " expected one of them, e.g. `trainer: torchrl_ppo`."
     )
 
 
@@ -128,10 +130,20 @@ def _from_class(found: type, section: GymnasiumParameters, limit: int | None) ->
         return SimulatedGame(lambda: GymnasiumSimulator(found(**kwargs), cut_off), found)
     if issubclass(found, pettingzoo.ParallelEnv):
         return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
+    if _is_torchrls(found):
+        return LibraryGame(lambda: _refuse_to_simulate(found.__qualname__), found)
     raise ParameterError(
         f"dataset: {found.__qualname__!r} has the bases {[b.__name__ for b in found.__bases__]},"
-        " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env or"
-        " pettingzoo.ParallelEnv."
+        " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"
+        " pettingzoo.ParallelEnv or torchrl.envs.EnvBase."
+    )
+
+
+def _is_torchrls(found: type) -> bool:
+    """Return whether a class is an environment of TorchRL's, which is then imported already."""
+    return any(
+        base.__name__ == "EnvBase" and base.__module__.startswith("torchrl.")
+        for base in found.__mro__
     )
 
 
