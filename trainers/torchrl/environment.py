@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError
 from ratchet.plugins import is_class_spec, load_class
+from ratchet.scenarios.gymnasium.catalogue import checked_arguments
 
 if TYPE_CHECKING:
     import gymnasium
@@ -91,10 +92,8 @@ def make_environment(
             f" {[base.__name__ for base in found.__bases__]}, expected a subclass of gymnasium.Env"
             " or torchrl.envs.EnvBase. Others are played with `trainer: vanilla_ppo`."
         )
-    try:
+    with checked_arguments(found.__qualname__, kwargs):
         environment = found(**kwargs)
-    except TypeError as error:
-        raise _unfit_arguments(name, kwargs, error) from error
     if isinstance(environment, EnvBase):
         if max_episode_steps is None:
             return environment
@@ -120,11 +119,10 @@ def _make_by_id(
     import gymnasium
 
     try:
-        return gymnasium.make(name, max_episode_steps=max_episode_steps, **kwargs)
+        with checked_arguments(name, kwargs):
+            return gymnasium.make(name, max_episode_steps=max_episode_steps, **kwargs)
     except (gymnasium.error.Error, ImportError) as error:
         raise ParameterError(f"dataset: cannot make the environment {name!r}: {error}") from error
-    except TypeError as error:
-        raise _unfit_arguments(name, kwargs, error) from error
 
 
 @cache
@@ -191,13 +189,6 @@ def _continuous(name: str, size: int, low: list[float], high: list[float]) -> di
         "action_low": low,
         "action_high": high,
     }
-
-
-def _unfit_arguments(name: str, kwargs: Mapping[str, Any], error: TypeError) -> ParameterError:
-    return ParameterError(
-        f"gymnasium.environment_kwargs: {name!r} got {sorted(kwargs)}: {error}. Expected arguments"
-        " of its constructor."
-    )
 
 
 def _unsuited(name: str, what: str, space: object) -> ParameterError:

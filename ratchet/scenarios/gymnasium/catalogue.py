@@ -7,7 +7,8 @@ installed class, or ``path/to/file.py:ClassName`` with a class of any of these k
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -139,6 +140,24 @@ def _from_class(found: type, section: GymnasiumParameters, limit: int | None) ->
     )
 
 
+@contextmanager
+def checked_arguments(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Say of an environment's constructor that is called within which arguments it got.
+
+    Raises
+    ------
+    ParameterError
+        If it does not take them.
+    """
+    try:
+        yield
+    except TypeError as error:
+        raise ParameterError(
+            f"gymnasium.environment_kwargs: {name} got {sorted(kwargs)}: {error}. Expected"
+            " arguments of its constructor."
+        ) from error
+
+
 def _is_torchrls(found: type) -> bool:
     """Return whether a class is an environment of TorchRL's, which is then imported already."""
     return any(
@@ -151,13 +170,8 @@ def _batched(
     dynamics: type[Dynamics], section: GymnasiumParameters, limit: int | None
 ) -> BatchedGame:
     def make() -> Dynamics:
-        try:
+        with checked_arguments(dynamics.__qualname__, section.environment_kwargs):
             return dynamics(**section.environment_kwargs)
-        except TypeError as error:
-            raise ParameterError(
-                f"gymnasium.environment_kwargs: {dynamics.__qualname__} got"
-                f" {sorted(section.environment_kwargs)}: {error}."
-            ) from error
 
     return BatchedGame(make, dynamics, section.max_episode_steps or limit)
 
@@ -183,7 +197,12 @@ def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
         )
     if limit is not None:
         kwargs["max_episode_steps"] = limit
-    return SimulatedGame(lambda: GymnasiumSimulator(gymnasium.make(name, **kwargs)))
+
+    def make() -> Simulator:
+        with checked_arguments(name, section.environment_kwargs):
+            return GymnasiumSimulator(gymnasium.make(name, **kwargs))
+
+    return SimulatedGame(make)
 
 
 def needed_packages(hyper_params: HyperParameters) -> list[str]:
