@@ -90,8 +90,7 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
     if is_file(name) or name in ENVIRONMENTS.names():
         found = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(found, Dynamics) and not is_file(name)
-        librarys = hyper_params.trainer_name in TORCHRL_TRAINERS
-        if not (stands_in and (librarys or section.implementation == "simulated")):
+        if not (stands_in and _wants_simulator(hyper_params)):
             return _from_class(found, section, TIME_LIMITS.get(name))
     elif section.implementation == "batched":
         raise ParameterError(
@@ -101,6 +100,12 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
     if _is_known(name) or "defaults" not in hyper_params.torchrl.config:
         return _from_library(name, section)
     return LibraryGame(lambda: _refuse_to_simulate(name))
+
+
+def _wants_simulator(hyper_params: HyperParameters) -> bool:
+    """Return whether dynamics on tensors are passed over: TorchRL's trainers know none."""
+    simulated = hyper_params.gymnasium.implementation == "simulated"
+    return simulated or hyper_params.trainer_name in TORCHRL_TRAINERS
 
 
 def _refuse_to_simulate(name: str) -> Simulator:
@@ -211,8 +216,8 @@ def needed_packages(hyper_params: HyperParameters) -> list[str]:
     Of a user's own file nothing is known: importing it says what it lacks.
     """
     name = hyper_params.dataset
-    is_simulated = hyper_params.gymnasium.implementation == "simulated"
-    if is_file(name) or (name in ENVIRONMENTS.names() and not is_simulated):
+    stands_in = name in ENVIRONMENTS.names() and not _wants_simulator(hyper_params)
+    if is_file(name) or stands_in:
         return []
     return _packages_of(name)
 
