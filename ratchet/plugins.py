@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, overload
@@ -17,6 +20,7 @@ from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.shadowing import explain_failed_import
 
 MODULE_PREFIX = "ratchet_plugin_"
+_START: ContextVar[Path | str | None] = ContextVar("paths_from", default=None)
 
 _Class = TypeVar("_Class")
 
@@ -25,6 +29,16 @@ def is_class_spec(text: str) -> bool:
     """Return whether a text is ``path/to/file.py:ClassName`` rather than a registered name."""
     path, separator, _ = text.rpartition(":")
     return bool(separator) and path.endswith(".py")
+
+
+@contextmanager
+def paths_from(base_dir: Path | str | None) -> Iterator[None]:
+    """Have relative paths of plug-ins start from a folder, where nobody says another."""
+    token = _START.set(base_dir)
+    try:
+        yield
+    finally:
+        _START.reset(token)
 
 
 def class_name(reference: str) -> str:
@@ -41,7 +55,8 @@ def load_class(
 def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | None = None) -> type:
     """Load a class by ``path/to/file.py:ClassName``; a subclass of ``base`` if that is given.
 
-    Relative paths start from ``base_dir``, the working folder if not given.
+    Relative paths start from ``base_dir``; if not given, from the folder of :func:`paths_from`
+    or else the working folder.
 
     Raises
     ------
@@ -80,11 +95,12 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
         If there is no such file, it isn't Python, or an import in it fails. Whatever else the
         file raises travels, with a note that says which plug-in was loaded.
     """
-    file = (Path(base_dir or ".") / Path(path).expanduser()).resolve()
+    base_dir = base_dir or _START.get() or "."
+    file = (Path(base_dir) / Path(path).expanduser()).resolve()
     if not file.is_file():
         raise ParameterError(
             f"plug-in {str(path)!r}: there is no file {file}. Relative paths start from"
-            f" {Path(base_dir or '.').resolve()}."
+            f" {Path(base_dir).resolve()}."
         )
     source = file.read_bytes()
     digest = hashlib.sha256(source).hexdigest()

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ratchet.parameters.reading import agents_read
+from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
@@ -83,7 +84,8 @@ class ArmKeys(BaseKeys):
     @property
     def num_iterations(self) -> int:
         """The number of the arm's training iterations."""
-        return self._staged_class.count_train_iterations(self.hyper_params)
+        with paths_from(self.base_path):
+            return self._staged_class.count_train_iterations(self.hyper_params)
 
     @property
     def tested_iterations(self) -> list[int]:
@@ -223,7 +225,8 @@ class ArmKeys(BaseKeys):
             return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None
         read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
-        return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
+        with paths_from(self.base_path):
+            return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
         return stage == "train" and iteration == self.num_iterations

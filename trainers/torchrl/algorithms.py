@@ -13,8 +13,10 @@ from torchrl.envs.utils import ExplorationType
 from torchrl.trainers import Trainer
 
 from ratchet.errors import ParameterError
+from ratchet.plugins import paths_from
 from trainers.registry import register_trainer
 from trainers.torchrl.configuration import UNREAD, trainer_parameters
+from trainers.torchrl.environment import with_base_dir
 from trainers.torchrl.evaluation_environment import single_environment
 from trainers.torchrl.key_parameters import algorithm_stage_parameters
 from trainers.torchrl.placing import place_on
@@ -42,7 +44,7 @@ class AlgorithmTrainer(TorchRlTrainer):
 
     def build_trainer(self) -> Trainer:
         """Instantiate the library's trainer from the composed configuration."""
-        parameters = trainer_parameters(self.hyper_params)
+        parameters = self._parameters()
         for name in UNREAD:
             if parameters.get(name) is not None:
                 logger.warning(
@@ -60,14 +62,26 @@ class AlgorithmTrainer(TorchRlTrainer):
 
     def build_environment(self) -> EnvBase:
         """Make one of the environments that are collected from."""
-        collector = trainer_parameters(self.hyper_params)["collector"]
+        collector = self._parameters()["collector"]
         config = single_environment(collector["create_env_fn"])
         return cast("EnvBase", _instantiate(config, "training_env"))
 
     @property
     def batches_per_iteration(self) -> int:
         """The number of collected batches in an iteration: by default 1,000 frames' worth."""
-        return count_batches(self.hyper_params, trainer_parameters(self.hyper_params))
+        return count_batches(self.hyper_params, self._parameters())
+
+    @property
+    def num_train_iterations(self) -> int:
+        """The number of training iterations; at most one in a test run."""
+        with paths_from(self.settings.base_dir):
+            return super().num_train_iterations
+
+    def _parameters(self) -> dict[str, Any]:
+        with paths_from(self.settings.base_dir):
+            parameters = trainer_parameters(self.hyper_params)
+        placed: dict[str, Any] = with_base_dir(parameters, self.settings.base_dir)
+        return placed
 
     @classmethod
     def count_train_iterations(cls, hyper_params: HyperParameters) -> int:

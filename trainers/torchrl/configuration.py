@@ -20,7 +20,7 @@ import yaml
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.torchrl_names import package_of
-from trainers.torchrl.environment import environment_facts
+from trainers.torchrl.environment import MAKER, environment_facts
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -48,6 +48,7 @@ _ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
 }
 UNREAD = ("logger", "checkpoint", "checkpoint_rotation", "save_trainer_file")
 """What of the library's trainer gives way to the tracker and the stage store."""
+_BASE_ENVIRONMENT = "training_env.base_env"
 _LOCK = threading.Lock()
 
 
@@ -61,14 +62,28 @@ def compose_config(hyper_params: HyperParameters) -> DictConfig:
     """
     content: dict[str, Any] = {
         "algorithm": hyper_params.trainer_name.removeprefix("torchrl_"),
-        "dataset": hyper_params.dataset,
+        "facts": {},
         "config": hyper_params.torchrl.config,
         "choices": hyper_params.torchrl.choices,
     }
     if "defaults" in content["config"]:  # where references may lead to it
+        _refuse_arguments(hyper_params)
         content["config"] = {"seed": hyper_params.seed, **content["config"]}
+    else:
+        content["facts"] = environment_facts(hyper_params)
     with _LOCK:
         return _composed(json.dumps(content)).copy()
+
+
+def _refuse_arguments(hyper_params: HyperParameters) -> None:
+    """Refuse what the section ``gymnasium`` says of an environment that is made elsewhere."""
+    for name in ("environment_kwargs", "max_episode_steps"):
+        value = getattr(hyper_params.gymnasium, name)
+        if value:
+            raise ParameterError(
+                f"gymnasium.{name}: got {value!r}, but the environment is made by the library's"
+                " configuration. Say it there, or leave its list of `defaults` out."
+            )
 
 
 def trainer_parameters(hyper_params: HyperParameters) -> dict[str, Any]:
@@ -110,7 +125,8 @@ def _without_tuples(tree: Any) -> Any:  # noqa: ANN401 -- plain data
 def _composed(content: str) -> DictConfig:
     wanted = json.loads(content)
     choices = wanted["choices"]
-    primary, facts = _primary(wanted["algorithm"], wanted["dataset"], wanted["config"], choices)
+    facts = wanted["facts"]
+    primary = _primary(wanted["algorithm"], facts, wanted["config"], choices)
     primary.pop("hydra", None)
     primary["defaults"] = _with_choices(primary["defaults"], choices)
     if facts:
@@ -125,30 +141,42 @@ def _composed(content: str) -> DictConfig:
 
 
 def _primary(
-    algorithm: str, dataset: str, config: Mapping[str, Any], choices: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the configuration that names the defaults, and the facts that it may refer to."""
+    algorithm: str,
+    facts: Mapping[str, Any],
+    config: Mapping[str, Any],
+    choices: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the configuration that names the defaults; it may refer to facts."""
     if "defaults" in config:
-        return dict(config), {}
-    facts = environment_facts(dataset)
+        return dict(config)
     kind = "categorical" if facts["discrete"] else "normal"
     expected = _ACTIONS.get(algorithm)
     if expected is not None and (expected == "discrete") != facts["discrete"]:
         found = "discrete" if facts["discrete"] else "continuous"
         raise ParameterError(
-            f"trainer: got torchrl_{algorithm} for {dataset!r}, whose actions are {found};"
+            f"trainer: got torchrl_{algorithm} for {facts['name']!r}, whose actions are {found};"
             f" expected {expected} ones. Take torchrl_ppo, or another environment."
         )
     primary: dict[str, Any] = {"defaults": []}
     for name in (*_FRAGMENTS[algorithm], algorithm):
         text = (DEFAULTS / f"{name.format(kind=kind)}.yaml").read_text(encoding="utf-8")
         _add_fragment(primary, yaml.safe_load(text))
+    if "arguments" in facts:
+        _take_maker(primary, facts["arguments"])
     for name, option in choices.items():
         if option is not None:
             _drop_unfit(primary, package_of(name), option)
     _add_fragment(primary, config)
     primary["defaults"].append("_self_")
-    return primary, facts
+    return primary
+
+
+def _take_maker(primary: dict[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Make the environment ourselves, where the library knows neither its class nor arguments."""
+    entries = [e for e in primary["defaults"] if package_of(e) != _BASE_ENVIRONMENT]
+    maker = {"_target_": MAKER, "name": "${environment.name}", **arguments}
+    training = {**primary["training_env"], "base_env": maker}
+    primary |= {"defaults": entries, "training_env": training}
 
 
 def _add_fragment(primary: dict[str, Any], fragment: Mapping[str, Any]) -> None:

@@ -9,8 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torchrl.envs import EnvBase, GymEnv, TransformedEnv
+from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
 if TYPE_CHECKING:
@@ -20,11 +19,6 @@ logger = logging.getLogger(__name__)
 
 _BATCHED = "make_batched_env"
 _VECTORISED = "VmasEnv"  # which has no form without a batch
-
-
-def gym_environment(name: str, device: torch.device) -> EnvBase:
-    """Make one of gymnasium's environments."""
-    return GymEnv(name, device=device)
 
 
 def single_environment(config: Mapping[str, Any]) -> dict[str, Any]:

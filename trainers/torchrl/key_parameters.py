@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.reading import section_read
+from ratchet.plugins import class_name
 from trainers.torchrl.configuration import trainer_parameters
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ def algorithm_stage_parameters(
     base = {
         "trainer": hyper_params.trainer_name,
         "scenario": hyper_params.scenario,
-        "dataset": hyper_params.dataset,
+        "dataset": class_name(hyper_params.dataset),
         "seed": hyper_params.seed,
     }
-    config = _results_only(trainer_parameters(hyper_params))
+    config = _without_paths(_results_only(trainer_parameters(hyper_params)))
     if stage == "test":  # what was learned is in the state's key
         options = section_read(hyper_params.torchrl, {Purpose.TESTS})
         environment = config["collector"]["create_env_fn"]
@@ -62,6 +63,15 @@ def algorithm_stage_parameters(
     options = section_read(hyper_params.torchrl, {Purpose.LEARNING})
     options["batches_per_iteration"] = batches_per_iteration
     return {**base, "torchrl": options, "config": config}
+
+
+def _without_paths(tree: Any) -> Any:  # noqa: ANN401 -- plain data
+    """Leave out where classes of the user's lie, whose source is in the code's fingerprint."""
+    if isinstance(tree, Mapping):
+        return {name: _without_paths(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [_without_paths(item) for item in tree]
+    return class_name(tree) if isinstance(tree, str) else tree
 
 
 def _results_only(parameters: Mapping[str, Any]) -> dict[str, Any]:

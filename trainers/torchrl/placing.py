@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-_NETWORKS = "torchrl.modules."
+_NETWORKS = ("torchrl.modules.", "torchrl.trainers.algorithms.configs.modules.")
+_LIBRARY = ("torchrl.", "torch.optim.")
 _TENSOR_STORAGES = ("LazyTensorStorage", "TensorStorage")
+_SIMULATORS = "create_env_fn"
+_PLACED = "trainers.torchrl.placing.placed"
 
 
 def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
@@ -26,14 +30,41 @@ def place_on(parameters: Mapping[str, Any], device: str) -> dict[str, Any]:
     return placed
 
 
+def placed(made: object, device: str) -> object:
+    """Move a network to a device, or those that a function makes; all else is left as it is."""
+    import torch
+    from torchrl.envs import EnvBase
+
+    if isinstance(made, partial):
+        return partial(_make_placed, made, device)
+    if isinstance(made, torch.nn.Module) and not isinstance(made, EnvBase):
+        return made.to(device)
+    return made
+
+
+def _make_placed(
+    make: partial[Any],
+    device: str,
+    *args: Any,  # noqa: ANN401 -- the function's own
+    **kwargs: Any,  # noqa: ANN401
+) -> object:
+    return placed(make(*args, **kwargs), device)
+
+
 def _place(tree: Any, device: str) -> Any:  # noqa: ANN401 -- plain data
     if isinstance(tree, list):
         return [_place(item, device) for item in tree]
     if not isinstance(tree, Mapping):
         return tree
-    result = {name: _place(value, device) for name, value in tree.items()}
     target = str(tree.get("_target_", ""))
-    is_network = target.startswith(_NETWORKS) and "device" in tree
-    if is_network or target.endswith(_TENSOR_STORAGES):
+    if target.startswith(_NETWORKS) and "device" in tree:  # it makes its layers there
+        return {**tree, "device": device}
+    result = {
+        name: value if name == _SIMULATORS else _place(value, device)
+        for name, value in tree.items()
+    }
+    if target.endswith(_TENSOR_STORAGES):
         result["device"] = device
+    if target and (target.startswith(_NETWORKS) or not target.startswith(_LIBRARY)):
+        return {"_target_": _PLACED, "made": result, "device": device}
     return result

@@ -5,7 +5,7 @@ Each episode begins with a seed of its own, so that the same seeds give the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -43,26 +43,42 @@ class Episode:
 def play_episodes(environment: EnvBase, policy: nn.Module, seeds: Sequence[int]) -> list[Episode]:
     """Play an episode for each seed, without exploring, in an environment of one at a time.
 
-    Seeds are those of environment and global generators.
+    Seeds are those of environment and global generators. The environment may lie on another
+    device than the policy.
     """
+    act = _policy_for(environment, policy)
     training = policy.training
     policy.eval()
     environment.eval()
     try:
         with torch.no_grad(), set_exploration_type(ExplorationType.DETERMINISTIC):
-            return [_play(environment, policy, seed) for seed in seeds]
+            return [_play(environment, act, seed) for seed in seeds]
     finally:
         policy.train(training)
 
 
-def _play(environment: EnvBase, policy: nn.Module, seed: int) -> Episode:
+def _policy_for(
+    environment: EnvBase, policy: nn.Module
+) -> Callable[[TensorDictBase], TensorDictBase]:
+    """Return the policy, with what it sees brought to its device and what it does brought back."""
+    parameter = next(policy.parameters(), None)
+    there = None if parameter is None else parameter.device
+    here = environment.device or torch.device("cpu")
+    if there is None or there == here:
+        return policy
+    return lambda step: policy(step.to(there)).to(here)
+
+
+def _play(
+    environment: EnvBase, act: Callable[[TensorDictBase], TensorDictBase], seed: int
+) -> Episode:
     with seeded_globals(seed):
         environment.set_seed(seed % 2**31)
         step = environment.reset()
         returns = {_group(key): 0.0 for key in environment.reward_keys}
         length = 0
         while length < MAX_STEPS:
-            step = environment.step(policy(step))
+            step = environment.step(act(step))
             after = step.get("next")
             for key in environment.reward_keys:
                 returns[_group(key)] += float(after.get(key).mean())

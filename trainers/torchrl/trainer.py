@@ -29,7 +29,8 @@ from trainers.torchrl.assembly import (
     push_weights,
     seeded_resets,
 )
-from trainers.torchrl.evaluation_environment import copy_normalization, gym_environment
+from trainers.torchrl.environment import make_environment
+from trainers.torchrl.evaluation_environment import copy_normalization
 from trainers.torchrl.hooks import Evaluation, KeepBest, StopAt
 from trainers.torchrl.playing import Episode, play_episodes
 from trainers.torchrl.recorder import (
@@ -83,7 +84,13 @@ class TorchRlTrainer(StagedTensorDictTrainer):
 
     def build_environment(self) -> EnvBase:
         """Make an environment for evaluation and tests; by default gymnasium's of ``dataset``."""
-        return gym_environment(self.hyper_params.dataset, self.device)
+        section = self.hyper_params.gymnasium
+        return make_environment(
+            self.hyper_params.dataset,
+            section.environment_kwargs,
+            section.max_episode_steps,
+            self.settings.base_dir,
+        )
 
     @property
     def policy(self) -> nn.Module:

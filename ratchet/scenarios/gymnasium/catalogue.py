@@ -7,7 +7,8 @@ installed class, or ``path/to/file.py:ClassName`` with a class of any of these k
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.lazy import require_packages
+from ratchet.parameters.torchrl import TORCHRL_TRAINERS
 from ratchet.registry import is_file
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
@@ -62,7 +64,7 @@ class SimulatedGame:
 
 
 class LibraryGame(SimulatedGame):
-    """An environment that a configuration of TorchRL's makes, and only its trainers play."""
+    """An environment of TorchRL's, which only its trainers play."""
 
     def spaces(self) -> AgentSpaces:
         """Return one agent's, of whom nothing else is known here."""
@@ -88,7 +90,7 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
     if is_file(name) or name in ENVIRONMENTS.names():
         found = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(found, Dynamics) and not is_file(name)
-        if not (stands_in and section.implementation == "simulated"):
+        if not (stands_in and _wants_simulator(hyper_params)):
             return _from_class(found, section, TIME_LIMITS.get(name))
     elif section.implementation == "batched":
         raise ParameterError(
@@ -100,10 +102,16 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
     return LibraryGame(lambda: _refuse_to_simulate(name))
 
 
+def _wants_simulator(hyper_params: HyperParameters) -> bool:
+    """Return whether dynamics on tensors are passed over: TorchRL's trainers know none."""
+    simulated = hyper_params.gymnasium.implementation == "simulated"
+    return simulated or hyper_params.trainer_name in TORCHRL_TRAINERS
+
+
 def _refuse_to_simulate(name: str) -> Simulator:
     raise ParameterError(
-        f"dataset: {name!r} is made by TorchRL's configuration, which only its trainers play;"
-        " expected the trainer that the file chooses."
+        f"dataset: {name!r} is an environment of TorchRL's, which only its trainers play;"
+        " expected one of them, e.g. `trainer: torchrl_ppo`."
     )
 
 
@@ -128,10 +136,38 @@ def _from_class(found: type, section: GymnasiumParameters, limit: int | None) ->
         return SimulatedGame(lambda: GymnasiumSimulator(found(**kwargs), cut_off), found)
     if issubclass(found, pettingzoo.ParallelEnv):
         return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
+    if _is_torchrls(found):
+        return LibraryGame(lambda: _refuse_to_simulate(found.__qualname__), found)
     raise ParameterError(
         f"dataset: {found.__qualname__!r} has the bases {[b.__name__ for b in found.__bases__]},"
-        " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env or"
-        " pettingzoo.ParallelEnv."
+        " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"
+        " pettingzoo.ParallelEnv or torchrl.envs.EnvBase."
+    )
+
+
+@contextmanager
+def checked_arguments(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Say of an environment's constructor that is called within which arguments it got.
+
+    Raises
+    ------
+    ParameterError
+        If it does not take them.
+    """
+    try:
+        yield
+    except TypeError as error:
+        raise ParameterError(
+            f"gymnasium.environment_kwargs: {name} got {sorted(kwargs)}: {error}. Expected"
+            " arguments of its constructor."
+        ) from error
+
+
+def _is_torchrls(found: type) -> bool:
+    """Return whether a class is an environment of TorchRL's, which is then imported already."""
+    return any(
+        base.__name__ == "EnvBase" and base.__module__.startswith("torchrl.")
+        for base in found.__mro__
     )
 
 
@@ -139,13 +175,8 @@ def _batched(
     dynamics: type[Dynamics], section: GymnasiumParameters, limit: int | None
 ) -> BatchedGame:
     def make() -> Dynamics:
-        try:
+        with checked_arguments(dynamics.__qualname__, section.environment_kwargs):
             return dynamics(**section.environment_kwargs)
-        except TypeError as error:
-            raise ParameterError(
-                f"gymnasium.environment_kwargs: {dynamics.__qualname__} got"
-                f" {sorted(section.environment_kwargs)}: {error}."
-            ) from error
 
     return BatchedGame(make, dynamics, section.max_episode_steps or limit)
 
@@ -171,7 +202,12 @@ def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
         )
     if limit is not None:
         kwargs["max_episode_steps"] = limit
-    return SimulatedGame(lambda: GymnasiumSimulator(gymnasium.make(name, **kwargs)))
+
+    def make() -> Simulator:
+        with checked_arguments(name, section.environment_kwargs):
+            return GymnasiumSimulator(gymnasium.make(name, **kwargs))
+
+    return SimulatedGame(make)
 
 
 def needed_packages(hyper_params: HyperParameters) -> list[str]:
@@ -180,8 +216,8 @@ def needed_packages(hyper_params: HyperParameters) -> list[str]:
     Of a user's own file nothing is known: importing it says what it lacks.
     """
     name = hyper_params.dataset
-    is_simulated = hyper_params.gymnasium.implementation == "simulated"
-    if is_file(name) or (name in ENVIRONMENTS.names() and not is_simulated):
+    stands_in = name in ENVIRONMENTS.names() and not _wants_simulator(hyper_params)
+    if is_file(name) or stands_in:
         return []
     return _packages_of(name)
 

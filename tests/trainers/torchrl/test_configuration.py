@@ -191,7 +191,8 @@ def test_a_device_is_put_where_networks_and_samples_lie(small):
     placed = place_on(parameters, "cuda")
     assert placed["collector"]["policy_device"] == "cuda"
     assert placed["collector"]["env_device"] == "cpu"
-    assert placed["loss_module"]["critic_network"]["network"]["device"] == "cuda"
+    critic = placed["loss_module"]["critic_network"]
+    assert critic["device"] == critic["made"]["network"]["device"] == "cuda"
     assert placed["replay_buffer"]["storage"]["device"] == "cuda"
     environment = placed["collector"]["create_env_fn"]
     assert environment == parameters["collector"]["create_env_fn"]

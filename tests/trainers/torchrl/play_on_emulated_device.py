@@ -1,0 +1,59 @@
+"""A script: an iteration, an evaluation and the tests of TorchRL's trainers on the emulated device.
+
+Names are those of algorithms; ``own_ppo`` is one whose networks are no library's.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import emulated_device
+import small_trainers
+from small_trainers import ON_POLICY
+from torch import nn
+from torchrl.collectors import Collector
+
+VALUE_MODEL = "torchrl.trainers.algorithms.configs.modules._make_value_model"
+NETWORKS = ("policy_network", "value_network")
+
+
+def two_layers(in_features: int, out_features: int, num_cells: list[int]) -> nn.Module:
+    """Make a network that knows nothing of devices."""
+    width = num_cells[0]
+    return nn.Sequential(nn.Linear(in_features, width), nn.Tanh(), nn.Linear(width, out_features))
+
+
+def make(name: str) -> Any:
+    """Build a trainer on the device that evaluates each iteration."""
+    changes = {"torchrl__evaluation_period": 1, "torchrl__evaluation_episodes": 2}
+    if name.startswith("own_"):
+        own = {"_target_": f"{Path(__file__).stem}.two_layers"}
+        untyped = (*(f"networks.{network}" for network in NETWORKS), "models.value_model")
+        changes["torchrl__choices"] = dict.fromkeys(untyped)
+        changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, own)
+        changes["torchrl__config__models__value_model"] = {"_target_": VALUE_MODEL}
+    if name.removeprefix("own_") not in ON_POLICY:  # whose frames lie in files of the CPU's else
+        changes["torchrl__choices"] = {"replay_buffer.storage": "lazy_tensor"}
+    params = small_trainers.parameters(name.removeprefix("own_"), **changes)
+    return small_trainers.build(params, device=emulated_device.NAME)
+
+
+def play(name: str) -> None:
+    """Train an iteration, test, and take the state and put it back."""
+    trainer = make(name)
+    trainer.initial_state()
+    for parameter in trainer.policy.parameters():
+        assert parameter.device.type == emulated_device.NAME
+    trainer.run_iterations(0, 1)
+    trainer.run_test("test")
+    trainer.state = trainer.state
+
+
+if __name__ == "__main__":
+    emulated_device.install()
+    Collector._get_sync_fn = lambda collector, device: lambda: None  # it knows three kinds
+    for chosen in sys.argv[1:]:
+        play(chosen)
+        sys.stdout.write(f"played {chosen}\n")

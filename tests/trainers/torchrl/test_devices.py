@@ -1,0 +1,45 @@
+"""Trainers of the library on a device that refuses to meet the CPU, where simulators stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("play_on_emulated_device.py")
+
+
+def play(*names: str) -> None:
+    """Play in a process of its own, since a device is registered for all of one."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *filter(None, sys.path)]),
+    }
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *names],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split("\n")[:-1] == [f"played {name}" for name in names]
+
+
+def test_networks_of_ones_own_learn_and_are_tested_on_the_device():
+    play("own_ppo")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("ppo", "a2c", "reinforce"), ("dqn", "ddpg", "td3")])
+def test_the_librarys_networks_do(names):
+    play(*names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sac", "iql", "cql"])
+def test_ensembles_of_critics_do(name):
+    play(name)
