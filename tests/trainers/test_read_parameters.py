@@ -76,6 +76,11 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
         COMMON | {"code_validation", "text_rl", "pure_text_ei"},
         set(),
     ),
+    "written_bugs": (
+        {**CODE, "trainer": "pure_text_ei", "bug_generator": {"model_name": "writer"}},
+        COMMON | {"code_validation", "text_rl", "pure_text_ei", "bug_generator"},
+        set(),
+    ),
     "pure_text_malt": (
         {
             **CODE,
