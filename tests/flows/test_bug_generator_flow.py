@@ -13,6 +13,7 @@ import pytest
 from flows.planning.estimates import remaining
 from flows.planning.plan import plan_experiment
 from flows.runs.language_services import LanguageServices
+from flows.runs.verifying import verify_run
 from ratchet.errors import ParameterError
 from ratchet.parameters import ExperimentSettings, HyperParameters
 
@@ -88,6 +89,9 @@ def test_killed_while_bugs_are_written_no_answer_is_paid_twice(lab, service):
     assert one == other
     assert list((lab.folder / "home" / "journals").iterdir()) == []
 
+    verified = verify_run(result["run_id"], ExperimentSettings.from_dict(settings))
+    assert not any(stage.problems for stage in verified.stages)
+    assert verified.remade is None, "nobody is asked again to compare"
     longer = {**chosen, "rl": {"num_iterations": 2, "rollouts_per_iteration": 8}}
     planned = plan_experiment(longer, ExperimentSettings.from_dict(settings))
     assert planned[0].hit, "other training finds the same data"

@@ -218,9 +218,11 @@ def test_where_nobody_can_be_asked_it_is_an_error(service):
         build(keyed)
 
 
-def test_a_plain_loop_has_them_written_too(service):
+def test_a_plain_loop_has_them_written_too_by_the_service_of_our_own(service, monkeypatch):
+    monkeypatch.setenv("RATCHET_LLM_URL", service.url)
     settings = ExperimentSettings(num_rollout_workers=4)
-    instance = build_scenario_instance(parameters(service), settings, trainer_type="pure_text")
+    hyper_params = parameters(service, base_url="embedded")
+    instance = build_scenario_instance(hyper_params, settings, trainer_type="pure_text")
     assert "bug_generator:writer" in instance.datasets["train"]["source"].tolist()
 
 
