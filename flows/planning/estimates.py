@@ -27,17 +27,22 @@ def estimate_stages(
 ) -> Mapping[tuple[str, int], StageEstimate]:
     """Estimate what each stage of an arm asks for at most: stage and iteration → estimate.
 
-    Empty while the sizes of the datasets, which lie in the store, are unknown, and for networks. Of
-    the settings prices, workers and limits per minute are read.
+    Nothing of playing while the sizes of the datasets, which lie in the store, are unknown, and for
+    networks. Of the settings prices, workers and limits per minute are read.
     """
-    sizes = _sizes(store, keys)
-    if sizes is None or not isinstance(keys, TextArmKeys):
+    if not isinstance(keys, TextArmKeys):
         return {}
-    from ratchet.language_models.estimates import estimate_experiment
+    from ratchet.language_models.estimates import estimate_asked, estimate_experiment
 
+    asked = keys.scenario.asked_for_data(keys.hyper_params)
+    data = estimate_asked("build_scenario", asked, settings)
+    estimates = {} if data is None else {(data.stage, 0): data}
+    sizes = _sizes(store, keys)
+    if sizes is None:
+        return estimates
     found = estimate_experiment(keys.hyper_params, keys.text_class, *sizes, settings)
     last = keys.num_iterations
-    return {
+    return estimates | {
         (stage.stage, last if stage.stage == "test" else stage.iteration): stage
         for stage in found.stages
     }

@@ -1,4 +1,4 @@
-"""``LanguageServices``: what a run's agents need before they can speak to their services.
+"""``LanguageServices``: what a run's models need before they can be asked.
 
 Keys from Prefect's secret blocks, and Ratchet's own service. Made ready by the first stage that
 calls a model, so that a run that finds everything in the store starts and asks nothing.
@@ -20,11 +20,12 @@ from ratchet.parameters.key_names import SECRET_PREFIX
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.service_fields import ServedModel
     from ratchet.parameters.settings import ExperimentSettings
 
 
 class LanguageServices:
-    """The services of a run's agents.
+    """The services of a run's agents, and of the models that write part of its data.
 
     Of the settings ``home``, where the embedded service keeps its files, ``base_dir``, ``budget``
     and ``prices`` are read.
@@ -47,18 +48,18 @@ class LanguageServices:
         with self._lock:
             if self._ready:
                 return
-            for agent in self._agents():
-                find_key(agent.api_key_name)
+            for model in self._models():
+                find_key(model.api_key_name)
             if self.needs_embedded:
                 self._service.enter_context(embedded_service(self._home))
             self._ready = True
 
     @property
     def needs_embedded(self) -> bool:
-        """Whether an agent's model is served by Ratchet itself."""
+        """Whether a model is served by Ratchet itself."""
         from ratchet.language_models.endpoints import EMBEDDED
 
-        return any(agent.base_url == EMBEDDED for agent in self._agents())
+        return any(model.base_url == EMBEDDED for model in self._models())
 
     def check_prices(self) -> None:
         """Refuse a budget for models without a price: nothing could ever be held against it.
@@ -72,9 +73,9 @@ class LanguageServices:
 
         prices = PriceTable.load(self._prices)
         unknown = {
-            agent.model_name
-            for agent in self._agents()
-            if prices.find(agent.model_name, embedded=agent.base_url == EMBEDDED) is None
+            model.model_name
+            for model in self._models()
+            if prices.find(model.model_name, embedded=model.base_url == EMBEDDED) is None
         }
         if unknown:
             raise ParameterError(
@@ -89,16 +90,26 @@ class LanguageServices:
             self._service.close()
             self._ready = False
 
-    def _agents(self) -> Iterator[TextAgentParameters]:
-        """Go through the agents that call a service."""
+    def _models(self) -> Iterator[ServedModel]:
+        """Go through the models that a service is asked for."""
+        from ratchet.scenarios.registry import build_scenario
+
+        for hyper_params in self._arms.values():
+            scenario = build_scenario(hyper_params.scenario, self._base_dir)
+            asked = [each.model for each in scenario.asked_for_data(hyper_params)]
+            for model in (*self._agents(hyper_params), *asked):
+                if not model.use_dummy_api:
+                    yield model
+
+    def _agents(self, hyper_params: HyperParameters) -> Iterator[TextAgentParameters]:
+        """Go through the agents that are chat models."""
         from ratchet.parameters.chat_agents import TextAgentParameters
         from ratchet.protocols.registry import build_protocol_handler
 
-        for hyper_params in self._arms.values():
-            for name in build_protocol_handler(hyper_params, base_dir=self._base_dir).agent_names:
-                agent = hyper_params.agents[name]
-                if isinstance(agent, TextAgentParameters) and not agent.use_dummy_api:
-                    yield agent
+        for name in build_protocol_handler(hyper_params, base_dir=self._base_dir).agent_names:
+            agent = hyper_params.agents[name]
+            if isinstance(agent, TextAgentParameters):
+                yield agent
 
 
 @contextmanager

@@ -107,7 +107,9 @@ def verify_run(
     broken = any(checked.problems for checked in stages)
     if not remake or broken:
         return Verification(experiment.run_id, stages)
-    return Verification(experiment.run_id, stages, _remake(experiment, _choose(experiment, stage)))
+    chosen = _choose(experiment, stage)
+    remade = None if chosen is None else _remake(experiment, chosen)
+    return Verification(experiment.run_id, stages, remade)
 
 
 def _check_files(store: StageStore, records: Iterable[StageRecord]) -> Iterable[CheckedStage]:
@@ -122,10 +124,20 @@ def _check_files(store: StageStore, records: Iterable[StageRecord]) -> Iterable[
         yield CheckedStage(record, known[record.key])
 
 
-def _choose(experiment: ResolvedExperiment, stage: str | None) -> StageRecord:
-    """Choose the stage to make again; of chat models only the data: nobody answers twice alike."""
+def _choose(experiment: ResolvedExperiment, stage: str | None) -> StageRecord | None:
+    """Choose the stage to make again; None if none was named and there is none.
+
+    Of chat models only the data, unless one has written part of them: nobody answers twice alike.
+    """
     networks = {keys.arm for keys in experiment.keys if isinstance(keys, ArmKeys)}
-    records = [r for r in experiment.records if r.arm in networks or r.stage == "build_scenario"]
+    unasked = {k.arm for k in experiment.keys if not k.scenario.asked_for_data(k.hyper_params)}
+    records = [
+        record
+        for record in experiment.records
+        if record.arm in (unasked if record.stage == "build_scenario" else networks)
+    ]
+    if stage is None and not records:
+        return None
     if stage is None:
         kinds = [kind for kind in _PREFERRED if any(r.stage == kind for r in records)]
         stage = kinds[0] if kinds else _PREFERRED[-1]

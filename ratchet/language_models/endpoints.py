@@ -15,7 +15,7 @@ from ratchet.errors import MissingKeyError, ParameterError
 from ratchet.parameters.key_names import key_name_problem
 
 if TYPE_CHECKING:
-    from ratchet.parameters.chat_agents import TextAgentParameters
+    from ratchet.parameters.service_fields import ServedModel
 
 EMBEDDED = "embedded"
 EMBEDDED_URL_VARIABLE = "RATCHET_LLM_URL"
@@ -62,11 +62,9 @@ class Endpoint:
             raise ParameterError(f"api_key_name of {self.label}: {problem}.")
 
     @classmethod
-    def of(cls, parameters: TextAgentParameters, timeout_seconds: float = 600.0) -> Endpoint:
-        """Return the endpoint of an agent."""
-        return cls(
-            parameters.base_url, parameters.api_key_name, parameters.api_version, timeout_seconds
-        )
+    def of(cls, model: ServedModel, timeout_seconds: float = 600.0) -> Endpoint:
+        """Return the endpoint of an agent, or of who else asks a model."""
+        return cls(model.base_url, model.api_key_name, model.api_version, timeout_seconds)
 
     @property
     def is_embedded(self) -> bool:

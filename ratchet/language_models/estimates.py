@@ -9,7 +9,7 @@ and the budget counts each with its most when it happens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +22,9 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.text_trainers import count_rollouts
 
 if TYPE_CHECKING:
+    from ratchet.language_models.asking import AskedModel
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.service_fields import ServedModel
     from ratchet.protocols.base import ProtocolHandler
 
 SUPERVISOR_TOKENS = 120
@@ -127,6 +129,38 @@ def estimate_experiment(
     return ExperimentEstimate(tuple(table.stages(num_train, num_test)))
 
 
+def estimate_asked(
+    stage: str, asked: Iterable[AskedModel], settings: ExperimentSettings
+) -> StageEstimate | None:
+    """Estimate a stage in which models are asked that play no agent.
+
+    None where none is asked, or nobody knows yet how often.
+    """
+    estimate = None
+    for each in asked:
+        if each.calls is None or each.most_calls is None:
+            continue
+        estimate = estimate or StageEstimate(stage, 0)
+        prompt, completion = each.calls * PROBLEM_TOKENS, each.calls * each.max_tokens
+        price = _price_of(PriceTable.load(settings.prices), each.model)
+        cost = price.of_call(prompt, completion) if price else 0.0
+        rounds = math.ceil(each.calls / settings.num_rollout_workers)
+        estimate = replace(
+            estimate,
+            calls=estimate.calls + each.calls,
+            prompt_tokens=estimate.prompt_tokens + prompt,
+            completion_tokens=estimate.completion_tokens + completion,
+            cost=estimate.cost + cost,
+            most_calls=estimate.most_calls + each.most_calls,
+            most_cost=estimate.most_cost + cost * each.most_calls / max(each.calls, 1),
+            unpriced_models=_with_unpriced(estimate, each.model, price),
+            seconds=estimate.seconds + rounds * _call_seconds(each.model),
+        )
+        limited = _limit_seconds(estimate, settings)
+        estimate = replace(estimate, seconds=max(estimate.seconds, limited))
+    return estimate
+
+
 class _LongestEpisode:
     """Calls and tokens of one game, by agent, when it goes to its last round."""
 
@@ -223,9 +257,10 @@ class _Table:
                 most_cost=estimate.most_cost + attempts * cost,
                 unpriced_models=_with_unpriced(estimate, agent, price),
             )
-            chain_seconds += calls * self._call_seconds(agent)
+            chain_seconds += calls * _call_seconds(agent)
         waves = math.ceil(games / self._settings.num_rollout_workers)
-        return replace(estimate, seconds=max(waves * chain_seconds, self._limit_seconds(estimate)))
+        limited = _limit_seconds(estimate, self._settings)
+        return replace(estimate, seconds=max(waves * chain_seconds, limited))
 
     def _training(self, iteration: int, games: int) -> StageEstimate:
         estimate = StageEstimate("await_fine_tune_jobs", iteration)
@@ -249,30 +284,36 @@ class _Table:
         return estimate
 
     def _price(self, agent: TextAgentParameters, *, is_tuned: bool) -> ModelPrice | None:
-        if agent.use_dummy_api or Endpoint.of(agent).is_embedded:
-            return FREE
         tuned = is_tuned and not agent.freeze_agent and not agent.model_name.startswith("ft:")
-        return self._prices.find(f"ft:{agent.model_name}:" if tuned else agent.model_name)
+        return _price_of(self._prices, agent, f"ft:{agent.model_name}:" if tuned else None)
 
-    def _call_seconds(self, agent: TextAgentParameters) -> float:
-        if agent.use_dummy_api:
-            return 0.0
-        return EMBEDDED_CALL_SECONDS if Endpoint.of(agent).is_embedded else CALL_SECONDS
 
-    def _limit_seconds(self, estimate: StageEstimate) -> float:
-        """How long the limits per minute make it last at least."""
-        tokens = estimate.prompt_tokens + estimate.completion_tokens
-        requests_limit = self._settings.requests_per_minute
-        tokens_limit = self._settings.tokens_per_minute
-        return 60.0 * max(
-            estimate.calls / requests_limit if requests_limit else 0.0,
-            tokens / tokens_limit if tokens_limit else 0.0,
-        )
+def _price_of(prices: PriceTable, model: ServedModel, name: str | None = None) -> ModelPrice | None:
+    """Return a model's price under its own name, or that of a model trained from it."""
+    if model.use_dummy_api or Endpoint.of(model).is_embedded:
+        return FREE
+    return prices.find(name or model.model_name)
+
+
+def _call_seconds(model: ServedModel) -> float:
+    if model.use_dummy_api:
+        return 0.0
+    return EMBEDDED_CALL_SECONDS if Endpoint.of(model).is_embedded else CALL_SECONDS
+
+
+def _limit_seconds(estimate: StageEstimate, settings: ExperimentSettings) -> float:
+    """How long the limits per minute make it last at least."""
+    tokens = estimate.prompt_tokens + estimate.completion_tokens
+    requests_limit, tokens_limit = settings.requests_per_minute, settings.tokens_per_minute
+    return 60.0 * max(
+        estimate.calls / requests_limit if requests_limit else 0.0,
+        tokens / tokens_limit if tokens_limit else 0.0,
+    )
 
 
 def _with_unpriced(
-    estimate: StageEstimate, agent: TextAgentParameters, price: ModelPrice | None
+    estimate: StageEstimate, model: ServedModel, price: ModelPrice | None
 ) -> tuple[str, ...]:
     if price is not None:
         return estimate.unpriced_models
-    return tuple(sorted({*estimate.unpriced_models, agent.model_name}))
+    return tuple(sorted({*estimate.unpriced_models, model.model_name}))

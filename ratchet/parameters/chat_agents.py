@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from typing import Annotated, ClassVar, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import (
     ConfigDict,
@@ -13,16 +12,13 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from ratchet.parameters.agents import AgentParameters
 from ratchet.parameters.base import SubParameters
-from ratchet.parameters.key_names import key_name_problem
-from ratchet.parameters.messages import SECRET_VALUE
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.service_fields import BaseUrl, ExtraBody, KeyName, check_sampling
 
 _WORDS_TO_TOKENS = 1.5
 _TENSOR_PARAMETERS = (
@@ -34,15 +30,6 @@ _TENSOR_PARAMETERS = (
     "checkpoint_version",
     "use_orthogonal_initialisation",
     "orthogonal_initialisation_gain",
-)
-
-
-_REQUEST_FIELDS = frozenset(
-    {
-        *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
-        *("repetition_penalty", "seed", "stop", "n", "stream"),
-        *("reasoning_effort", "chat_template_kwargs"),
-    }
 )
 
 
@@ -84,8 +71,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     is_text: ClassVar[bool] = True
 
     model_name: str = Field(default="ratchet-tiny", min_length=1)
-    base_url: str | None = "embedded"
-    api_key_name: Annotated[str | None, Purpose.NOTHING] = None
+    base_url: BaseUrl = "embedded"
+    api_key_name: Annotated[KeyName, Purpose.NOTHING] = None
     api_version: str | None = None
     temperature: Annotated[float | None, Purpose.SPEECH] = Field(default=None, ge=0, le=2)
     top_p: Annotated[float | None, Purpose.SPEECH] = Field(default=None, gt=0, le=1)
@@ -96,7 +83,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     chat_template_kwargs: Annotated[dict[str, JsonValue], Purpose.SPEECH] = Field(
         default_factory=dict
     )
-    extra_body: Annotated[dict[str, JsonValue], Purpose.SPEECH] = Field(default_factory=dict)
+    extra_body: Annotated[ExtraBody, Purpose.SPEECH] = Field(default_factory=dict)
     num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 20
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
@@ -113,48 +100,9 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
             return self.max_tokens_per_message
         return math.ceil(_WORDS_TO_TOKENS * self.max_response_words)
 
-    @field_validator("base_url")
-    @classmethod
-    def _keep_secrets_out(cls, url: str | None) -> str | None:
-        """Refuse a URL that may hold a secret, without repeating it."""
-        parts = urlsplit(url or "")
-        if parts.query or "@" in parts.netloc:
-            raise PydanticCustomError(
-                SECRET_VALUE,
-                "The URL has a user, a password or a query, which would be written down with the"
-                " parameters; put the key into an environment variable and name it in"
-                " api_key_name",
-            )
-        return url
-
-    @field_validator("api_key_name")
-    @classmethod
-    def _refuse_keys(cls, name: str | None) -> str | None:
-        """Refuse what may be the key itself, without repeating it."""
-        problem = None if name is None else key_name_problem(name)
-        if problem is not None:
-            raise PydanticCustomError(SECRET_VALUE, "{problem}", {"problem": problem})
-        return name
-
-    @field_validator("extra_body")
-    @classmethod
-    def _leave_the_request_alone(cls, extra: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """Refuse what has a parameter of its own, or would change what an answer is."""
-        taken = sorted(_REQUEST_FIELDS.intersection(extra))
-        if taken:
-            raise ValueError(
-                f"got {', '.join(taken)}, which requests have already; expected only what no other"
-                " parameter of an agent sets"
-            )
-        return extra
-
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:
-        if self.temperature is not None and self.top_p is not None:
-            raise ValueError(
-                f"got temperature={self.temperature} and top_p={self.top_p}, expected at most"
-                " one of them"
-            )
+        check_sampling(self.temperature, self.top_p)
         return self
 
     @model_validator(mode="after")

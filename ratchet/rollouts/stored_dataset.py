@@ -5,10 +5,13 @@ A saved one is a folder: a file of data, and ``dataset.json`` with its size and 
 
 from __future__ import annotations
 
+import copy
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 from ratchet.errors import DataError
@@ -22,6 +25,8 @@ class StoredDataset(ABC):
 
     data_file: ClassVar[str]
     """The name of the file of data in a saved dataset."""
+    notes: Mapping[str, int] = MappingProxyType({})
+    """Counts of how it was made, by name; they are no part of its content."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -47,13 +52,21 @@ class StoredDataset(ABC):
         """SHA-256 of names, types, shapes and values: independent of file, device and process."""
         return self._hash_content()
 
+    def with_notes(self, notes: Mapping[str, int]) -> Self:
+        """Return the same data with counts of how they were made."""
+        noted = copy.copy(self)
+        noted.notes = MappingProxyType(dict(notes))
+        return noted
+
     def save(self, directory: Path | str) -> None:
         """Write the data and ``dataset.json`` into a folder, made if need be."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_data(directory / self.data_file)
         description = {"schema": SCHEMA, "num_datapoints": len(self), "hash": self.hash}
-        (directory / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n")
+        notes = {"notes": dict(self.notes)} if self.notes else {}
+        text = json.dumps({**description, **notes}, indent=2)
+        (directory / DESCRIPTION_FILE).write_text(text + "\n")
 
     @classmethod
     def load(cls, directory: Path | str, *, check: bool = True) -> Self:
@@ -71,6 +84,8 @@ class StoredDataset(ABC):
             if schema != SCHEMA:
                 raise DataError(f"{directory}: got dataset schema {schema!r}, expected {SCHEMA}.")
             dataset = cls._load_data(directory / cls.data_file, size)
+            if "notes" in description:
+                dataset = dataset.with_notes(description["notes"])
         except DataError:
             raise
         except (OSError, KeyError, TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ from ratchet.parameters.agents import AgentParameters
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ratchet.language_models.asking import AskedModel, ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
@@ -63,6 +64,30 @@ class Scenario(ABC):
     def build_datasets(self, hyper_params: HyperParameters) -> Mapping[str, Dataset]:
         """Make the datasets: ``train``, ``test`` and extra test sets by name."""
 
+    def make_datasets(
+        self, hyper_params: HyperParameters, calls: ModelCalls | None = None
+    ) -> Mapping[str, Dataset]:
+        """Make the datasets where chat models, asked through ``calls``, write part of them.
+
+        As :meth:`build_datasets` by default. A scenario whose data are written so names the models
+        in :meth:`asked_for_data`.
+        """
+        return self.build_datasets(hyper_params)
+
+    def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AskedModel, ...]:
+        """Return the chat models that write part of the data, and how often each is asked.
+
+        None by default. Plans count them, and their services are made ready.
+        """
+        return ()
+
+    def data_prompts(self, hyper_params: HyperParameters) -> Mapping[str, Path]:
+        """Return the files that are no code and say what is asked of those models, by name.
+
+        None by default. What is in them counts like the code that makes data.
+        """
+        return {}
+
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
         """Return the names of the datasets that :meth:`build_datasets` will make beside ``train``.
 
@@ -93,8 +118,7 @@ class Scenario(ABC):
 
         They count like the digests of modules: an edited file is played anew.
         """
-        files = self.played_files(hyper_params, protocol_handler)
-        return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+        return digests(self.played_files(hyper_params, protocol_handler))
 
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
@@ -143,3 +167,8 @@ class Scenario(ABC):
         The trainer type is what the agents are for: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or
         a trainer's own.
         """
+
+
+def digests(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return the SHA-256 of files, by their names."""
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError
+from ratchet.language_models.asking import ModelCalls
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.pricing import Budget
+from ratchet.language_models.usage import UsageMeter
 from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios.registry import build_scenario
 
@@ -26,6 +30,8 @@ def build_scenario_instance(
 ) -> AnyScenarioInstance:
     """Build protocol, datasets (where none were made before), environments and agents.
 
+    Answers of a model that writes part of the data are kept only by the stage that makes them.
+
     Of the settings those are read that say where and how agents run, e.g. ``device``. The trainer
     type decides which parts agents have: ``"rl"``, ``"solo_agent"``, ``"pure_text"`` or a trainer's
     own. Paths of a user's own scenario, networks and protocol start from ``base_dir``.
@@ -37,7 +43,11 @@ def build_scenario_instance(
     """
     scenario = build_scenario(hyper_params.scenario, base_dir)
     handler = build_protocol_handler(hyper_params, base_dir=base_dir)
-    made = dict(scenario.build_datasets(hyper_params) if datasets is None else datasets)
+    if datasets is None:
+        usage = UsageMeter("build_scenario", Ledger(Budget(settings.budget)))
+        with ModelCalls(settings, usage) as calls:
+            datasets = scenario.make_datasets(hyper_params, calls)
+    made = dict(datasets)
     missing = {"train", "test"} - made.keys()
     if missing:
         raise DataError(

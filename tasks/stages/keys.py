@@ -200,7 +200,11 @@ class BaseKeys(ABC):
 
     @cached_property
     def _data_fingerprint(self) -> Fingerprint:
-        return code_fingerprint(*self.scenario.data_code())
+        from ratchet.scenarios.base import digests
+
+        code = code_fingerprint(*self.scenario.data_code())
+        files = digests(self.scenario.data_prompts(self.hyper_params))
+        return Fingerprint.of_modules({**code.modules, **files}) if files else code
 
     @cached_property
     def _code_fingerprint(self) -> Fingerprint:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
@@ -38,6 +40,10 @@ class BaseSession:
         """Start what agents speak to; called by each stage that may call a language model."""
         if self.before_calls is not None:
             self.before_calls()
+
+    def model_calls(self, call: StageCall) -> AbstractContextManager[ModelCalls | None]:
+        """Return what a stage that makes data asks chat models through; None where nobody pays."""
+        return nullcontext()
 
     def stage_finished(self, call: StageCall) -> None:
         """Let go of what a stage has kept aside while it worked; it is stored now."""

@@ -7,9 +7,9 @@ none sees what another has done.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -21,6 +21,7 @@ from tasks.stages.session import STATE_FOLDER, BaseSession
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.base import Dataset
@@ -114,6 +115,19 @@ class TextArmSession(BaseSession):
         from ratchet.protocols.registry import build_protocol_handler
 
         return build_protocol_handler(self.keys.hyper_params, base_dir=self.keys.base_path)
+
+    @contextmanager
+    def model_calls(self, call: StageCall) -> Iterator[ModelCalls]:
+        """Open the calls of a stage that makes data: kept like those of agents, and billed."""
+        from ratchet.language_models.asking import ModelCalls
+        from ratchet.language_models.usage import UsageMeter
+
+        usage = UsageMeter(call.stage, self.spending.ledger)
+        with (
+            self.watched(call),
+            ModelCalls(self.settings, usage, self.journal(call), self.make_services_ready) as calls,
+        ):
+            yield calls
 
     def journal(self, call: StageCall) -> Path:
         """Return the file in which a stage's finished calls are kept until it is stored."""

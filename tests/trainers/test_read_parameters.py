@@ -73,7 +73,12 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     ),
     "pure_text_ei": (
         {**CODE, "trainer": "pure_text_ei"},
-        COMMON | {"code_validation", "text_rl", "pure_text_ei"},
+        COMMON | {"code_validation", "text_rl", "pure_text_ei", "bug_generator"},
+        set(),
+    ),
+    "written_bugs": (
+        {**CODE, "trainer": "pure_text_ei", "bug_generator": {"model_name": "writer"}},
+        COMMON | {"code_validation", "text_rl", "pure_text_ei", "bug_generator"},
         set(),
     ),
     "pure_text_malt": (
@@ -83,7 +88,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
             "text_rl": {"test_on_whole_dataset": False},
             "message_regression": {"enabled": True},
         },
-        COMMON | {"code_validation", "text_rl", "pure_text_malt"},
+        COMMON | {"code_validation", "text_rl", "pure_text_malt", "bug_generator"},
         set(),
     ),
 }

@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from ratchet.errors import RolloutError
+from ratchet.language_models.concurrency import Outcome, run_bounded
 from ratchet.language_models.journal import CallJournal
 from ratchet.language_models.usage import UsageMeter
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from trainers.progress import IterationContext
-from trainers.text.concurrency import Outcome, run_bounded
 from trainers.text.plans import PlannedRollout
 
 

@@ -6,7 +6,8 @@ question's hash decides its side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import numpy as np
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.code_validation.bug_writer import BugWriter
 from ratchet.scenarios.code_validation.generator.examples import (
     Example,
     ExamplePlan,
@@ -23,46 +25,70 @@ from ratchet.scenarios.code_validation.generator.examples import (
 )
 from ratchet.scenarios.code_validation.hub import load_hub_examples
 from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
+from ratchet.scenarios.code_validation.sandbox import run_programs
+from ratchet.scenarios.code_validation.written_bugs import add_written_bugs
 from ratchet.scenarios.hub import hash_files
 from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
+    from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.code_validation.parameters import CodeValidationParameters
 
 GENERATED, JSONL, HUB = "generated", "jsonl:", "hub:"
+SIDES = ("train", "test")
 
 
 def build_code_validation_datasets(
-    hyper_params: HyperParameters,
+    hyper_params: HyperParameters, calls: ModelCalls | None = None
 ) -> dict[str, NestedArrayDictDataset]:
     """Make ``train`` and ``test``.
 
     Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id`` and
-    ``level`` (-1 unknown) int64.
+    ``level`` (-1 unknown) int64. Where a chat model writes the buggy programs, it is asked through
+    ``calls``, and the datasets' notes say what came of it.
 
     Raises
     ------
     ParameterError
-        If the dataset's name has no known form.
+        If the dataset's name has no known form, or a model is named and there are no ``calls``.
     DataError
         If it can't be made or read.
+    LanguageModelError
+        If calls failed; those that were answered are kept.
     """
     section: CodeValidationParameters = hyper_params.code_validation
     seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
     name = hyper_params.dataset
+    writers = _writers(hyper_params, seed, calls)
     if name == GENERATED:
-        examples = _generate(section, seed, hyper_params.test_size)
+        examples = _generate(section, seed, hyper_params.test_size, writers)
     else:
-        examples = _load(hyper_params, section, seed)
-    largest = {
-        "train": hyper_params.dataset_options.max_train_size,
-        "test": section.max_test_size,
-    }
+        examples = _load(hyper_params, section, seed, writers)
+    largest = largest_sizes(hyper_params)
     source = _source(name)
+    made = {side: examples_to_dataset(examples[side], source).take(largest[side]) for side in SIDES}
     return {
-        side: examples_to_dataset(examples[side], source).take(largest[side])
-        for side in ("train", "test")
+        side: data.with_notes(writers[side].counts) if writers else data
+        for side, data in made.items()
+    }
+
+
+def most_bugs(hyper_params: HyperParameters) -> int | None:
+    """Return the most buggy programs that are wanted of a model; None if only the data say that."""
+    section: CodeValidationParameters = hyper_params.code_validation
+    sizes: Iterable[int | None] = largest_sizes(hyper_params).values()
+    if hyper_params.dataset == GENERATED:
+        sizes = (section.num_train, section.num_test)
+    halves = [None if size is None else -(-size // 2) for size in sizes]
+    return None if None in halves else sum(filter(None, halves))
+
+
+def largest_sizes(hyper_params: HyperParameters) -> dict[str, int | None]:
+    """Return how large each set may be; None: as large as it is."""
+    return {
+        "train": hyper_params.dataset_options.max_train_size,
+        "test": hyper_params.code_validation.max_test_size,
     }
 
 
@@ -76,7 +102,7 @@ def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArray
                 "y": np.array([example.y for example in examples], dtype=np.int64),
                 "datapoint_id": np.arange(len(examples), dtype=np.int64),
                 "level": np.array([example.level for example in examples], dtype=np.int64),
-                "source": [source] * len(examples),
+                "source": [example.origin or source for example in examples],
             },
             len(examples),
         )
@@ -101,8 +127,27 @@ def _source(name: str) -> str:
     return kind if path.is_dir() else f"{kind}:{path.name}"
 
 
+def _writers(
+    hyper_params: HyperParameters, seed: int, calls: ModelCalls | None
+) -> dict[str, BugWriter]:
+    """Return who writes the buggy programs of each set; nobody without a model."""
+    parameters = hyper_params.bug_generator
+    if not parameters.is_on:
+        return {}
+    if calls is None:
+        raise ParameterError(
+            f"bug_generator.model_name: got {parameters.model_name!r}, but these data are made"
+            " where no model can be asked. Make them with Scenario.make_datasets and ModelCalls,"
+            " or leave it out."
+        )
+    return {side: BugWriter(parameters, seed, calls) for side in SIDES}
+
+
 def _generate(
-    section: CodeValidationParameters, seed: int, test_size: float
+    section: CodeValidationParameters,
+    seed: int,
+    test_size: float,
+    writers: Mapping[str, BugWriter],
 ) -> dict[str, list[Example]]:
     salt = derive_seed(seed, "code_validation", purpose="sides")
     sizes = {"train": section.num_train, "test": section.num_test}
@@ -117,15 +162,38 @@ def _generate(
                 accepts=lambda q, is_test=side == "test": (  # type: ignore[misc]
                     (question_share(q, salt) < test_size) == is_test
                 ),
-            )
+            ),
+            writers.get(side),
         )
         for side, count in sizes.items()
     }
 
 
 def _load(
+    hyper_params: HyperParameters,
+    section: CodeValidationParameters,
+    seed: int,
+    writers: Mapping[str, BugWriter],
+) -> dict[str, list[Example]]:
+    splits = _read(hyper_params, section, seed)
+    largest = largest_sizes(hyper_params)
+    run = partial(run_programs, time_limit=section.time_limit, memory_mb=section.memory_mb)
+    for side, writer in writers.items():
+        size = largest[side]
+        most = None if size is None else -(-size // 2)
+        splits[side] = add_written_bugs(splits[side], side, writer, run, seed=seed, most=most)
+    return {
+        side: _arrange(
+            splits[side], side, seed, balanced=hyper_params.dataset_options.make_balanced
+        )
+        for side in SIDES
+    }
+
+
+def _read(
     hyper_params: HyperParameters, section: CodeValidationParameters, seed: int
 ) -> dict[str, list[Example]]:
+    """Read the examples of each set, in the order of the files."""
     name = hyper_params.dataset
     options = LoadingOptions(
         difficulties=section.difficulties,
@@ -153,12 +221,7 @@ def _load(
             "train": [e for e, test in zip(everything, sides, strict=True) if not test],
             "test": [e for e, test in zip(everything, sides, strict=True) if test],
         }
-    return {
-        side: _arrange(
-            splits[side], side, seed, balanced=hyper_params.dataset_options.make_balanced
-        )
-        for side in ("train", "test")
-    }
+    return {side: splits[side] for side in SIDES}
 
 
 def _arrange(examples: list[Example], side: str, seed: int, *, balanced: bool) -> list[Example]:

@@ -11,19 +11,20 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
 from ratchet.errors import DataError
 from ratchet.scenarios.code_validation.apps_rows import read_solutions, read_tests, tested_source
-from ratchet.scenarios.code_validation.generator.examples import BUGGY, Example
+from ratchet.scenarios.code_validation.generator.examples import Example
 from ratchet.scenarios.code_validation.generator.problem import (
     TestCase,
     TestMode,
     TestSuite,
     Value,
 )
-from ratchet.scenarios.code_validation.sandbox import Program, ProgramResult, run_programs
+from ratchet.scenarios.code_validation.sandbox import BUGGY, Program, ProgramResult, run_programs
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -
         if _is_wanted(row, options, place):
             found += _read_row(row, place, options)
     untested = [item for item in found if isinstance(item, _Untested)]
-    programs = [_program(item) for item in untested]
+    programs = [_program(item, item.example.solution) for item in untested]
     results = run_programs(programs, time_limit=options.time_limit, memory_mb=options.memory_mb)
     labels = [_label(item, result) for item, result in zip(untested, results, strict=True)]
     left_out = labels.count(None)
@@ -107,12 +108,11 @@ def rows_to_examples(rows: Iterator[tuple[str, Row]], options: LoadingOptions) -
         if isinstance(item, Example):
             examples.append(item)
         elif (y := next(tested)) is not None:
-            examples.append(replace(item.example, y=y))
+            examples.append(replace(item.example, y=y, program=partial(_program, item)))
     return examples
 
 
-def _program(item: _Untested) -> Program:
-    source = item.example.solution
+def _program(item: _Untested, source: str) -> Program:
     if not item.may_be_left_out:
         return Program(source, item.tests)
     return Program(tested_source(source, item.tests), item.tests, tolerant=True)

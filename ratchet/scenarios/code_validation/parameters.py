@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    JsonValue,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from ratchet.parameters.base import (
     SubParameters,
@@ -13,6 +22,7 @@ from ratchet.parameters.base import (
 )
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.purposes import SCENARIO, Purpose
+from ratchet.parameters.service_fields import BaseUrl, ExtraBody, KeyName, check_sampling
 
 MAX_LEVEL = 4
 
@@ -61,3 +71,56 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
         if max(self.levels) > MAX_LEVEL:
             raise ValueError(f"levels={self.levels}: expected levels from 0 to {MAX_LEVEL}")
         return self
+
+
+@register_parameters("bug_generator", scenarios=("code_validation",))
+class BugGeneratorParameters(SubParameters, read_for=Purpose.DATA):
+    """A chat model that writes the buggy programs of ``code_validation``; off without a name.
+
+    ``model_name``, ``base_url``, ``api_key_name``, ``api_version``, ``temperature`` or ``top_p``,
+    ``max_tokens`` (of one reply), ``reasoning_effort``, ``chat_template_kwargs``, ``extra_body``
+    and ``use_dummy_api`` as an agent's. For each buggy program the model is asked up to
+    ``num_attempts`` times for a true one with a bug. A reply counts if its program runs, fails a
+    test of the problem, and is neither another's nor explained. Where none does, ``generated`` data
+    get a program by the rules of mutation, and other data none. Of data that are read each problem
+    gets one that has tests, a program that passes them, and no buggy one.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    model_name: str = ""
+    base_url: BaseUrl = "embedded"
+    api_key_name: Annotated[KeyName, Purpose.NOTHING] = None
+    api_version: str | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: PositiveInt = 1024
+    reasoning_effort: str | None = Field(default=None, min_length=1)
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    extra_body: ExtraBody = Field(default_factory=dict)
+    num_attempts: PositiveInt = 5
+    use_dummy_api: bool = False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a model is asked at all."""
+        return bool(self.model_name)
+
+    def unread(self) -> Collection[str]:
+        """Return all fields while no model is named."""
+        return () if self.is_on else tuple(type(self).model_fields)
+
+    @model_validator(mode="after")
+    def _check(self) -> BugGeneratorParameters:
+        check_sampling(self.temperature, self.top_p)
+        given = sorted(self.model_fields_set) if not self.is_on else []
+        unread = [name for name in given if getattr(self, name) != self._default(name)]
+        if unread:
+            raise ValueError(
+                f"got {', '.join(unread)}, but no model_name, so that no model is asked; name the"
+                " model that writes buggy programs, or leave the others out"
+            )
+        return self
+
+    def _default(self, name: str) -> object:
+        return type(self).model_fields[name].get_default(call_default_factory=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.views import AgentView
 
 TEMPLATES = Path(__file__).parent / "templates"
+_NO_GAME = "bug_generator"
+"""The folder of templates that no agent of a game is told."""
 VARIABLES = (
     "question",
     "solution",
@@ -124,7 +126,8 @@ def without_template_paths(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def built_in_kinds() -> tuple[str, ...]:
     """Return the kinds of templates that are here."""
-    return tuple(sorted((folder.name for folder in TEMPLATES.iterdir()), reverse=True))
+    kinds = {folder.name for folder in TEMPLATES.iterdir()} - {_NO_GAME}
+    return tuple(sorted(kinds, reverse=True))
 
 
 def template_folders(protocol: str, kind: str, handler: ProtocolHandler) -> tuple[Path, ...]:

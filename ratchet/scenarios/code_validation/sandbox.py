@@ -42,6 +42,10 @@ Failure = Literal[
 Status = Literal["passed"] | Failure
 _FAILURES: tuple[Failure, ...] = get_args(Failure)
 
+BUGGY = frozenset({"wrong_answer", "error", "exited", "too_many_steps", "bad_output"})
+"""What becomes of a program that is buggy, the same on every machine; what used up time or memory
+is neither right nor buggy, so that no label depends on a machine."""
+
 DEFAULT_TIME_LIMIT = 2.0
 DEFAULT_MEMORY_MB = 256
 

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.language_models.asking import AskedModel
+from ratchet.scenarios.code_validation.bug_replies import FILES
 from ratchet.scenarios.code_validation.dataset import (
     HUB,
     build_code_validation_datasets,
     hash_data_files,
+    most_bugs,
 )
 from ratchet.scenarios.code_validation.prompts import (
     SystemPrompts,
@@ -20,6 +23,7 @@ from ratchet.scenarios.pure_text.base import TextScenario
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
+    from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.rollouts.dataset import NestedArrayDictDataset
@@ -37,6 +41,25 @@ class CodeValidationScenario(TextScenario):
         """Return ``datasets`` for the hub, beside what chat models need."""
         needed = list(super().needed_packages(hyper_params))
         return needed + ["datasets"] * hyper_params.dataset.startswith(HUB)
+
+    def make_datasets(
+        self, hyper_params: HyperParameters, calls: ModelCalls | None = None
+    ) -> dict[str, NestedArrayDictDataset]:
+        """Make ``train`` and ``test``, with buggy programs of a chat model where one is named."""
+        return build_code_validation_datasets(hyper_params, calls)
+
+    def asked_for_data(self, hyper_params: HyperParameters) -> tuple[AskedModel, ...]:
+        """Return the model that writes buggy programs, if one is named."""
+        parameters = hyper_params.bug_generator
+        if not parameters.is_on:
+            return ()
+        wanted = most_bugs(hyper_params)
+        most = None if wanted is None else wanted * parameters.num_attempts
+        return (AskedModel(parameters, wanted, most, parameters.max_tokens),)
+
+    def data_prompts(self, hyper_params: HyperParameters) -> Mapping[str, Path]:
+        """Return the templates of what that model is told."""
+        return FILES if hyper_params.bug_generator.is_on else {}
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Return the code that makes data only; that of the sandboxed process is part of it."""

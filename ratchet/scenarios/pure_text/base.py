@@ -22,6 +22,7 @@ from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 if TYPE_CHECKING:
     from ratchet.parameters.agents import AgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.service_fields import ServedModel
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.protocols.base import ProtocolHandler
     from ratchet.scenarios.pure_text.agents.whole_agent import SystemPromptSource
@@ -37,17 +38,14 @@ class TextScenario(Scenario):
         return TextAgentParameters
 
     def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
-        """Return what the embedded service reads text with, where an agent's model is its."""
+        """Return what the embedded service reads text with, where a model is its."""
         if os.environ.get(EMBEDDED_URL_VARIABLE):
             return ()
         names = build_protocol_handler(hyper_params, base_dir=self.base_dir).agent_names
         agents = [hyper_params.agents[name] for name in names]
-        is_embedded = any(
-            isinstance(agent, TextAgentParameters)
-            and agent.base_url == EMBEDDED
-            and not agent.use_dummy_api
-            for agent in agents
-        )
+        models: list[ServedModel] = [a for a in agents if isinstance(a, TextAgentParameters)]
+        models += [each.model for each in self.asked_for_data(hyper_params)]
+        is_embedded = any(m.base_url == EMBEDDED and not m.use_dummy_api for m in models)
         return ("tokenizers",) if is_embedded else ()
 
     @abstractmethod

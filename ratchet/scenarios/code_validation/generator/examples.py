@@ -10,24 +10,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
+from ratchet.scenarios.code_validation.bug_writer import BugTask
 from ratchet.scenarios.code_validation.generator.levels import LEVELS
 from ratchet.scenarios.code_validation.generator.problem import Problem
 from ratchet.scenarios.code_validation.mutation import mutants, normalize
-from ratchet.scenarios.code_validation.sandbox import Program, ProgramResult, run_programs
+from ratchet.scenarios.code_validation.sandbox import (
+    BUGGY,
+    Program,
+    ProgramResult,
+    run_programs,
+)
 from ratchet.seeding import derive_seed, numpy_generator
+
+if TYPE_CHECKING:
+    from ratchet.scenarios.code_validation.bug_writer import BugWriter
 
 MAX_STEPS = 60_000
 """Instructions of a generated program: no true one comes near, an endless loop always does."""
 
 TIME_LIMIT = 0.5
 """CPU seconds of a generated program, which takes a thousandth of that."""
-
-BUGGY = frozenset({"wrong_answer", "error", "exited", "too_many_steps", "bad_output"})
-"""What becomes of a program that is buggy, the same on every machine; what used up time or memory
-is neither right nor buggy, so that no label depends on a machine."""
 
 GROUP_SIZE = 32
 MAX_DRAWS = 1000
@@ -36,12 +43,18 @@ MAX_MUTANTS = 16
 
 @dataclass(frozen=True)
 class Example:
-    """One datapoint: ``y`` is 1 for a right program, 0 for a buggy one."""
+    """One datapoint: ``y`` is 1 for a right program, 0 for a buggy one.
+
+    ``origin`` says where the program comes from, if not from where the others do. ``program``
+    makes of a source what is run on the problem's own tests, where it has any.
+    """
 
     question: str
     solution: str
     y: int
     level: int = -1
+    origin: str = ""
+    program: Callable[[str], Program] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -81,8 +94,10 @@ class _Slot:
     example: Example | None = None
 
 
-def generate_examples(plan: ExamplePlan) -> list[Example]:
+def generate_examples(plan: ExamplePlan, writer: BugWriter | None = None) -> list[Example]:
     """Make examples: as many right as buggy ones in every level, no question twice.
+
+    With ``writer`` a chat model writes the buggy programs, where it can.
 
     Raises
     ------
@@ -96,6 +111,9 @@ def generate_examples(plan: ExamplePlan) -> list[Example]:
     asked: set[str] = set()
     while open_slots := [slot for slot in slots if slot.example is None]:
         _draw_problems(plan, open_slots, asked)
+        if writer is not None:
+            _take_written(plan, [slot for slot in open_slots if slot.example is None], writer)
+            writer = None  # of each place it has had one problem
         _try_mutants([slot for slot in open_slots if slot.example is None])
     return [slot.example for slot in slots if slot.example is not None]
 
@@ -157,6 +175,24 @@ def _draw_problem(plan: ExamplePlan, slot: _Slot, asked: set[str]) -> None:
         f" {plan.purpose} set, which has {len(asked)} of {plan.count}. Ask for fewer, or for"
         " further levels."
     )
+
+
+def _take_written(plan: ExamplePlan, slots: Sequence[_Slot], writer: BugWriter) -> None:
+    """Take what a model writes for the slots' problems, in the form of all other programs."""
+    tasks = {}
+    for slot in slots:
+        problem = slot.problem
+        assert problem is not None  # drawn before
+        name = f"{plan.purpose}/{slot.index}"
+        program = partial(Program, tests=problem.tests, max_steps=MAX_STEPS)
+        tasks[name] = BugTask(name, problem.question, problem.solution, program, True)
+    written = writer.write(
+        list(tasks.values()), lambda programs: run_programs(programs, time_limit=TIME_LIMIT)
+    )
+    for slot, (name, task) in zip(slots, tasks.items(), strict=True):
+        if name in written:
+            slot.example = Example(task.question, written[name], 0, slot.level, writer.origin)
+    writer.report(plan.purpose, "are mutants")
 
 
 def _try_mutants(slots: Sequence[_Slot]) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ratchet.errors import BudgetExceededError, RolloutError
-from trainers.text.concurrency import run_bounded
+from ratchet.language_models.concurrency import run_bounded
 from trainers.text.plans import PlannedRollout
 from trainers.text.sampling import play_rollouts
 

@@ -1,4 +1,4 @@
-"""Run many rollouts at once, a bounded number at a time; one that fails loses no other."""
+"""Do many things at once, a bounded number at a time; one that fails loses no other."""
 
 from __future__ import annotations
 

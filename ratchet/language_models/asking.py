@@ -1,0 +1,166 @@
+"""``ModelCalls``: whatever is no agent asks chat models with it, and pays for no answer twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ratchet.errors import ContentFilterError, PromptTooLongError, RatchetError
+from ratchet.language_models.concurrency import run_bounded
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.journal import CallJournal
+from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
+from ratchet.language_models.types import ChatRequest, Completion
+from ratchet.language_models.usage import UsageMeter
+
+if TYPE_CHECKING:
+    from ratchet.language_models.chat import ChatClient
+    from ratchet.parameters.service_fields import ServedModel
+    from ratchet.parameters.settings import ExperimentSettings
+
+REFUSED = "refused"
+"""How a completion ended that a service would not give: withheld, or the prompt was too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedModel:
+    """What a model is asked for besides playing: ``calls`` that help, ``most_calls`` at most.
+
+    Both are None where nobody knows before the data are read. ``max_tokens`` is of one reply.
+    """
+
+    model: ServedModel
+    calls: int | None
+    most_calls: int | None
+    max_tokens: int
+
+
+class ModelCalls:
+    """The calls of one stage. Use it as a context manager.
+
+    Parameters
+    ----------
+    settings
+        Of these: workers, limits per minute, seconds of a request, and prices.
+    usage
+        Counts what answered calls used, and has attempts billed.
+    journal
+        The file of finished calls; without one they are kept only while this is open.
+    before_first
+        Called before the first call, to have services ready.
+    """
+
+    def __init__(
+        self,
+        settings: ExperimentSettings,
+        usage: UsageMeter,
+        journal: Path | None = None,
+        before_first: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.usage = usage
+        self._settings = settings
+        self._path = journal
+        self._before_first = before_first
+        self._journal: CallJournal | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def ask(
+        self,
+        who: str,
+        model: ServedModel,
+        requests: Mapping[str, ChatRequest],
+        dummy: Callable[[ChatRequest], Completion],
+    ) -> dict[str, Completion]:
+        """Ask for a completion of each request, many at once; by the calls' names.
+
+        ``who`` asks, for the table of what was used. ``dummy`` answers where the model's parameters
+        say so. What a service would not give ends with :data:`REFUSED`.
+
+        Raises
+        ------
+        LanguageModelError
+            If some failed, when all others have ended: these are not asked for again.
+        BudgetExceededError
+            If there is no room for a call.
+        """
+        journal, price = self._opened(), self._price(model)
+        client = None if model.use_dummy_api else self._client(model)
+
+        async def answer(name: str) -> Completion:
+            request = requests[name]
+
+            async def make() -> Completion:
+                return await self._make(client, request, name, price, dummy)
+
+            completion = await journal.call(name, request, make)
+            self.usage.record_call(who, model.model_name, completion, price)
+            return completion
+
+        outcomes = asyncio.run(
+            run_bounded(list(requests), answer, workers=self._settings.num_rollout_workers)
+        )
+        failed = [(o.item, o.error) for o in outcomes if o.error is not None]
+        if failed:
+            name, error = failed[0]
+            if not isinstance(error, RatchetError):
+                raise error
+            raise type(error)(
+                f"{who}: {len(failed)} of {len(outcomes)} calls failed. The first, {name}:"
+                f" {error} Calls that were answered are kept: run the same again."
+            ) from error
+        return {outcome.item: outcome.result for outcome in outcomes if outcome.result is not None}
+
+    async def _make(
+        self,
+        client: ChatClient | None,
+        request: ChatRequest,
+        name: str,
+        price: ModelPrice | None,
+        dummy: Callable[[ChatRequest], Completion],
+    ) -> Completion:
+        if client is None:
+            return dummy(request)
+        try:
+            return await client.complete(request, self.usage.bill(price, request, name))
+        except (ContentFilterError, PromptTooLongError):
+            return Completion("", REFUSED, 0, 0, request.model)
+
+    def _opened(self) -> CallJournal:
+        if self._journal is None:
+            self._before_first()
+            path = self._path
+            if path is None:
+                path = Path(self._open.enter_context(TemporaryDirectory())) / "calls.jsonl"
+            self._journal = self._open.enter_context(CallJournal(path))
+        return self._journal
+
+    def _client(self, model: ServedModel) -> ChatClient:
+        from ratchet.language_models.chat import shared_chat_client  # imports openai
+
+        settings = self._settings
+        endpoint = Endpoint.of(model, settings.request_seconds)
+        return shared_chat_client(
+            endpoint, settings.requests_per_minute, settings.tokens_per_minute
+        )
+
+    def _price(self, model: ServedModel) -> ModelPrice | None:
+        if model.use_dummy_api or Endpoint.of(model).is_embedded:
+            return FREE
+        return PriceTable.load(self._settings.prices).find(model.model_name)

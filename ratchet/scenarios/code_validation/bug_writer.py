@@ -1,0 +1,184 @@
+"""``BugWriter``: has a chat model write buggy programs, and believes none that it has not run."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from ratchet.language_models.types import ChatRequest
+from ratchet.scenarios.code_validation.bug_replies import (
+    bug_prompt,
+    dummy_reply,
+    plain_form,
+    read_program,
+    remarks,
+)
+from ratchet.scenarios.code_validation.sandbox import BUGGY, Program, ProgramResult
+from ratchet.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from ratchet.language_models.asking import ModelCalls
+    from ratchet.scenarios.code_validation.parameters import BugGeneratorParameters
+
+_LOGGER = logging.getLogger(__name__)
+_SEED_BITS = (1 << 31) - 1  # the seeds that every service takes
+BUG_GENERATOR = "bug_generator"
+
+Fault: TypeAlias = Literal["no_program", "not_new", "explained", "not_run", "no_bug"]
+"""Why a reply is of no use: nothing that parses; the true program, or one that is there already;
+what is wrong is said in it; it did not come through a single test; it passes them all."""
+RunPrograms: TypeAlias = "Callable[[Sequence[Program]], list[ProgramResult]]"
+
+
+@dataclass(frozen=True)
+class BugTask:
+    """A true program that a bug is wanted in.
+
+    Parameters
+    ----------
+    name
+        Told apart by it from the others of the same dataset; calls are named so.
+    program
+        Makes of a source what is run on the problem's tests.
+    is_normalized
+        Whether programs of the dataset are written without comments and manner of writing.
+    """
+
+    name: str
+    question: str
+    solution: str
+    program: Callable[[str], Program]
+    is_normalized: bool = False
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    task: BugTask
+    source: str
+    plain: str
+
+
+class BugWriter:
+    """Asks one model. ``counts`` says how many bugs were wanted and written, and what replies were.
+
+    Parameters
+    ----------
+    seed
+        Each call's is made of it, the task's name and the number of the attempt.
+    calls
+        Through which the model is asked.
+    """
+
+    def __init__(self, parameters: BugGeneratorParameters, seed: int, calls: ModelCalls) -> None:
+        self.parameters = parameters
+        self.counts: Counter[str] = Counter()
+        self._seed = seed
+        self._calls = calls
+
+    @property
+    def origin(self) -> str:
+        """What datasets say of where its programs come from."""
+        return f"{BUG_GENERATOR}:{self.parameters.model_name}"
+
+    def write(self, tasks: Sequence[BugTask], run: RunPrograms) -> dict[str, str]:
+        """Return buggy programs by the names of their tasks; none where no attempt gave one.
+
+        All tasks are asked for at once, then those again whose reply is of no use. No two programs
+        of a question are the same. ``run`` runs programs on their tests.
+
+        Raises
+        ------
+        LanguageModelError
+            If calls failed; those that were answered are kept.
+        SandboxError
+            If no program can be run.
+        """
+        written: dict[str, str] = {}
+        known: dict[str, set[str]] = {}
+        for task in tasks:
+            known.setdefault(task.question, set()).add(plain_form(task.solution) or task.solution)
+        for attempt in range(self.parameters.num_attempts):
+            open_tasks = [task for task in tasks if task.name not in written]
+            if not open_tasks:
+                break
+            candidates = list(self._candidates(self._ask(open_tasks, attempt), open_tasks, known))
+            results = run([each.task.program(each.source) for each in candidates])
+            for candidate, result in zip(candidates, results, strict=True):
+                fault = _fault(result)
+                if fault is None:
+                    written[candidate.task.name] = candidate.source
+                else:
+                    self.counts[fault] += 1
+        self.counts.update(wanted=len(tasks), written=len(written))
+        return written
+
+    def report(self, what: str, instead: str) -> None:
+        """Log what came of it: ``instead`` says what others have in place of a written bug."""
+        counts = self.counts
+        lacking = counts["wanted"] - counts["written"]
+        level = logging.WARNING if lacking else logging.INFO
+        told = ", ".join(f"{name}: {counts[name]}" for name in sorted(counts))
+        _LOGGER.log(
+            level,
+            "bug_generator: %s wrote %d of %d buggy programs of the %s set; %d %s (%s)",
+            *(self.parameters.model_name, counts["written"], counts["wanted"], what),
+            *(lacking, instead, told),
+        )
+
+    def _ask(self, tasks: Iterable[BugTask], attempt: int) -> dict[str, str]:
+        """Return replies by the names of tasks."""
+        parameters = self.parameters
+        names = {task.name: f"{task.name}/a{attempt}" for task in tasks}
+        requests = {
+            names[task.name]: ChatRequest(
+                parameters.model_name,
+                bug_prompt(task.question, task.solution),
+                temperature=parameters.temperature,
+                top_p=parameters.top_p,
+                max_tokens=parameters.max_tokens,
+                seed=derive_seed(self._seed, BUG_GENERATOR, attempt, task.name) & _SEED_BITS,
+                reasoning_effort=parameters.reasoning_effort,
+                chat_template_kwargs=parameters.chat_template_kwargs,
+                extra_body=parameters.extra_body,
+            )
+            for task in tasks
+        }
+        replies = self._calls.ask(BUG_GENERATOR, parameters, requests, dummy_reply)
+        self.counts["replies"] += len(replies)
+        return {task: replies[name].text for task, name in names.items()}
+
+    def _candidates(
+        self, replies: Mapping[str, str], tasks: Iterable[BugTask], known: dict[str, set[str]]
+    ) -> Iterable[_Candidate]:
+        """Go through the replies that are worth a run; count the others."""
+        for task in tasks:
+            found = _read(task, replies[task.name], known[task.question])
+            if isinstance(found, str):
+                self.counts[found] += 1
+            else:
+                known[task.question].add(found.plain)
+                yield found
+
+
+def _read(task: BugTask, reply: str, known: set[str]) -> _Candidate | Fault:
+    source = read_program(reply)
+    plain = None if source is None else plain_form(source)
+    if source is None or not plain:
+        return "no_program"
+    if plain in known:
+        return "not_new"
+    source = plain if task.is_normalized else source
+    if not remarks(source) <= remarks(task.solution):
+        return "explained"
+    return _Candidate(task, source, plain)
+
+
+def _fault(result: ProgramResult) -> Fault | None:
+    """Say what a program lacks: it must end at least one test, and fail one."""
+    if result.passed:
+        return "no_bug"
+    ran = result.status == "wrong_answer" or bool(result.outputs)
+    return None if result.status in BUGGY and ran else "not_run"
