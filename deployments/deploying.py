@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from deployments.local_stack import LocalStackError
-from deployments.parts import POOL, get_text, stack_environment
+from deployments.parts import get_text, stack_environment
 from flows.process.messages import print_error, print_plain
-from flows.process.stack_file import read_stack
+from flows.process.stack_file import POOL, read_stack
 from ratchet.errors import RatchetError
 from ratchet.shadowing import refuse_working_folder
 
@@ -45,6 +45,7 @@ def deploy(home: Path, prefect_file: Path = PREFECT_FILE) -> None:
     if get_text(f"{api_url}/work_pools/{POOL}") is None:
         _prefect(environment, "work-pool", "create", POOL, "--type", "process")
     _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
+    _run([sys.executable, "-P", "-m", "deployments.recovering", "--automation"], environment)
     print_plain(
         f"Registered the deployments of {prefect_file}. See {api_url.removesuffix('/api')}."
     )
@@ -65,11 +66,14 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _prefect(environment: dict[str, str], *arguments: str) -> None:
-    command = [sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments]
+    _run([sys.executable, "-P", "-m", "prefect", "--no-prompt", *arguments], environment)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LocalStackError(
-            f"`prefect {' '.join(arguments)}` failed with exit code {done.returncode}:\n"
+            f"`{' '.join(command)}` failed with exit code {done.returncode}:\n"
             f"{done.stdout}{done.stderr}"
         )
 

@@ -15,17 +15,19 @@ import threading
 import time
 from pathlib import Path
 
-from deployments.parts import POOL, Part, free_port, stack_parts
+from deployments.children import Child, tail
+from deployments.parts import Part, free_port, stack_parts
+from deployments.recovering import recover
 from deployments.stopping import stop_marks
 from flows.process.messages import print_error, print_plain
-from flows.process.stack_file import FILE_NAME, ProcessMark, Stack, read_stack
+from flows.process.stack_file import FILE_NAME, POOL, ProcessMark, Stack, read_stack
 from ratchet.errors import RatchetError
 
 _START_SECONDS = 180.0
 
 
 class LocalStackError(RatchetError, RuntimeError):
-    """A part of the local stack did not start, or ended by itself."""
+    """A part of the local stack did not start."""
 
 
 class LocalStack:
@@ -39,7 +41,7 @@ class LocalStack:
     ) -> None:
         self.home = home.resolve()
         self._worker = worker
-        self._running: dict[str, tuple[Part, subprocess.Popen[bytes]]] = {}
+        self._running: dict[str, Child] = {}
         self.stack = Stack(
             prefect_port=free_port(prefect_port),
             mlflow_port=free_port(mlflow_port),
@@ -58,74 +60,73 @@ class LocalStack:
         stop = stop or threading.Event()
         stop_leftovers(self.home)
         try:
-            for parts in stack_parts(self.home, self.stack, worker=self._worker):
+            for number, parts in enumerate(stack_parts(self.home, self.stack, worker=self._worker)):
                 for part in parts:
                     self._launch(part)
                 for part in parts:
                     self._wait(part, stop)
                 if stop.is_set():
                     return self.stack
+                if number == 0:  # the servers, before a worker takes new runs
+                    recover(self.home, self.stack)
         except BaseException:
             self.stop()
             raise
         self._write(ready=True)
         return self.stack
 
-    def check(self) -> None:
-        """Raise if a part has ended by itself.
+    def watch(self) -> None:
+        """Start again what has ended by itself, later each time; the others go on."""
+        for name, child in self._running.items():
+            if child.due is None and child.ended() is not None:
+                child.note_end()
+            elif child.due is not None and time.monotonic() >= child.due and self._may_start(name):
+                child.start_again()
+                self._write(ready=True)
 
-        Raises
-        ------
-        LocalStackError
-            Names the part and the end of its log.
-        """
-        for part, process in self._running.values():
-            code = process.poll()
-            if code is not None:
-                raise LocalStackError(
-                    f"the {part.name} ended by itself with exit code {code}. The end of"
-                    f" {part.log}:\n{_tail(part.log)}"
-                )
+    def _may_start(self, name: str) -> bool:
+        """Return whether what a part needs is there; a worker's lost runs are crashed before."""
+        if name != "worker":
+            return True
+        needed = [child.part for other, child in self._running.items() if other != name]
+        if not all(part.is_healthy() for part in needed):
+            return False
+        recover(self.home, self.stack)
+        return True
 
     def stop(self) -> None:
         """Stop everything with all its children, the worker before the servers it needs."""
-        alive = {n: child for n, (_, child) in self._running.items() if child.poll() is None}
-        marks = {name: ProcessMark.of(child.pid) for name, child in alive.items()}
-        stop_marks([mark for name, mark in marks.items() if name == "worker"])
-        stop_marks([mark for name, mark in marks.items() if name != "worker"])
+        alive = {n: child for n, child in self._running.items() if child.ended() is None}
+        stop_marks([child.mark for name, child in alive.items() if name == "worker"])
+        stop_marks([child.mark for name, child in alive.items() if name != "worker"])
         for child in alive.values():
-            child.wait()
+            child.process.wait()
         self._running.clear()
         (self.home / FILE_NAME).unlink(missing_ok=True)
 
     def _launch(self, part: Part) -> None:
-        part.log.parent.mkdir(parents=True, exist_ok=True)
-        with part.log.open("wb") as log:
-            process = subprocess.Popen(
-                part.command,
-                env=part.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._running[part.name] = (part, process)
+        self._running[part.name] = Child(part)
         self._write(ready=False)
 
     def _wait(self, part: Part, stop: threading.Event) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while not part.is_healthy():
-            self.check()
+            code = self._running[part.name].ended()
+            if code is not None:
+                raise LocalStackError(
+                    f"the {part.name} ended by itself with exit code {code}. The end of"
+                    f" {part.log}:\n{tail(part.log)}"
+                )
             if time.monotonic() > deadline:
                 raise LocalStackError(
                     f"the {part.name} was not healthy after {_START_SECONDS:.0f} s. The end of"
-                    f" {part.log}:\n{_tail(part.log)}"
+                    f" {part.log}:\n{tail(part.log)}"
                 )
             if stop.wait(0.3):
                 return
 
     def _write(self, *, ready: bool) -> None:
-        marks = {name: ProcessMark.of(child.pid) for name, (_, child) in self._running.items()}
+        marks = {name: child.mark for name, child in self._running.items()}
         self.stack = Stack(
             self.stack.prefect_port, self.stack.mlflow_port, ready, self.stack.supervisor, marks
         )
@@ -167,7 +168,7 @@ def serve(stack: LocalStack) -> None:
         if not stop.is_set():
             _announce(stack.stack)
         while not stop.wait(1.0):
-            stack.check()
+            stack.watch()
     finally:
         print_plain("Stopping.")
         stack.stop()
@@ -197,7 +198,7 @@ def detach(home: Path, arguments: list[str]) -> None:
             _announce(stack)
             return
         time.sleep(0.3)
-    raise LocalStackError(f"the stack did not come up. The end of {log_path}:\n{_tail(log_path)}")
+    raise LocalStackError(f"the stack did not come up. The end of {log_path}:\n{tail(log_path)}")
 
 
 def _stop_all(stack: Stack, home: Path) -> list[str]:
@@ -214,12 +215,6 @@ def _announce(stack: Stack) -> None:
     print_plain(f"MLflow   {stack.mlflow_url}")
     if "worker" in stack.processes:
         print_plain(f"Worker   takes runs from the work pool {POOL!r}; `ratchet deploy` adds some")
-
-
-def _tail(log: Path, lines: int = 15) -> str:
-    if not log.exists():
-        return "(empty)"
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

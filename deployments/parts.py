@@ -12,21 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.process.stack_file import Stack
+from flows.process.stack_file import POOL, Stack
 
-POOL = "ratchet"
+HEARTBEAT_SECONDS = 60
+"""How often a flow run tells the server that it lives."""
 _LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One process of the stack."""
+    """One process of the stack.
+
+    ``children_go_on``: whether what it has started outlives its sudden death, as the flow runs of
+    a worker do.
+    """
 
     name: str
     command: list[str]
     environment: dict[str, str]
     log: Path
     is_healthy: Callable[[], bool]
+    children_go_on: bool = False
 
 
 def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
@@ -47,6 +53,11 @@ def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_LOCAL_STORAGE_PATH": str(home / "prefect" / "storage"),
+        # in memory, a server that is started again would not know who holds which slot
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": (
+            "prefect.server.concurrency.lease_storage.filesystem"
+        ),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_SECONDS),
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -124,4 +135,5 @@ def _worker(home: Path, stack: Stack, environment: dict[str, str]) -> Part:
         environment=environment,
         log=home / "logs" / "worker.log",
         is_healthy=lambda: '"ONLINE"' in (get_text(workers, {}) or ""),
+        children_go_on=True,
     )

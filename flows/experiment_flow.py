@@ -15,6 +15,7 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
+from flows.runs.ending import how_it_ended
 from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
@@ -115,11 +116,9 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
     try:
         yield
     except BaseException as error:
-        message = (
-            f"{type(error).__name__}: {error} Go on with `ratchet resume {run.folder.run_id}`."
-        )
-        run.folder.set_status("failed", message)
-        run.folder.log_event("failed", message)
+        status, message = how_it_ended(run.folder, error)
+        run.folder.set_status(status, message)
+        run.folder.log_event(status, message)
         raise
     finally:
         run.close()

@@ -20,6 +20,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.environment import command_line
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.presence import Presence
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 from trainers.progress import IterationContext
 
@@ -82,11 +83,15 @@ async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, A
         else:
             failures[member.run_id] = f"{member.label}: {answer['error']}"
 
-    if parallel > 1:
-        await _play_in_processes(resolved, done, parallel, folder)
-    else:
-        for member in members:
-            done(member, await _play_here(member))
+    presence = await asyncio.to_thread(Presence, folder)
+    try:
+        if parallel > 1:
+            await _play_in_processes(resolved, done, parallel, folder)
+        else:
+            for member in members:
+                done(member, await _play_here(member))
+    finally:
+        presence.release()
     if failures:
         raise StageFailedError(_describe_failures(failures, len(members)))
     return [results[member.run_id] for member in members]

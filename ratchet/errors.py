@@ -82,6 +82,10 @@ class RunNotFoundError(RatchetError, LookupError):
     """No run of that name lies in the runs folder."""
 
 
+class RunStateError(RatchetError, RuntimeError):
+    """A run that would have to be running is not, or the reverse."""
+
+
 class CheckPointNotFoundError(RatchetError, FileNotFoundError):
     """A saved state that was asked for is not there."""
 

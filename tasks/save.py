@@ -68,6 +68,11 @@ def sync_mirror(folder: RunFolder, uri: str) -> None:
     MlflowMirror(uri).sync(folder)
 
 
+def is_behind(folder: RunFolder, uri: str) -> bool:
+    """Return whether MLflow lacks something of a run that has ended."""
+    return _read_stamps(folder).get("mirror") != _digest(folder, uri)
+
+
 def note_tracking_failure(folder: RunFolder, error: TrackingError) -> None:
     """Record that MLflow is behind, and how to let it catch up."""
     hint = f"ratchet sync {folder.run_id}"

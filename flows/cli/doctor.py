@@ -72,6 +72,8 @@ def all_checks(home: Path, runs: Path) -> Iterator[Check]:
     yield storage("runs", runs)
     yield _prefect(home)
     yield _mlflow(home)
+    yield from interrupted_runs(runs)
+    yield from lost_flow_run_checks(home)
     yield _threads()
     yield sandbox()
     yield from _ports(home)
@@ -183,20 +185,60 @@ def _prefect(home: Path) -> Check:
 
 def _mlflow(home: Path) -> Check:
     stack = read_stack(home.resolve())
+    chosen = os.environ.get("MLFLOW_TRACKING_URI")
+    if chosen:
+        return _chosen_mlflow(chosen)
     if stack is None or not stack.is_up():
         return Check("mlflow", CheckResult.GOOD, f"no server: runs write to {home / 'mlflow.db'}")
     return _answers("mlflow", stack.mlflow_url, f"{stack.mlflow_url}/health")
 
 
-def _answers(name: str, url: str, health: str) -> Check:
+def _chosen_mlflow(uri: str) -> Check:
+    """Check the MLflow that the environment names; any answer of a server will do."""
+    if not uri.startswith(("http://", "https://")):
+        return Check("mlflow", CheckResult.GOOD, f"MLFLOW_TRACKING_URI: {uri}")
+    return _answers("mlflow", uri, f"{uri.rstrip('/')}/health", "Is MLFLOW_TRACKING_URI right?")
+
+
+def _answers(name: str, url: str, health: str, doubt: str = "Is PREFECT_API_URL right?") -> Check:
     import urllib.request
 
     try:
         with urllib.request.urlopen(health, timeout=5):
             return Check(name, CheckResult.GOOD, f"{url} answers")
     except OSError as error:
-        advice = "Start it: `ratchet up`." if "127.0.0.1" in url else "Is PREFECT_API_URL right?"
+        advice = "Start it: `ratchet up`." if "127.0.0.1" in url else doubt
         return Check(name, CheckResult.BAD, f"{url} does not answer ({error}). {advice}")
+
+
+def interrupted_runs(runs: Path) -> Iterator[Check]:
+    """Name the runs whose process is gone though nobody has ended them."""
+    from ratchet.tracking.run_folder import list_runs
+
+    for folder in list_runs(runs):
+        if folder.status == "interrupted":
+            details = f"interrupted. Go on with it: `ratchet resume {folder.run_id}`"
+            yield Check(f"run {folder.run_id}", CheckResult.WARNING, details)
+
+
+def lost_flow_run_checks(home: Path) -> Iterator[Check]:
+    """Name the flow runs that the server takes for running though no process works on them."""
+    url, stack = os.environ.get("PREFECT_API_URL"), read_stack(home.resolve())
+    if url is None or _answers("prefect", url, f"{url}/health").verdict is not CheckResult.GOOD:
+        return
+    from prefect.client.orchestration import get_client
+
+    from flows.process.lost_runs import lost_flow_runs
+
+    is_ours = stack is not None and stack.is_up() and stack.prefect_api_url == url
+    with get_client(sync_client=True) as client:
+        for run in lost_flow_runs(client, pool_is_here=is_ours):
+            details = (
+                f"{run.state_name} in Prefect, but no process works on it: it may hold up its"
+                " schedule. Starting the local stack again (`ratchet down`, `ratchet up`) marks it"
+                " as crashed; for another server, change its state in Prefect's UI"
+            )
+            yield Check(f"flow run {run.name}", CheckResult.WARNING, details)
 
 
 def _threads() -> Check:

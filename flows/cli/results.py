@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.process.messages import print_plain, show_table
+from flows.process.messages import print_plain, print_warning, show_table
 from flows.process.stack_file import read_stack
+from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.result_table import result_table
 
 if TYPE_CHECKING:
     from flows.runs.result import ExperimentResult
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
 
 
-def print_results(folder: RunFolder, home: Path, result: ExperimentResult) -> None:
+def print_results(
+    folder: RunFolder, settings: ExperimentSettings, result: ExperimentResult
+) -> None:
     """Print the results of a run, how much of it was found in the store, and where to look."""
     table = result_table(folder)
     if table.rows:
@@ -23,12 +27,31 @@ def print_results(folder: RunFolder, home: Path, result: ExperimentResult) -> No
     print_plain(f"Run      {folder.path}")
     if folder.report_path.exists():
         print_plain(f"Report   {folder.report_path}  (ratchet report {folder.run_id} --open)")
-    for line in _places(home):
+    for line in _places(folder, settings):
         print_plain(line)
+    warn_if_behind(folder, settings)
 
 
-def _places(home: Path) -> list[str]:
-    stack = read_stack(home)
-    if stack is not None and stack.is_up():
-        return [f"Prefect  {stack.prefect_url}", f"MLflow   {stack.mlflow_url}"]
-    return ["Prefect  and MLflow: `ratchet up` starts both and says where they are"]
+def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:
+    """Say so if MLflow has not got all of the run, with the command that mends it."""
+    from tasks.save import is_behind
+
+    if not settings.tracking:
+        return
+    uri = choose_tracking_uri(settings.home, settings.tracking_uri)
+    if is_behind(folder, uri):
+        print_warning(
+            f"MLflow   at {uri} could not be reached, or refused: tracking is behind, and the run"
+            f" folder has everything. Catch up: ratchet sync {folder.run_id}"
+        )
+
+
+def _places(folder: RunFolder, settings: ExperimentSettings) -> list[str]:
+    """Return where the servers show the run."""
+    stack = read_stack(Path(settings.home).resolve())
+    up = stack is not None and stack.is_up()
+    lines = [f"Prefect  {stack.prefect_url}"] if stack is not None and up else []
+    url = folder.manifest.tracking.get("url")
+    if settings.tracking and url:
+        lines.append(f"MLflow   {url}")
+    return lines or ["Prefect  and MLflow: `ratchet up` starts both and says where they are"]

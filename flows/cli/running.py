@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -107,9 +106,10 @@ def split_settings(
 
 def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = False) -> None:
     """Run with progress shown, then print the results; on failure say what to do next."""
-    from flows.cli.results import print_results
+    from flows.cli.results import print_results, warn_if_behind
     from flows.process.progress import shown_progress
     from flows.runs.running import remaining_counter, run_resolved
+    from ratchet.tracking.run_folder import RunFolder
 
     settings, run_id = experiment.settings, experiment.run_id
     print_plain(f"Run {run_id}")
@@ -119,10 +119,11 @@ def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = F
         with shown_progress("none" if quiet else settings.progress, count):
             result = run_resolved(experiment, force=force)
     except RatchetError as error:
-        is_begun = experiment.run_path.is_dir() and not isinstance(error, USAGE_ERRORS)
+        manifest = experiment.run_path / "manifest.json"
+        is_begun = manifest.exists() and not isinstance(error, USAGE_ERRORS)
+        if is_begun:
+            warn_if_behind(RunFolder(experiment.run_path), settings)
         if is_begun and "ratchet resume" not in str(error):
             print_warning(f"Finished stages are kept. To go on: ratchet resume {run_id}")
         raise
-    from ratchet.tracking.run_folder import RunFolder
-
-    print_results(RunFolder(result.folder), Path(settings.home), result)
+    print_results(RunFolder(result.folder), settings, result)

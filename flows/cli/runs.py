@@ -1,18 +1,20 @@
-"""``ratchet runs``, ``report`` and ``sync``: what has been run. Needs no server."""
+"""``ratchet runs``, ``report``, ``sync`` and ``cancel``: what has been run. Needs no server."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.cli.completion import run_ids
 from flows.process.environment import prepare_environment
 from flows.process.messages import print_plain, print_table
-from flows.process.stack_file import read_stack
 from flows.runs.result_table import in_short, test_results
+
+if TYPE_CHECKING:
+    from ratchet.tracking.run_folder import RunFolder
 
 RunName = Annotated[
     str,
@@ -22,9 +24,20 @@ RunsFolder = Annotated[str, typer.Option("--runs", help="The folder of all runs.
 DEFAULT_RUNS = "runs"
 
 
-def list_all(runs: RunsFolder = DEFAULT_RUNS) -> None:
-    """List the runs, newest first, with their accuracy on the test set."""
-    from ratchet.tracking.run_folder import list_runs
+def list_all(
+    runs: RunsFolder = DEFAULT_RUNS,
+    delete: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Delete a run's folder; what it has stored stays."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+) -> None:
+    """List the runs, newest first, with their accuracy on the test set; or delete one."""
+    from ratchet.tracking.run_folder import find_run, list_runs
+
+    if delete is not None:
+        _delete(find_run(runs, delete), yes=yes)
+        return
 
     folders = list_runs(runs)
     if not folders:
@@ -34,9 +47,9 @@ def list_all(runs: RunsFolder = DEFAULT_RUNS) -> None:
     for folder in folders:
         manifest = folder.manifest
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.created))
-        tests = test_results(folder)
-        rows.append((folder.run_id, manifest.status, created, in_short(tests)))
-        record = {"run": folder.run_id, "status": manifest.status, "created": manifest.created}
+        status, tests = folder.status, test_results(folder)
+        rows.append((folder.run_id, status, created, in_short(tests)))
+        record = {"run": folder.run_id, "status": status, "created": manifest.created}
         records.append({**record, "results": [each.record for each in tests]})
     print_table("", ("run", "status", "created", "accuracy"), rows, records)
 
@@ -70,14 +83,50 @@ def sync(
     settings = folder.manifest.settings
     home = Path(str(settings.get("home") or ".ratchet"))
     prepare_environment(home)
-    from ratchet.tracking.mlflow.mirror import MlflowMirror, default_tracking_uri
+    from flows.process.tracking_uri import choose_tracking_uri
+    from ratchet.tracking.mlflow.mirror import MlflowMirror
 
-    stack = read_stack(home.resolve())
     known = tracking_uri or settings.get("tracking_uri")
-    local = stack.mlflow_url if stack is not None and stack.is_up() else default_tracking_uri(home)
-    mirror = MlflowMirror(str(known or local))
+    mirror = MlflowMirror(choose_tracking_uri(home, str(known) if known else None))
     mlflow_run = mirror.sync(folder)
     print_plain(f"MLflow at {mirror.tracking_uri} has run {mlflow_run}")
     url = mirror.url(folder)
     if url is not None:
         print_plain(url)
+
+
+def cancel(run: RunName, runs: RunsFolder = DEFAULT_RUNS) -> None:
+    """End a run that is running; what it has finished stays, and `ratchet resume` goes on."""
+    from ratchet.tracking.run_folder import find_run
+
+    folder = find_run(runs, run)
+    home = Path(str(folder.manifest.settings.get("home") or ".ratchet"))
+    prepare_environment(home, make_folders=False)
+    from flows.runs.cancelling import cancel_run
+
+    cancel_run(folder)
+    print_plain(
+        f"Cancelled {folder.run_id}. Its finished stages are kept. To go on:"
+        f" ratchet resume {folder.run_id}"
+    )
+
+
+def _delete(folder: RunFolder, *, yes: bool) -> None:
+    """Delete a run's folder after asking; RunStateError if somebody runs it."""
+    from ratchet.errors import RunStateError
+
+    if folder.status == "running":
+        raise RunStateError(
+            f"run {folder.run_id} is running. End it first: `ratchet cancel {folder.run_id}`."
+        )
+    files = [path for path in folder.path.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in files) / 2**20
+    print_plain(
+        f"{folder.path}: {len(files)} files, {size:.1f} MiB (parameters, metrics, tables, report,"
+        f" transcripts). Its {len(folder.manifest.stages)} stages stay in the store, and what"
+        " MLflow has stays there."
+    )
+    if not yes:
+        typer.confirm(f"Delete run {folder.run_id}?", abort=True)
+    folder.delete()
+    print_plain(f"Deleted {folder.run_id}.")

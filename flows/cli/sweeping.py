@@ -140,7 +140,7 @@ def _print_members(members: Sequence[SweepMember]) -> None:
     for member in members:
         path = member.experiment.run_path
         is_begun = (path / "manifest.json").exists()
-        status = RunFolder(path).manifest.status if is_begun else "not begun"
+        status = RunFolder(path).status if is_begun else "not begun"
         tests = test_results(RunFolder(path)) if is_begun else []
         rows.append((member.run_id, member.label, status, in_short(tests)))
         record = {"run": member.run_id, "changes": member.changes, "status": status}

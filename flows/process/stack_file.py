@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 FILE_NAME = "stack.json"
+POOL = "ratchet"
+"""The work pool whose worker runs flows as processes of this machine."""
 
 
 @dataclass(frozen=True)

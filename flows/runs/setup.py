@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
@@ -16,6 +17,7 @@ from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
 from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
 from tasks.stages.spending import Spending
 from tasks.tensordict.session import ArmSession
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flows.runs.resolving import ResolvedExperiment
-    from ratchet.parameters.settings import ExperimentSettings
     from tasks.stages.keys import BaseKeys
 
 AnySession: TypeAlias = ArmSession | TextArmSession
@@ -42,13 +43,17 @@ class ExperimentRun:
     sessions: list[AnySession]
     services: LanguageServices
     tracking_uri: str | None
+    presence: Presence
 
     def close(self) -> None:
-        """Let go of all that the run has started and built."""
-        for session in self.sessions:
-            session.close()
-        self.services.close()
-        self.recorder.close()
+        """Let go of all that the run has started and built; it is no longer running then."""
+        try:
+            for session in self.sessions:
+                session.close()
+            self.services.close()
+            self.recorder.close()
+        finally:
+            self.presence.release()
 
 
 def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> ExperimentRun:
@@ -59,7 +64,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     """
     settings = experiment.settings
     check_experiment(experiment)
-    uri, manifest = _tracking_uri(settings), _manifest(experiment, flow_run_id)
+    uri = choose_tracking_uri(settings.home, settings.tracking_uri) if settings.tracking else None
+    manifest = _manifest(experiment, flow_run_id)
     store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
     services = LanguageServices(settings, experiment.arms)
@@ -82,7 +88,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         session.before_calls = services.make_ready
         session.on_wait = recorder.waiting
         sessions.append(session)
-    return ExperimentRun(experiment, folder, recorder, sessions, services, uri)
+    presence = Presence(folder.path)
+    return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence)
 
 
 def _keep_files(folder: RunFolder, keys: Iterable[BaseKeys]) -> None:
@@ -90,15 +97,6 @@ def _keep_files(folder: RunFolder, keys: Iterable[BaseKeys]) -> None:
     for each in keys:
         for name, file in each.played_files.items():
             add_artifact(folder.path, f"{each.arm}-{Path(name).stem}", "files", file)
-
-
-def _tracking_uri(settings: ExperimentSettings) -> str | None:
-    """Return the MLflow to mirror to; None if the settings switch it off."""
-    from ratchet.tracking.mlflow.mirror import default_tracking_uri
-
-    if not settings.tracking:
-        return None
-    return settings.tracking_uri or default_tracking_uri(settings.home)
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

@@ -115,11 +115,32 @@ class FileLock:
 
     def holder(self) -> str:
         """Return who holds the lock, as far as its file tells."""
+        process = self.holding_process()
+        return "another process" if process is None else f"process {process[0]} on {process[1]}"
+
+    def holding_process(self) -> tuple[int, str] | None:
+        """Return (process id, host) that the lock's file names; None where it names none."""
         try:
             content = json.loads(self.path.read_bytes())
-            return f"process {content['pid']} on {content['host']}"
+            return int(content["pid"]), str(content["host"])
         except (OSError, ValueError, KeyError, TypeError):
-            return "another process"
+            return None
+
+    def is_free(self) -> bool:
+        """Return whether nobody holds the lock, without taking it from who is about to."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _BUSY:
+                return False
+            raise
+        finally:
+            os.close(descriptor)
+        return True
 
     def _is_current(self, descriptor: int) -> bool:
         try:

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from ratchet.tracking.environment import CodeState
 
-RunStatus = Literal["running", "completed", "failed"]
+RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled"]
+"""How a run stands: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request."""
 MAIN_ARM = "main"
 ITERATION_STAGES = (
     "sample_rollouts",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from ratchet.tracking.artifacts import ARTIFACTS_FOLDER
 from ratchet.tracking.files import JsonLines, locked, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, RunStatus, StageRecord
 from ratchet.tracking.metrics import MetricPoint, MetricsFile
+from ratchet.tracking.presence import runners
 from ratchet.tracking.result_table import ResultTable
 
 logger = logging.getLogger(__name__)
@@ -92,6 +94,12 @@ class RunFolder:
         """The manifest as it stands on disk now."""
         return _read_manifest(self._manifest_path)
 
+    @property
+    def status(self) -> RunStatus:
+        """How the run stands: what its manifest says, and interrupted if nobody runs it."""
+        noted = self.manifest.status
+        return "interrupted" if noted == "running" and not runners(self.path) else noted
+
     def update(self, **changes: object) -> RunManifest:
         """Change fields of the manifest, whole fields at a time.
 
@@ -118,6 +126,14 @@ class RunFolder:
         """Record the run's status; the time it finished is kept with it."""
         finished = None if status == "running" else time.time()
         self.update(status=status, error=error, finished=finished)
+
+    def delete(self) -> None:
+        """Delete the folder; what the run has stored stays in the store.
+
+        The manifest goes first: cut off in the middle, what is left is no run.
+        """
+        self._manifest_path.unlink()
+        shutil.rmtree(self.path)
 
     def record_stages(self, records: Sequence[StageRecord]) -> None:
         """Add stages, or replace those of the same arm, stage and iterations."""

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from deployments import local_stack, parts
+from deployments import children, local_stack, parts
 from deployments.local_stack import LocalStack, LocalStackError, shut_down, stop_leftovers
 from deployments.parts import Part
 from flows.process.stack_file import ProcessMark, Stack, read_stack
@@ -41,6 +42,7 @@ def use_parts(monkeypatch: pytest.MonkeyPatch, *programs: str, healthy: bool = T
         ]
 
     monkeypatch.setattr(local_stack, "stack_parts", stack_parts)
+    monkeypatch.setattr(local_stack, "recover", lambda home, stack: None)
 
 
 def alive(marks: dict[str, ProcessMark]) -> list[str]:
@@ -73,6 +75,59 @@ def test_a_part_that_ends_by_itself_is_told_with_its_log(
     with pytest.raises(LocalStackError, match=r"part0 ended by itself(.|\n)*no such table"):
         LocalStack(tmp_path).start()
     assert read_stack(tmp_path) is None
+
+
+def test_a_part_that_dies_is_started_again_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_parts(monkeypatch, SLEEP, WITH_CHILD)
+    monkeypatch.setattr(children, "FIRST_DELAY", 0.05)
+    supervisor = LocalStack(tmp_path)
+    old = supervisor.start()
+    parent = psutil.Process(old.processes["part1"].pid)
+    wait_until(parent.children)
+    (child,) = parent.children()
+    parent.kill()
+    wait_until(lambda: supervisor.watch() or not child.is_running())
+    wait_until(
+        lambda: supervisor.watch() or alive(supervisor.stack.processes) == ["part0", "part1"]
+    )
+    new = read_stack(tmp_path)
+    assert new is not None
+    assert new.is_up()
+    assert new.processes["part0"] == old.processes["part0"]
+    assert new.processes["part1"] != old.processes["part1"]
+    assert "part1 ended by itself with exit code -9" in capsys.readouterr().err
+    supervisor.stop()
+    assert alive(new.processes) == []
+
+
+def test_a_crash_loop_is_told_and_slows_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_parts(monkeypatch, SLEEP, FAILING)
+    monkeypatch.setattr(children, "FIRST_DELAY", 0.01)
+    supervisor = LocalStack(tmp_path)
+    supervisor.start()
+    said = ""
+
+    def told() -> bool:
+        nonlocal said
+        supervisor.watch()
+        said += capsys.readouterr().err
+        return "crash loop: 4 times in a row" in said
+
+    wait_until(told)
+    assert "no such table" in said
+    assert alive(supervisor.stack.processes) == ["part0"]
+    supervisor.stop()
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_part_that_is_never_healthy_stops_all(

@@ -41,7 +41,13 @@ _Item = TypeVar("_Item")
 
 MAX_METRICS_PER_BATCH = 1000
 MAX_PARAMS_PER_BATCH = 100
-_STATUS = {"running": "RUNNING", "completed": "FINISHED", "failed": "FAILED"}
+_STATUS = {
+    "running": "RUNNING",
+    "completed": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+    "cancelled": "KILLED",
+}
 
 
 class ArmMirror:

@@ -87,4 +87,6 @@ def _status(runs: Path, record: SweepRecord) -> str:
             return "RUNNING"
     if "running" in found:
         return "RUNNING"
-    return "FAILED" if "failed" in found else "FINISHED"
+    if "failed" in found:
+        return "FAILED"
+    return "FINISHED" if set(found) <= {"completed"} else "KILLED"

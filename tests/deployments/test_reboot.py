@@ -1,0 +1,213 @@
+"""A machine that loses its power, and a worker that dies: schedules go on, cancelling is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deployments.deploying import PREFECT_FILE
+from deployments.parts import get_text
+from deployments.recovering import AUTOMATION
+from flows.process.stack_file import ProcessMark, Stack, read_stack
+from ratchet.tracking.run_folder import RunFolder, list_runs
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TINY_TRAINER = Path(__file__).parents[1] / "flows" / "tiny_trainer.py"
+EXPERIMENT = """\
+scenario: graph_isomorphism
+trainer: {module_path: tiny_trainer.py, class_name: TinyTrainer}
+dataset: generated
+graph_isomorphism: {num_pairs: 40, graph_sizes: [7, 8, 9]}
+rl: {num_iterations: 6, lr: 0.5}
+settings: {iterations_per_task: 1, retries: 0, home: home, tracking: false}
+"""
+
+
+class Machine:
+    """A user's folder, the stack in it, and the questions that the test asks its server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        own = {name: value for name, value in os.environ.items() if name != "PREFECT_HOME"}
+        self.environment = {**own, "TINY_LOG": str(folder / "log")}
+        (folder / "experiments").mkdir(parents=True)
+        shutil.copy(TINY_TRAINER, folder / "experiments")
+        (folder / "experiments" / "tiny.yaml").write_text(EXPERIMENT)
+
+    def up(self) -> Stack:
+        self._output = (self.folder / "up.txt").open("ab")
+        command = [sys.executable, "-P", "-m", "deployments.local_stack", "up"]
+        self.supervisor = subprocess.Popen(
+            [*command, "--home", str(self.home)],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=self._output,
+            stderr=self._output,
+        )
+        mark = ProcessMark.of(self.supervisor.pid)
+        self.wait_for(lambda: (s := read_stack(self.home)) and s.supervisor == mark and s.is_up())
+        return self.stack
+
+    @property
+    def stack(self) -> Stack:
+        stack = read_stack(self.home)
+        assert stack is not None, self.said()
+        return stack
+
+    def said(self) -> str:
+        return (self.folder / "up.txt").read_text()
+
+    def ratchet(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", "from flows.cli.main import app; app()", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def kill_all(self) -> None:
+        """Kill the stack and all that it has started, as a power cut does."""
+        family = [psutil.Process(self.supervisor.pid)]
+        family += family[0].children(recursive=True)
+        for process in family:
+            process.kill()
+        psutil.wait_procs(family, timeout=20)
+        self.supervisor.wait()
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.stack.prefect_api_url}/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        for _ in range(10):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code != 503:  # its database is locked for the moment
+                    raise
+            time.sleep(1)
+        raise AssertionError(f"{path}: the server is busy for ever")
+
+    def begin(self, seed: int, seconds: float = 0) -> str:
+        """Start a run of the deployment that has one slot; return its flow run's id."""
+        deployment = self.ask("deployments/name/experiment-from-file/nightly")
+        request = {
+            "parameters": {"file": "experiments/tiny.yaml", "overrides": [f"seed={seed}"]},
+            "job_variables": {"env": {"TINY_SECONDS": str(seconds)}},
+            "state": {"type": "SCHEDULED"},
+        }
+        return str(self.ask(f"deployments/{deployment['id']}/create_flow_run", request)["id"])
+
+    def state(self, flow_run_id: str) -> str:
+        return str(self.ask(f"flow_runs/{flow_run_id}")["state_name"])
+
+    def run_of(self, flow_run_id: str) -> RunFolder | None:
+        runs = list_runs(self.folder / "runs")
+        return next((r for r in runs if flow_run_id in r.manifest.prefect_flow_run_ids), None)
+
+    def wait_for(self, what: Callable[[], Any], seconds: float = 240.0) -> Any:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            assert self.supervisor.poll() is None, self.said()
+            if found := what():
+                return found
+            time.sleep(0.3)
+        raise AssertionError(self.said())
+
+    def wait_until_it_trains(self, flow_run_id: str) -> RunFolder:
+        def trains() -> RunFolder | None:
+            run = self.run_of(flow_run_id)
+            return run if run and any(s.stage == "train" for s in run.manifest.stages) else None
+
+        found: RunFolder = self.wait_for(trains)
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "project")
+    machine.up()
+    machine.ratchet("deploy", "--home", str(machine.home), "--prefect-file", str(PREFECT_FILE))
+    yield machine
+    machine.ratchet("down", "--home", str(machine.home))
+
+
+def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -> None:
+    # the power goes while a run holds the only slot and another waits for it
+    lost = machine.begin(seed=1, seconds=3)
+    run = machine.wait_until_it_trains(lost)
+    assert run.status == "running"
+    waiting = machine.begin(seed=2)
+    machine.wait_for(lambda: machine.state(waiting) == "AwaitingConcurrencySlot")
+    machine.kill_all()
+    assert (run.manifest.status, run.status) == ("running", "interrupted")
+    assert "interrupted" in machine.ratchet("runs")
+
+    machine.up()
+    assert machine.state(lost) == "Crashed"
+    machine.wait_for(lambda: machine.state(waiting) == "Completed")
+    names = [item["name"] for item in machine.ask("automations/filter", {})]
+    assert names == [AUTOMATION]
+    doctor = machine.ratchet("doctor", "--home", str(machine.home))
+    assert run.run_id in doctor
+    assert "no process works on it" not in doctor
+
+    # the worker dies with its run: it is started again, and the slot is free
+    lost = machine.begin(seed=3, seconds=3)
+    machine.wait_until_it_trains(lost)
+    old = machine.stack
+    worker = psutil.Process(old.processes["worker"].pid)
+    for process in [worker, *worker.children(recursive=True)]:
+        process.kill()
+    machine.wait_for(lambda: machine.state(lost) == "Crashed")
+    new = machine.wait_for(
+        lambda: (s := machine.stack).processes["worker"] != old.processes["worker"] and s
+    )
+    assert new.processes["prefect"] == old.processes["prefect"], "the others go on"
+    assert "the worker ended by itself with exit code -9" in machine.said()
+
+    # what is cancelled in the UI is cancelled for us, and resuming goes on
+    stopped = machine.begin(seed=4, seconds=3)
+    run = machine.wait_until_it_trains(stopped)
+    state = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    machine.ask(f"flow_runs/{stopped}/set_state", state)
+    machine.wait_for(lambda: run.status != "running")
+    assert run.status == "cancelled"
+    machine.wait_for(lambda: machine.state(stopped) == "Cancelled")
+
+    # the same by our own command
+    stopped = machine.begin(seed=5, seconds=3)
+    run = machine.wait_until_it_trains(stopped)
+    assert "Cancelled" in machine.ratchet("cancel", run.run_id)
+    assert (run.status, machine.state(stopped)) == ("cancelled", "Cancelled")
+
+    # a server that dies is started again at its old place
+    prefect = machine.stack.processes["prefect"]
+    os.kill(prefect.pid, signal.SIGKILL)
+    machine.wait_for(lambda: machine.stack.processes["prefect"] != prefect)
+    machine.wait_for(lambda: get_text(f"{machine.stack.prefect_api_url}/health") == "true")
+    last = machine.begin(seed=2)
+    machine.wait_for(lambda: machine.state(last) == "Completed")
+    machine.supervisor.send_signal(signal.SIGINT)
+    assert machine.supervisor.wait(60) == 0
