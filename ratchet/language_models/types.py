@@ -5,6 +5,7 @@ The bottom of the language models: imports nothing of theirs, and neither openai
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,31 +15,67 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-Role: TypeAlias = Literal["system", "user", "assistant"]
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 _TOKENS_AROUND = 8
 """What a message costs beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that a model has called; ``arguments`` are JSON as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the call as services take it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message of a chat; ``name`` tells speakers of one role apart."""
+    """One message of a chat; ``name`` tells speakers of one role apart.
+
+    ``tool_calls`` are an assistant's; a tool's answer names its call by ``tool_call_id``.
+    """
 
     role: Role
     content: str
     name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the message as services take it; no ``name`` where there is none."""
-        message: dict[str, str] = {"role": self.role, "content": self.content}
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.name is not None:
             message["name"] = self.name
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the message as chat templates take it: a call's arguments are an object."""
+        message = self.to_dict()
+        for call in message.get("tool_calls", ()):
+            with contextlib.suppress(ValueError):  # a client's own text, shown as it is
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         return message
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ChatMessage:
         """Make the message of plain data; the inverse of :meth:`to_dict`."""
-        return cls(data["role"], data["content"], data.get("name"))
+        calls = tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in data.get("tool_calls", ())
+        )
+        called = data.get("tool_call_id")
+        return cls(data["role"], data["content"], data.get("name"), calls, called)
 
 
 @dataclass(frozen=True, slots=True)

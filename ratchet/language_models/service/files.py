@@ -100,20 +100,14 @@ class FileStore:
             where.append("sequence > ?" if ascending else "sequence < ?")
             values.append(self._row(after, "after")["sequence"])
         rows, has_more = self._database.page("files", where, values, limit, ascending=ascending)
-        items = [_to_object(row) for row in rows]
-        return Page(
-            data=items,
-            has_more=has_more,
-            first_id=items[0].id if items else None,
-            last_id=items[-1].id if items else None,
-        )
+        return Page(data=[_to_object(row) for row in rows], has_more=has_more)
 
     def delete(self, file_id: str) -> None:
         """Remove a file, unless a job still needs it (409)."""
         with self._database.transaction() as connection:
             self._row(file_id, "file_id")
             job = connection.execute(
-                "SELECT id FROM jobs WHERE status IN ('queued', 'running')"
+                "SELECT id FROM jobs WHERE status IN ('queued', 'running', 'paused')"
                 " AND (training_file = ? OR validation_file = ?)",
                 (file_id, file_id),
             ).fetchone()

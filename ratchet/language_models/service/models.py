@@ -98,7 +98,7 @@ class ModelRegistry:
             )
         with self._database.transaction() as connection:
             job = connection.execute(
-                "SELECT id FROM jobs WHERE status IN ('queued', 'running') AND model = ?",
+                "SELECT id FROM jobs WHERE status IN ('queued', 'running', 'paused') AND model = ?",
                 (model_id,),
             ).fetchone()
             if job is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 
 from ratchet.language_models.service.engine.interface import (
+    EmbeddingResult,
     GeneratedToken,
     GenerationResult,
+    Piece,
     RequestRefusedError,
     TokenChoice,
 )
@@ -26,6 +29,8 @@ class FakeEngine:
         self.unloaded = []
         self.batches = []
         self.seconds = seconds
+        self.go_on = threading.Event()  # after the first word, where someone listens
+        self.go_on.set()
 
     def load(self, model_id, folder):
         assert (folder / "config.json").exists()
@@ -40,6 +45,9 @@ class FakeEngine:
         self.batches.append(list(requests))
         time.sleep(self.seconds)
         return [self._answer(request) for request in requests]
+
+    def embed(self, requests):
+        return [EmbeddingResult((0.6, 0.8), len(request.prompt)) for request in requests]
 
     def _answer(self, request):
         prompt = sum(len(message.content.split()) + 1 for message in request.messages)
@@ -62,6 +70,9 @@ class FakeEngine:
                 text, reason = text[: text.index(stop)], "stop"
         top = tuple(TokenChoice(word, -1.5) for word in WORDS[: request.top_logprobs])
         tokens = tuple(GeneratedToken(word, -0.5, top) for word in words)
+        if request.on_piece is not None and text:
+            request.on_piece(Piece(text.split()[0], tokens[:1] if request.logprobs else ()))
+            assert self.go_on.wait(10)
         return GenerationResult(
             text, reason, prompt, len(words), tokens if request.logprobs else ()
         )

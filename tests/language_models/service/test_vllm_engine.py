@@ -10,12 +10,19 @@ from micro_model import write_micro_model
 
 from ratchet.errors import LanguageServiceError, ParameterError
 from ratchet.language_models.service.engine.interface import (
+    EmbeddingRequest,
     GenerationRequest,
+    PromptToken,
     RequestRefusedError,
     TokenChoice,
 )
 from ratchet.language_models.service.engine.vllm_engine import VllmEngine
 from ratchet.language_models.types import ChatMessage
+
+_CHOICES = {
+    1: SimpleNamespace(logprob=-2.0, decoded_token="a"),
+    2: SimpleNamespace(logprob=-0.5, decoded_token="b"),
+}
 
 
 class FakeLlm:
@@ -28,22 +35,20 @@ class FakeLlm:
     def generate(self, prompts, samplings, use_tqdm):
         return [
             SimpleNamespace(
-                prompt_token_ids=prompt["prompt_token_ids"], outputs=[_answer(sampling)]
+                prompt_token_ids=prompt["prompt_token_ids"],
+                prompt_logprobs=[None, *(_CHOICES for _ in prompt["prompt_token_ids"][1:])],
+                outputs=[_answer(sampling)],
             )
             for prompt, sampling in zip(prompts, samplings, strict=True)
         ]
 
 
 def _answer(sampling):
-    choices = {
-        1: SimpleNamespace(logprob=-2.0, decoded_token="a"),
-        2: SimpleNamespace(logprob=-0.5, decoded_token="b"),
-    }
     return SimpleNamespace(
         text=f"{sampling['seed']}",
         finish_reason="length" if sampling["max_tokens"] == 1 else "stop",
         token_ids=[1],
-        logprobs=None if sampling["logprobs"] is None else [choices],
+        logprobs=None if sampling["logprobs"] is None else [_CHOICES],
     )
 
 
@@ -98,6 +103,30 @@ def test_log_probabilities_are_those_of_the_chosen_token_and_the_likeliest(engin
     (answer,) = engine.generate([_request("1", logprobs=True, top_logprobs=1)])
     assert [(token.token, token.logprob) for token in answer.tokens] == [("a", -2.0)]
     assert answer.tokens[0].top == (TokenChoice("b", -0.5),)
+
+
+def test_schemas_echoes_and_tools_are_passed_as_vllm_takes_them(engine, monkeypatch):
+    passed = []
+    params = SimpleNamespace(StructuredOutputsParams=lambda json: ("json", json))
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", params)
+    vllm = sys.modules["vllm"]
+    monkeypatch.setattr(vllm, "SamplingParams", lambda **v: passed.append(v) or v)
+    engine.generate([_request("1", schema="{}"), _request("1")])
+    assert passed[0]["structured_outputs"] == ("json", "{}")
+    assert "structured_outputs" not in passed[1]
+    scored = GenerationRequest(
+        "a", (), 3, prompt=(5, 2), echo=True, logprobs=True, top_logprobs=1, max_tokens=0
+    )
+    (answer,) = engine.generate([scored])
+    assert (passed[2]["prompt_logprobs"], passed[2]["max_tokens"]) == (1, 1)
+    first = engine._tokenizers["a"].token_text(5)
+    assert answer.prompt == (PromptToken(first), PromptToken("b", -0.5, (TokenChoice("b", -0.5),)))
+    assert (answer.text, answer.completion_tokens, answer.tokens) == ("", 0, ())
+    (refused,) = engine.generate([_request("1", tools=({"type": "function"},))])
+    assert isinstance(refused, RequestRefusedError)
+    assert refused.param == "tools"
+    (refused,) = engine.embed([EmbeddingRequest("a", "x")])
+    assert refused.code == "unsupported_model"
 
 
 def test_one_model_is_resident_at_a_time(engine):

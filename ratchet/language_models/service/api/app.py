@@ -13,15 +13,24 @@ from pydantic.json_schema import models_json_schema
 
 from ratchet.language_models.service.api.auth import HEALTH_PATH, Gate
 from ratchet.language_models.service.api.errors import ApiErrorBody, install_error_handlers
-from ratchet.language_models.service.api.routes.chat import chat_routes, model_routes
+from ratchet.language_models.service.api.routes.chat import chat_routes
 from ratchet.language_models.service.api.routes.files import file_routes
 from ratchet.language_models.service.api.routes.fine_tuning import fine_tuning_routes
+from ratchet.language_models.service.api.routes.models import model_routes
 from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest
+from ratchet.language_models.service.api.schemas.completions import TextCompletionRequest
+from ratchet.language_models.service.api.schemas.embeddings import EmbeddingsRequest
 from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobRequest
+from ratchet.language_models.service.api.schemas.messages import RequestModel
 from ratchet.language_models.service.api.schemas.objects import Health
+from ratchet.language_models.service.api.schemas.responses import ResponseRequest
 from ratchet.language_models.service.service import ModelService
 
 _TITLE = "Ratchet's model service"
+_BODIES: tuple[type[RequestModel], ...] = (
+    *(ChatCompletionRequest, TextCompletionRequest, ResponseRequest, EmbeddingsRequest),
+    CreateJobRequest,
+)
 
 
 def create_app(service: ModelService, *, instance: str = "") -> FastAPI:
@@ -76,7 +85,7 @@ def _describe(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         content = get_openapi(title=_TITLE, version="1", routes=app.routes)
         _, bodies = models_json_schema(
-            [(ChatCompletionRequest, "validation"), (CreateJobRequest, "validation")],
+            [(body, "validation") for body in _BODIES],
             ref_template="#/components/schemas/{model}",
         )
         schemas = content["components"]["schemas"]

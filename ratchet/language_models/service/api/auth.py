@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import secrets
 import time
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ratchet.language_models.service.api.errors import ApiError
@@ -40,6 +41,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        send = _numbered(send)
         try:
             self._check(scope["path"], headers)
             limit = self._limit(scope["path"], headers)
@@ -81,6 +83,18 @@ class Gate:
         if length.isdecimal() and int(length[:20]) > limit:
             raise _too_large(limit)
         return limit
+
+
+def _numbered(send: Send) -> Send:
+    """Give the answer an id, by which clients name a request that went wrong."""
+    number = f"req_{secrets.token_hex(16)}"
+
+    async def numbering(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message)["x-request-id"] = number
+        await send(message)
+
+    return numbering
 
 
 def _counted(receive: Receive, limit: int, limits: Limits) -> Receive:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ratchet.errors import nearest
 from ratchet.language_models.service.api.errors import ApiError, from_validation
-from ratchet.language_models.service.api.schemas.chat import RequestModel
+from ratchet.language_models.service.api.schemas.messages import RequestModel
 
 Body = TypeVar("Body", bound=RequestModel)
 _METADATA = re.compile(r"metadata\[(.*)\]", re.DOTALL)

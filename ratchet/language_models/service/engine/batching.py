@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.engine.interface import (
+    EmbeddingRequest,
+    EmbeddingResult,
     Engine,
     GenerationRequest,
     GenerationResult,
+    Piece,
     RequestRefusedError,
 )
 from ratchet.language_models.service.models import StoredModel
@@ -27,11 +32,19 @@ _QUIET_SECONDS = 0.001  # no arrival for so long: who comes together has come
 _GATHER_SECONDS = 0.01  # the longest an idle engine waits for company
 
 
+Result = GenerationResult | EmbeddingResult
+
+
 @dataclass(slots=True)
 class _Waiting:
     model: StoredModel
-    request: GenerationRequest
-    result: Future[GenerationResult] = field(default_factory=Future)
+    request: GenerationRequest | EmbeddingRequest
+    result: Future[Result] = field(default_factory=Future)
+
+    def goes_with(self, first: _Waiting) -> bool:
+        """Whether one call of the engine can answer both."""
+        same_kind = type(self.request) is type(first.request)
+        return same_kind and self.model.id == first.model.id
 
 
 class Batcher:
@@ -80,6 +93,71 @@ class Batcher:
         ApiError
             429 if too many wait; 400 if a request does not fit the model; 5xx if the engine fails.
         """
+        items = self._enqueue(model, requests)
+        results = await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
+        return [result for result in results if isinstance(result, GenerationResult)]
+
+    async def embed(
+        self, model: StoredModel, requests: list[EmbeddingRequest]
+    ) -> list[EmbeddingResult]:
+        """Turn texts into vectors; raises as :meth:`generate` does."""
+        items = self._enqueue(model, requests)
+        results = await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
+        return [result for result in results if isinstance(result, EmbeddingResult)]
+
+    async def stream(
+        self, model: StoredModel, requests: list[GenerationRequest]
+    ) -> AsyncIterator[tuple[int, Piece | GenerationResult]]:
+        """Give out each answer's pieces as they are made, and at its end the whole of it.
+
+        Raises as :meth:`generate` does.
+
+        Yields
+        ------
+        tuple
+            Which of the requests, and a piece of its answer or its result.
+        """
+        loop = asyncio.get_running_loop()
+        news: asyncio.Queue[tuple[int, Piece | None]] = asyncio.Queue()
+
+        def tell(place: int, piece: Piece | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the server has ended meanwhile
+                loop.call_soon_threadsafe(news.put_nowait, (place, piece))
+
+        def tell_end(place: int, _: Future[Result]) -> None:
+            tell(place, None)
+
+        listening = [
+            replace(request, on_piece=functools.partial(tell, place))
+            for place, request in enumerate(requests)
+        ]
+        items = self._enqueue(model, listening)
+        for place, item in enumerate(items):
+            item.result.add_done_callback(functools.partial(tell_end, place))
+        told = [(0, 0)] * len(items)
+        left = len(items)
+        try:
+            while left:
+                place, piece = await news.get()
+                characters, tokens = told[place]
+                if piece is not None:
+                    told[place] = characters + len(piece.text), tokens + len(piece.tokens)
+                    yield place, piece
+                    continue
+                left -= 1
+                result = items[place].result.result()
+                assert isinstance(result, GenerationResult)
+                rest = Piece(result.text[characters:], result.tokens[tokens:])
+                if rest.text or rest.tokens:
+                    yield place, rest
+                yield place, result
+        finally:
+            for item in items:
+                item.result.cancel()
+
+    def _enqueue(
+        self, model: StoredModel, requests: Sequence[GenerationRequest | EmbeddingRequest]
+    ) -> list[_Waiting]:
         items = [_Waiting(model, request) for request in requests]
         with self._changed:
             if self._stopped:
@@ -93,7 +171,7 @@ class Batcher:
                 )
             self._waiting.extend(items)
             self._changed.notify()
-        return await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
+        return items
 
     def forget(self, model_id: str) -> None:
         """Unload a model that has been deleted."""
@@ -133,7 +211,7 @@ class Batcher:
             for item in self._waiting:
                 if item.result.cancelled():
                     continue
-                same = not batch or item.model.id == batch[0].model.id
+                same = not batch or item.goes_with(batch[0])
                 (batch if same and len(batch) < size else others).append(item)
             self._waiting = others
             return batch, unload
@@ -141,7 +219,7 @@ class Batcher:
     def _answer(self, engine: Engine, batch: list[_Waiting]) -> None:
         try:
             self._load(engine, batch[0].model)
-            results = engine.generate([item.request for item in batch])
+            results = _ask(engine, [item.request for item in batch])
             if len(results) != len(batch):
                 message = f"the engine gave {len(results)} results for {len(batch)} requests"
                 raise RuntimeError(message)
@@ -177,6 +255,15 @@ class Batcher:
         if model_id in self._loaded:
             del self._loaded[model_id]
             engine.unload(model_id)
+
+
+def _ask(
+    engine: Engine, requests: list[GenerationRequest | EmbeddingRequest]
+) -> Sequence[Result | RequestRefusedError]:
+    to_generate = [request for request in requests if isinstance(request, GenerationRequest)]
+    if to_generate:
+        return engine.generate(to_generate)
+    return engine.embed([request for request in requests if isinstance(request, EmbeddingRequest)])
 
 
 def _fail(item: _Waiting, error: ApiError) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ratchet.errors import DataError
@@ -56,6 +57,13 @@ class ChatTemplate:
                 f" {type(error).__name__}: {error}. Mend chat_template.jinja in the model's folder,"
                 " or write the chat otherwise."
             ) from error
+
+    def reads(self, variable: str) -> bool:
+        """Whether the template does anything with what it is given by this name."""
+        try:
+            return variable in find_undeclared_variables(_environment().parse(self.source))
+        except TemplateError:
+            return False
 
     def literals(self) -> list[str]:
         """Return the texts that the template itself writes or compares with."""

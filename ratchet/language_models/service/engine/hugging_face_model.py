@@ -97,6 +97,17 @@ class HuggingFaceModel:
         picked: Tensor = logits[chosen.to(self._device)]
         return picked.cpu()
 
+    def hidden(self, ids: Tensor) -> Tensor:
+        """What the last layer gives, [B, T, hidden], of rows without padding."""
+        output = self._model(
+            input_ids=ids.to(self._device),
+            use_cache=False,
+            output_hidden_states=True,
+            logits_to_keep=1,
+        )
+        hidden: Tensor = output.hidden_states[-1]
+        return hidden.cpu()
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """The weights that training changes."""
         return list(self._model.parameters())

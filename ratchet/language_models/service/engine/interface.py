@@ -5,7 +5,7 @@ The service stands on this border alone; ``torch_engine`` and ``vllm_engine`` ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -17,53 +17,6 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 FinishReason = Literal["stop", "length"]
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One completion to make.
-
-    Its result must depend on the request alone, never on what it is batched with.
-
-    Parameters
-    ----------
-    model
-        Id of a loaded model.
-    messages
-        The prompt, at least one message; OpenAI's role ``developer`` comes as ``system``.
-    seed
-        Seed of the sampling, ``0 ≤ seed < 2**63``; the service has drawn one where none was given.
-    temperature
-        In [0, 2]; 0 takes the likeliest token.
-    top_p
-        In (0, 1]: sample from the smallest set of likeliest tokens that holds this much.
-    repetition_penalty
-        Above 0: tokens that stand in the prompt or were generated before become unlikelier above 1
-        and likelier below, by Keskar et al. 2019, "CTRL", section 4.1.
-    max_tokens
-        Most tokens to generate; None for what the model's context leaves. If the prompt and these
-        do not fit the context together, generation ends at its end, with reason ``length``.
-    stop
-        Texts that end the generation; the result's text ends before the first of them.
-    logprobs
-        Whether ``GenerationResult.tokens`` is wanted.
-    top_logprobs
-        How many likeliest tokens to report at each place, 0 to 20.
-    template_variables
-        What the chat template is given besides the messages, e.g. ``enable_thinking``.
-    """
-
-    model: str
-    messages: tuple[ChatMessage, ...]
-    seed: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    logprobs: bool = False
-    top_logprobs: int = 0
-    template_variables: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +37,87 @@ class GeneratedToken:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of the prompt; the first has no log-probability, since nothing comes before it."""
+
+    token: str
+    logprob: float | None = None
+    top: tuple[TokenChoice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What has been generated since the last piece."""
+
+    text: str
+    tokens: tuple[GeneratedToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One completion to make.
+
+    Its result must depend on the request alone, never on what it is batched with.
+
+    Parameters
+    ----------
+    model
+        Id of a loaded model.
+    messages
+        The prompt, at least one message; OpenAI's role ``developer`` comes as ``system``.
+    prompt
+        A text or token ids that are to be continued as they are, in place of messages.
+    seed
+        Seed of the sampling, ``0 ≤ seed < 2**63``; the service has drawn one where none was given.
+    temperature
+        In [0, 2]; 0 takes the likeliest token.
+    top_p
+        In (0, 1]: sample from the smallest set of likeliest tokens that holds this much.
+    repetition_penalty
+        Above 0: tokens that stand in the prompt or were generated before become unlikelier above 1
+        and likelier below, by Keskar et al. 2019, "CTRL", section 4.1.
+    max_tokens
+        Most tokens to generate; None for what the model's context leaves. If the prompt and these
+        do not fit the context together, generation ends at its end, with reason ``length``.
+        0, with ``echo``, only reads the prompt.
+    stop
+        Texts that end the generation; the result's text ends before the first of them.
+    logprobs
+        Whether ``GenerationResult.tokens`` is wanted.
+    top_logprobs
+        How many likeliest tokens to report at each place, 0 to 20.
+    template_variables
+        What the chat template is given besides the messages, e.g. ``enable_thinking``.
+    echo
+        Whether ``GenerationResult.prompt`` is wanted; with log-probabilities where ``logprobs``.
+    schema
+        A JSON schema as text, which the answer has to fit.
+    tools
+        What the model may call, as chat templates take it; refused where the template has none.
+    on_piece
+        Told, from within ``generate``, what has been made, piece by piece. An engine need not:
+        whoever listens is told the rest at the end.
+    """
+
+    model: str
+    messages: tuple[ChatMessage, ...]
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+    template_variables: Mapping[str, JsonValue] = field(default_factory=dict)
+    prompt: str | tuple[int, ...] | None = None
+    echo: bool = False
+    schema: str | None = None
+    tools: tuple[Mapping[str, JsonValue], ...] = ()
+    on_piece: Callable[[Piece], None] | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationResult:
     """A finished completion.
 
@@ -97,6 +131,8 @@ class GenerationResult:
         Counted by the model's tokenizer; an end token counts as generated.
     tokens
         The tokens of ``text``; empty unless the request wants log-probabilities.
+    prompt
+        The tokens of the prompt; empty unless the request wants an echo.
     """
 
     text: str
@@ -104,6 +140,23 @@ class GenerationResult:
     prompt_tokens: int
     completion_tokens: int
     tokens: tuple[GeneratedToken, ...] = ()
+    prompt: tuple[PromptToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """A text, or token ids, to turn into a vector."""
+
+    model: str
+    prompt: str | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingResult:
+    """The mean of what the model's last layer gives for each token, scaled to length 1."""
+
+    vector: tuple[float, ...]
+    prompt_tokens: int
 
 
 class RequestRefusedError(RatchetError, ValueError):
@@ -169,5 +222,14 @@ class Engine(Protocol):
         list
             One entry per request, in their order. What is wrong with one request alone (its
             prompt is longer than the context) is its entry; what fails for all is raised.
+        """
+        ...
+
+    def embed(
+        self, requests: Sequence[EmbeddingRequest]
+    ) -> list[EmbeddingResult | RequestRefusedError]:
+        """Turn texts into vectors, for a batch of requests to one loaded model.
+
+        An engine that cannot gives refusals.
         """
         ...

@@ -46,6 +46,10 @@ class CausalModel(Protocol):
         """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""
         ...
 
+    def hidden(self, ids: Tensor) -> Tensor:
+        """What the last layer gives, [B, T, hidden], of rows without padding."""
+        ...
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """The weights that training changes."""
         ...
@@ -106,6 +110,11 @@ class PlainModel:
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Logits after chosen places; see :class:`CausalModel`."""
         return self.llama.logits(self.llama(ids)[chosen])
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        """What the last layer gives; see :class:`CausalModel`."""
+        hidden: Tensor = self.llama(ids)
+        return hidden
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """The weights that training changes."""

@@ -52,7 +52,7 @@ class Sampler:
             self._said = self._said[rows]
 
     def draw(self, logits: Tensor) -> Tensor:
-        """Draw a token for each row of logits [B, V]: int64[B]."""
+        """Draw a token for each row of logits [B, V]: int64[B]; one at -inf is never drawn."""
         scores = logits.double().cpu()
         if self._penalizes:
             scores = self._penalized(scores)

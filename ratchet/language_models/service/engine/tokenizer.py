@@ -71,6 +71,11 @@ class ChatTokenizer:
         self._control_ids = self._read_control_ids()
         self._longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template tells the model of tools."""
+        return any(template.reads("tools") for template in self._templates.values())
+
     def render(
         self,
         messages: Sequence[ChatMessage],
@@ -92,7 +97,8 @@ class ChatTokenizer:
         chat: list[dict[str, JsonValue]] = []
         for message in messages:
             control = self._control_in(message)
-            said = {name: control.spell_out(text) for name, text in message.to_dict().items()}
+            written = message.for_template().items()
+            said = {name: control.spell_out_in(it) for name, it in written}
             chat.append({**said, "role": message.role})  # a role is no text
         more = {name: self._control.spell_out_in(it) for name, it in (variables or {}).items()}
         given = {**self._special, **more}

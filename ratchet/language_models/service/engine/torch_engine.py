@@ -6,7 +6,7 @@ rows that are over leave the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,26 +14,41 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, UnknownNameError, nearest
+from ratchet.language_models.service.engine.grammar import Grammar, GrammarTokenizer
 from ratchet.language_models.service.engine.interface import (
+    EmbeddingRequest,
+    EmbeddingResult,
     FinishReason,
     GeneratedToken,
     GenerationRequest,
     GenerationResult,
+    Piece,
+    PromptToken,
     RequestRefusedError,
     TokenChoice,
 )
 from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
+from ratchet.language_models.service.engine.prompts import read_prompt, read_text
 from ratchet.language_models.service.engine.sampling import Sampler, log_probabilities
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, ContextLengthError
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
 MAX_BATCH_SIZE = 256
+_ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
 _NEXT_KEEP = 0.75  # a batch is made smaller when fewer of its rows than this are at work
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Loaded:
     model: CausalModel
     tokenizer: ChatTokenizer
+    grammars: GrammarTokenizer | None = None
+
+    def grammar(self, schema: str) -> Grammar:
+        """Make the grammar of a schema over this model's tokens."""
+        if self.grammars is None:
+            vocabulary = self.model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
+            self.grammars = GrammarTokenizer(self.tokenizer, vocabulary)
+        return Grammar(self.grammars, schema)
 
 
 @dataclass(slots=True)
@@ -45,8 +60,11 @@ class _Row:
     room: int
     ids: list[int] = field(default_factory=list)
     tokens: list[GeneratedToken] = field(default_factory=list)
-    text: str = ""
+    text: str | None = None  # up to a stop text
     finish: FinishReason | None = None
+    grammar: Grammar | None = None
+    refused: RequestRefusedError | None = None
+    told: tuple[int, int] = (0, 0)  # characters and tokens that a listener knows
 
 
 class TorchEngine:
@@ -79,39 +97,53 @@ class TorchEngine:
         UnknownNameError
             If the model isn't loaded.
         """
-        name = requests[0].model
+        loaded = self._model(requests[0].model)
+        with torch.inference_mode():
+            rows = [_admit(loaded, request) for request in requests]
+            working = [row for row in rows if isinstance(row, _Row) and row.room]
+            if working:
+                _generate(loaded, working)
+            return [_result(loaded, row) if isinstance(row, _Row) else row for row in rows]
+
+    def embed(
+        self, requests: Sequence[EmbeddingRequest]
+    ) -> list[EmbeddingResult | RequestRefusedError]:
+        """Turn texts into vectors, one after the other, so that none depends on its batch."""
+        loaded = self._model(requests[0].model)
+        with torch.inference_mode():
+            return [_embed(loaded, request) for request in requests]
+
+    def _model(self, name: str) -> _Loaded:
         loaded = self._loaded.get(name)
         if loaded is None:
             raise UnknownNameError(f"the model {name!r} isn't loaded.{nearest(name, self._loaded)}")
-        rows = [_admit(loaded, request) for request in requests]
-        working = [row for row in rows if isinstance(row, _Row)]
-        if working:
-            with torch.inference_mode():
-                _generate(loaded, working)
-        return [_result(loaded, row) if isinstance(row, _Row) else row for row in rows]
+        return loaded
 
 
 def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefusedError:
     """Read a request's prompt, or say why it is refused."""
-    try:
-        prompt = loaded.tokenizer.prompt_ids(
-            request.messages, request.template_variables, most=loaded.model.context_length
-        )
-    except ContextLengthError as error:
-        return RequestRefusedError(str(error), param="messages", code="context_length_exceeded")
-    except DataError as error:
-        return RequestRefusedError(str(error), param="messages", code="invalid_messages")
+    prompt = read_prompt(loaded.tokenizer, request, loaded.model.context_length)
+    if isinstance(prompt, RequestRefusedError):
+        return prompt
     left = loaded.model.context_length - len(prompt)
-    if left < 1 or not prompt:
-        return RequestRefusedError(
-            f"The prompt has {len(prompt)} tokens; this model's context takes"
-            f" {loaded.model.context_length}, of the prompt and the completion together. Shorten"
-            " the messages.",
-            param="messages",
-            code="context_length_exceeded",
-        )
     wanted = left if request.max_tokens is None else min(left, request.max_tokens)
-    return _Row(request, prompt, wanted)
+    row = _Row(request, prompt, wanted)
+    if request.schema is not None:
+        try:
+            row.grammar = loaded.grammar(request.schema)
+        except DataError as error:
+            return _bad_schema(error)
+    return row
+
+
+def _embed(loaded: _Loaded, request: EmbeddingRequest) -> EmbeddingResult | RequestRefusedError:
+    most = loaded.model.context_length
+    prompt = read_text(loaded.tokenizer, request.prompt, most, param="input")
+    if isinstance(prompt, RequestRefusedError):
+        return prompt
+    mean = loaded.model.hidden(torch.tensor([prompt]))[0].double().mean(0)
+    vector = mean / mean.norm().clamp(min=1e-12)
+    return EmbeddingResult(tuple(vector.tolist()), len(prompt))
 
 
 def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
@@ -120,7 +152,7 @@ def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
     sampler = Sampler([row.request for row in rows], [row.prompt for row in rows])
     logits, cache = loaded.model.start(ids, readable)
     while True:
-        drawn = sampler.draw(logits)
+        drawn = sampler.draw(_allowed(rows, logits))
         _append(loaded, rows, drawn.tolist(), logits)
         left = [place for place, row in enumerate(rows) if row.finish is None]
         if not left:
@@ -132,6 +164,26 @@ def _generate(loaded: _Loaded, rows: list[_Row]) -> None:
             cache.keep(kept)
             sampler.keep(kept)
         logits = loaded.model.step(drawn, cache)
+
+
+def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
+    """Put what a row's grammar does not allow at -inf."""
+    masked = logits
+    for place, row in enumerate(rows):
+        if row.grammar is None or row.finish is not None:
+            continue
+        try:
+            allowed = row.grammar.allowed()
+        except DataError as error:  # too much for the parser; the other rows go on
+            row.finish, row.refused = "stop", _bad_schema(error)
+            continue
+        masked = masked.clone() if masked is logits else masked
+        masked[place].masked_fill_(~allowed, -torch.inf)
+    return masked
+
+
+def _bad_schema(error: DataError) -> RequestRefusedError:
+    return RequestRefusedError(str(error), param="response_format", code="invalid_schema")
 
 
 def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
@@ -156,12 +208,27 @@ def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits:
         if token in loaded.tokenizer.end_ids:
             row.finish = "stop"
             continue
+        if row.grammar is not None and row.grammar.take(token):
+            row.finish = "stop"
         if place in scores:
             row.tokens.append(_describe(loaded.tokenizer, token, scores[place], row.request))
         if row.request.stop:
             _look_for_stop(loaded.tokenizer, row)
         if row.finish is None and len(row.ids) >= row.room:
             row.finish = "length"
+        if row.request.on_piece is not None and row.finish is None:
+            _tell(loaded.tokenizer, row, row.request.on_piece)
+
+
+def _tell(tokenizer: ChatTokenizer, row: _Row, on_piece: Callable[[Piece], None]) -> None:
+    """Tell what is new, unless a character is not whole yet or a stop text may have begun."""
+    text = tokenizer.decode(row.ids)
+    begun = any(text.endswith(stop[:n]) for stop in row.request.stop for n in range(1, len(stop)))
+    characters, tokens = row.told
+    if begun or text.endswith("\ufffd") or len(text) <= characters:
+        return
+    on_piece(Piece(text[characters:], tuple(row.tokens[tokens:])))
+    row.told = len(text), len(row.tokens)
 
 
 def _describe(
@@ -195,12 +262,29 @@ def _tokens_of(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedT
     return kept
 
 
-def _result(loaded: _Loaded, row: _Row) -> GenerationResult:
-    stopped_by_text = row.finish == "stop" and row.ids[-1] not in loaded.tokenizer.end_ids
+def _result(loaded: _Loaded, row: _Row) -> GenerationResult | RequestRefusedError:
+    if row.refused is not None:
+        return row.refused
     return GenerationResult(
-        text=row.text if stopped_by_text else loaded.tokenizer.decode(row.ids),
+        text=loaded.tokenizer.decode(row.ids) if row.text is None else row.text,
         finish_reason=row.finish or "length",
         prompt_tokens=len(row.prompt),
         completion_tokens=len(row.ids),
         tokens=tuple(row.tokens),
+        prompt=_echo(loaded, row) if row.request.echo else (),
     )
+
+
+def _echo(loaded: _Loaded, row: _Row) -> tuple[PromptToken, ...]:
+    """Show the prompt, with how likely each of its tokens was after those before it."""
+    texts = [loaded.tokenizer.token_text(token) for token in row.prompt]
+    if not row.request.logprobs or len(row.prompt) < 2:
+        return tuple(PromptToken(text) for text in texts)
+    ids = torch.tensor([row.prompt[:-1]])
+    scores = log_probabilities(loaded.model.chosen_logits(ids, torch.ones_like(ids) > 0))
+    described = [
+        _describe(loaded.tokenizer, token, line, row.request)
+        for token, line in zip(row.prompt[1:], scores, strict=True)
+    ]
+    rest = (PromptToken(token.token, token.logprob, token.top) for token in described)
+    return (PromptToken(texts[0]), *rest)

@@ -13,15 +13,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ratchet.errors import DataError, LanguageServiceError, ParameterError
+from ratchet.errors import LanguageServiceError, ParameterError
 from ratchet.language_models.service.engine.interface import (
+    EmbeddingRequest,
+    EmbeddingResult,
     GeneratedToken,
     GenerationRequest,
     GenerationResult,
+    PromptToken,
     RequestRefusedError,
     TokenChoice,
 )
-from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, ContextLengthError
+from ratchet.language_models.service.engine.prompts import read_prompt
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
 MAX_BATCH_SIZE = 256
 
@@ -79,26 +83,31 @@ class VllmEngine:
         results: list[GenerationResult | RequestRefusedError | None] = [None] * len(requests)
         prompts, samplings, places = [], [], []
         for place, request in enumerate(requests):
-            try:
-                ids = tokenizer.prompt_ids(
-                    request.messages, request.template_variables, most=context
-                )
-            except ContextLengthError as error:
-                results[place] = _refused(error, "context_length_exceeded")
-                continue
-            except DataError as error:
-                results[place] = _refused(error, "invalid_messages")
-                continue
-            if len(ids) >= context:
-                results[place] = _too_long(len(ids), context)
+            ids = read_prompt(tokenizer, request, context)
+            if isinstance(ids, RequestRefusedError):
+                results[place] = ids
                 continue
             prompts.append({"prompt_token_ids": ids})
             samplings.append(self._sampling(request, context - len(ids)))
             places.append(place)
         outputs = model.generate(prompts, samplings, use_tqdm=False) if prompts else []
         for place, output in zip(places, outputs, strict=True):
-            results[place] = _to_result(requests[place], output)
+            first = tokenizer.token_text(output.prompt_token_ids[0])
+            results[place] = _to_result(requests[place], output, first)
         return [result for result in results if result is not None]
+
+    def embed(
+        self, requests: Sequence[EmbeddingRequest]
+    ) -> list[EmbeddingResult | RequestRefusedError]:
+        """Refuse: vLLM makes vectors of models that are loaded for nothing else."""
+        return [
+            RequestRefusedError(
+                "The engine 'vllm' has no embeddings. Start the service with --engine torch.",
+                param="model",
+                code="unsupported_model",
+            )
+            for _ in requests
+        ]
 
     def _model(self, model_id: str) -> Any:  # noqa: ANN401 -- vllm.LLM
         if self._resident is None or self._resident[0] != model_id:
@@ -112,52 +121,62 @@ class VllmEngine:
 
     def _sampling(self, request: GenerationRequest, room: int) -> Any:  # noqa: ANN401
         most = room if request.max_tokens is None else min(room, request.max_tokens)
+        more: dict[str, Any] = {}
+        if request.echo:
+            more["prompt_logprobs"] = request.top_logprobs
+        if request.schema is not None:
+            params: Any = importlib.import_module("vllm.sampling_params")
+            more["structured_outputs"] = params.StructuredOutputsParams(json=request.schema)
         return self._vllm.SamplingParams(
             temperature=request.temperature,
             top_p=request.top_p,
             repetition_penalty=request.repetition_penalty,
-            max_tokens=most,
+            max_tokens=max(1, most),  # vLLM makes one at least; see _to_result
             stop=list(request.stop) or None,
             seed=request.seed,
             logprobs=request.top_logprobs if request.logprobs else None,
+            **more,
         )
 
 
-def _refused(error: DataError, code: str) -> RequestRefusedError:
-    return RequestRefusedError(str(error), param="messages", code=code)
-
-
-def _too_long(length: int, context: int) -> RequestRefusedError:
-    return RequestRefusedError(
-        f"The prompt has {length} tokens; the model's context holds {context}, and at least one"
-        " must be left for the answer.",
-        param="messages",
-        code="context_length_exceeded",
-    )
-
-
-def _to_result(request: GenerationRequest, output: Any) -> GenerationResult:  # noqa: ANN401
+def _to_result(
+    request: GenerationRequest,
+    output: Any,  # noqa: ANN401 -- vllm.RequestOutput
+    first: str,
+) -> GenerationResult:
+    """Make the result; vLLM says nothing of the prompt's ``first`` token."""
     answer = output.outputs[0]
     reason: Literal["stop", "length"] = "length" if answer.finish_reason == "length" else "stop"
+    echo: list[PromptToken] = []
+    if request.echo:
+        places = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
+        for token, choices in places:
+            if choices is None:
+                echo.append(PromptToken(first))
+                continue
+            found = _described(request, token, choices)
+            logprob = found.logprob if request.logprobs else None
+            echo.append(PromptToken(found.token, logprob, found.top))
+    if request.max_tokens == 0:
+        return GenerationResult("", "length", len(output.prompt_token_ids), 0, (), tuple(echo))
     tokens: list[GeneratedToken] = []
     if request.logprobs:
-        for token_id, choices in zip(answer.token_ids, answer.logprobs, strict=True):
-            chosen = choices[token_id]
-            likeliest = sorted(choices.values(), key=lambda choice: -choice.logprob)
-            top = likeliest[: request.top_logprobs]
-            tokens.append(
-                GeneratedToken(
-                    chosen.decoded_token or "",
-                    chosen.logprob,
-                    tuple(
-                        TokenChoice(choice.decoded_token or "", choice.logprob) for choice in top
-                    ),
-                )
-            )
+        for token, choices in zip(answer.token_ids, answer.logprobs, strict=True):
+            tokens.append(_described(request, token, choices))
     return GenerationResult(
         text=answer.text,
         finish_reason=reason,
         prompt_tokens=len(output.prompt_token_ids),
         completion_tokens=len(answer.token_ids),
         tokens=tuple(tokens),
+        prompt=tuple(echo),
     )
+
+
+def _described(request: GenerationRequest, token: int, choices: Any) -> GeneratedToken:  # noqa: ANN401
+    likeliest = sorted(choices.values(), key=lambda choice: -choice.logprob)
+    top = tuple(
+        TokenChoice(choice.decoded_token or "", choice.logprob)
+        for choice in likeliest[: request.top_logprobs]
+    )
+    return GeneratedToken(choices[token].decoded_token or "", choices[token].logprob, top)

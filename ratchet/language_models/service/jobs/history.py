@@ -7,16 +7,14 @@ import sqlite3
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel
-
 from ratchet.language_models.service.api.errors import not_found
 from ratchet.language_models.service.api.schemas.fine_tuning import CheckpointObject, JobEventObject
-from ratchet.language_models.service.api.schemas.objects import Page
+from ratchet.language_models.service.api.schemas.objects import Identified, Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.jobs.objects import to_checkpoint_object, to_event_object
 from ratchet.language_models.service.training.job_folder import VALID_LOSS
 
-Item = TypeVar("Item", bound=BaseModel)
+Item = TypeVar("Item", bound=Identified)
 
 
 class JobHistory:

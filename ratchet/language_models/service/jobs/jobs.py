@@ -7,11 +7,15 @@ import json
 import secrets
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
-from ratchet.language_models.service.api.schemas.fine_tuning import CreateJobRequest, JobObject
+from ratchet.language_models.service.api.schemas.fine_tuning import (
+    CreateJobRequest,
+    JobObject,
+    JobStatus,
+)
 from ratchet.language_models.service.api.schemas.objects import Page
 from ratchet.language_models.service.database import Database, Value
 from ratchet.language_models.service.files import FileStore, StoredFile
@@ -27,6 +31,12 @@ _INSERT = (
     " training_file, validation_file, identity, idempotency_key, status)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued')"
 )
+
+_NOT_CHANGEABLE: Mapping[JobStatus, str] = {
+    "cancelled": "job_not_cancellable",
+    "paused": "job_not_pausable",
+    "queued": "job_not_resumable",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +154,36 @@ class JobStore:
 
     def cancel(self, job_id: str) -> JobObject:
         """Mark a job as cancelled; raises a 400 if it has ended already."""
+        of: tuple[JobStatus, ...] = ("queued", "running", "paused")
+        return self._change(job_id, "cancelled", of, "Cancelled the job.")
+
+    def pause(self, job_id: str) -> JobObject:
+        """Mark a job as paused; raises a 400 if it neither waits nor runs."""
+        return self._change(job_id, "paused", ("queued", "running"), "Paused the job.")
+
+    def resume(self, job_id: str) -> JobObject:
+        """Let a paused job wait for its turn again; raises a 400 if it is not paused."""
+        return self._change(job_id, "queued", ("paused",), "Resumed the job; it starts again.")
+
+    def _change(
+        self, job_id: str, to: JobStatus, of: Sequence[JobStatus], message: str
+    ) -> JobObject:
         with self._database.transaction() as connection:
             row = self.row(job_id)
-            changed = connection.execute(
-                "UPDATE jobs SET status = 'cancelled', finished_at = ?"
-                " WHERE id = ? AND status IN ('queued', 'running')",
-                (int(time.time()), job_id),
-            ).rowcount
-            if not changed:
+            if row["status"] not in of:
+                state = "has ended already:" if row["finished_at"] is not None else "is"
                 raise ApiError(
                     400,
-                    f"The job {job_id} has ended already: {row['status']}.",
-                    code="job_not_cancellable",
+                    f"The job {job_id} {state} {row['status']}. Only one that is"
+                    f" {' or '.join(of)} can become {to}.",
+                    code=_NOT_CHANGEABLE[to],
                     param="fine_tuning_job_id",
                 )
-            add_event(connection, job_id, "Cancelled the job.")
+            finished = int(time.time()) if to == "cancelled" else None
+            connection.execute(
+                "UPDATE jobs SET status = ?, finished_at = ? WHERE id = ?", (to, finished, job_id)
+            )
+            add_event(connection, job_id, message)
         return self.get(job_id)
 
     def _content(self, request: CreateJobRequest) -> JobContent:
@@ -225,7 +250,7 @@ class JobStore:
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:
-        statement = "SELECT COUNT(*) FROM jobs WHERE status IN ('queued', 'running')"
+        statement = "SELECT COUNT(*) FROM jobs WHERE status IN ('queued', 'running', 'paused')"
         waiting = connection.execute(statement).fetchone()[0]
         if waiting >= self._limits.queued_jobs:
             raise ApiError(

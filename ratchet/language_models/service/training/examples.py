@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import place_of
-from ratchet.language_models.service.api.schemas.chat import (
+from ratchet.language_models.service.api.schemas.messages import (
     GivenAssistantMessage,
     GivenMessage,
     RequestModel,

@@ -20,9 +20,11 @@ from ratchet.language_models.service.engine.model_folder import CausalModel, loa
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.dpo import PreferenceLoss
 from ratchet.language_models.service.training.job_folder import (
+    CHECKPOINTS_FOLDER,
     MODEL_FOLDER,
     VALID_LOSS,
     Method,
+    TrainingCheckpoint,
     TrainingEvent,
     TrainingJob,
     TrainingResult,
@@ -36,6 +38,7 @@ from ratchet.language_models.service.training.tokens import read_preferences, re
 from ratchet.seeding import numpy_generator
 
 _WARMUP = 5
+_KEPT_EPOCHS = 3
 
 
 class Loss(Protocol):
@@ -84,10 +87,11 @@ def train(folder: Path) -> None:
         for file in (job.training_file, job.validation_file)
     )
     assert loss is not None  # every job has a training file
-    last = _optimise(folder, job, model, loss, validation, plan)
+    last, checkpoints = _optimise(folder, job, model, loss, validation, plan)
     model.save(folder / MODEL_FOLDER)
     steps = plan.n_epochs * _steps_per_epoch(loss, plan)
-    TrainingResult(plan.n_epochs * loss.tokens(), steps, plan.as_mapping(), last).write(folder)
+    tokens = plan.n_epochs * loss.tokens()
+    TrainingResult(tokens, steps, plan.as_mapping(), last, checkpoints).write(folder)
 
 
 def _make_loss(
@@ -107,10 +111,11 @@ def _optimise(
     loss: Loss,
     validation: Loss | None,
     plan: Plan,
-) -> float:
-    """Go through the examples; return the mean loss of the last epoch.
+) -> tuple[float, tuple[TrainingCheckpoint, ...]]:
+    """Go through the examples; return the mean loss of the last epoch, and what was saved.
 
     The last step of each epoch tells the loss on the validation file.
+    As with OpenAI the models of the last three epochs are kept; the last is the job's own.
     """
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
@@ -118,6 +123,7 @@ def _optimise(
     optimization = Optimization(model.parameters(), rate, steps=total, warmup=_WARMUP)
     done = 0
     losses: list[float] = []
+    checkpoints: list[TrainingCheckpoint] = []
     for epoch in range(plan.n_epochs):
         order = numpy_generator(job.seed, "fine-tuning", epoch, "order").permutation(len(loss))
         losses = []
@@ -129,7 +135,11 @@ def _optimise(
                 figures = {**figures, VALID_LOSS: _mean_loss(validation, plan.batch_size)}
             event = TrainingEvent(done, total, done / per_epoch, losses[-1], figures)
             append_training_event(folder, event)
-    return sum(losses) / len(losses)
+        if plan.n_epochs - _KEPT_EPOCHS <= epoch < plan.n_epochs - 1:
+            place = f"{CHECKPOINTS_FOLDER}/step-{done}"
+            model.save(folder / place)
+            checkpoints.append(TrainingCheckpoint(done, place, losses[-1]))
+    return sum(losses) / len(losses), tuple(checkpoints)
 
 
 @torch.no_grad()

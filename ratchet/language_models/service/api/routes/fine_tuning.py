@@ -73,8 +73,27 @@ def fine_tuning_routes(service: ModelService) -> APIRouter:
         service.runner.kill(fine_tuning_job_id)
         return job
 
+    _add_pausing(router, service)
     _add_history(router, service)
     return router
+
+
+def _add_pausing(router: APIRouter, service: ModelService) -> None:
+    @router.post("/{fine_tuning_job_id}/pause", response_model=JobObject)
+    def pause_job(request: Request, fine_tuning_job_id: str) -> JobObject:
+        """Stop a job that waits or runs, until it is resumed."""
+        refuse_unknown(request, ())
+        job = service.jobs.pause(fine_tuning_job_id)
+        service.runner.kill(fine_tuning_job_id)
+        return job
+
+    @router.post("/{fine_tuning_job_id}/resume", response_model=JobObject)
+    def resume_job(request: Request, fine_tuning_job_id: str) -> JobObject:
+        """Put a paused job back into the queue; it starts again from its file."""
+        refuse_unknown(request, ())
+        job = service.jobs.resume(fine_tuning_job_id)
+        service.runner.wake()
+        return job
 
 
 def _add_history(router: APIRouter, service: ModelService) -> None:

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     StringConstraints,
@@ -14,61 +13,21 @@ from pydantic import (
     model_validator,
 )
 
-from ratchet.language_models.types import ChatMessage, Role
+from ratchet.language_models.service.api.schemas.formats import (
+    FunctionTool,
+    ResponseFormat,
+    ToolChoice,
+)
+from ratchet.language_models.service.api.schemas.messages import (
+    AnyMessage,
+    Name,
+    RequestModel,
+    is_none,
+)
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MAX_CHOICES = 128
 _TEMPLATE_VARIABLES = frozenset({"messages", "add_generation_prompt", "chat_template", "tokenize"})
-
-
-class RequestModel(BaseModel):
-    """A request: no unknown field, no silent conversion, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class TextPart(RequestModel):
-    """A part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
-Content = str | Annotated[list[TextPart], Field(min_length=1)]
-
-
-class GivenMessage(RequestModel):
-    """A message of the prompt, or of a training example."""
-
-    role: Literal["system", "developer", "user"]
-    content: Content
-    name: Name | None = None
-
-    def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
-        role: Role = "user" if self.role == "user" else "system"
-        return ChatMessage(role, _joined(self.content), self.name)
-
-
-class GivenAssistantMessage(RequestModel):
-    """What the model has said, also in the form in which the SDK gives it out."""
-
-    role: Literal["assistant"]
-    content: Content
-    name: Name | None = None
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-    tool_calls: None = None
-
-    def to_chat_message(self) -> ChatMessage:
-        """Return the message as the engine takes it."""
-        return ChatMessage("assistant", _joined(self.content), self.name)
-
-
-AnyMessage = Annotated[GivenMessage | GivenAssistantMessage, Field(discriminator="role")]
 
 
 class StreamOptions(RequestModel):
@@ -78,33 +37,58 @@ class StreamOptions(RequestModel):
     include_obfuscation: Literal[False] | None = None
 
 
-class TextFormat(RequestModel):
-    """The only format there is."""
-
-    type: Literal["text"]
-
-
-class ChatCompletionRequest(RequestModel):
-    """The body of ``POST /v1/chat/completions``; what a small model cannot do is unknown here."""
+class SamplingRequest(RequestModel):
+    """What all requests for text share, and defaults that clients send and that change nothing."""
 
     model: str
-    messages: Annotated[list[AnyMessage], Field(min_length=1, max_length=4096)]
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    response_format: TextFormat | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class StoppingRequest(SamplingRequest):
+    """What both kinds of completions share."""
+
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end a completion."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+
+class ChatCompletionRequest(StoppingRequest):
+    """The body of ``POST /v1/chat/completions``; what a small model cannot do is unknown here."""
+
+    messages: Annotated[list[AnyMessage], Field(min_length=1, max_length=4096)]
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Annotated[list[None], Field(max_length=0)] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+    audio: None = None
+    prediction: None = None
     reasoning_effort: Name | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = None
 
@@ -126,6 +110,9 @@ class ChatCompletionRequest(RequestModel):
             raise ValueError("'stream_options' needs 'stream' to be true")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ValueError("give 'max_completion_tokens' or 'max_tokens', not both")
+        forced = self.tool_choice == "required" or isinstance(self.tool_choice, ToolChoice)
+        if forced and not self.required_tools:
+            raise ValueError("'tool_choice' asks for a tool that is not among 'tools'")
         return self
 
     @property
@@ -137,15 +124,19 @@ class ChatCompletionRequest(RequestModel):
         return variables
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        """The texts that end a completion."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+    def offered_tools(self) -> list[FunctionTool]:
+        """The tools that may be called in the answer."""
+        return [] if self.tool_choice == "none" else list(self.tools or ())
 
-
-def _joined(content: str | list[TextPart]) -> str:
-    return content if isinstance(content, str) else "".join(part.text for part in content)
+    @property
+    def required_tools(self) -> list[FunctionTool]:
+        """The tools of which one has to be called; none if the model may choose."""
+        if self.tool_choice == "required":
+            return self.offered_tools
+        if isinstance(self.tool_choice, ToolChoice):
+            chosen = self.tool_choice.function.name
+            return [tool for tool in self.offered_tools if tool.function.name == chosen]
+        return []
 
 
 class TopLogprob(BaseModel):
@@ -169,12 +160,28 @@ class ChoiceLogprobs(BaseModel):
     refusal: None = None
 
 
+class FunctionCall(BaseModel):
+    """What is called, with its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallObject(BaseModel):
+    """A call that the model asks for."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class AnswerMessage(BaseModel):
-    """What the model says."""
+    """What the model says, or calls."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: Annotated[list[ToolCallObject] | None, Field(exclude_if=is_none)] = None
 
 
 class Choice(BaseModel):
@@ -183,7 +190,7 @@ class Choice(BaseModel):
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class Usage(BaseModel):

@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from ratchet.language_models.service.api.schemas.chat import RequestModel
+from ratchet.language_models.service.api.schemas.messages import RequestModel, is_none
+from ratchet.language_models.service.api.schemas.objects import Identified
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
 from ratchet.language_models.service.training.lora import LORA_PARAMETERS
 
 Auto = Literal["auto"]
-JobStatus = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+JobStatus = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 Metadata = Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)]
@@ -124,9 +125,9 @@ class HyperParametersObject(BaseModel):
     n_epochs: Auto | int
     batch_size: Auto | int
     learning_rate_multiplier: Auto | float
-    lora_rank: int | None = None
-    lora_alpha: int | None = None
-    lora_dropout: float | None = None
+    lora_rank: Annotated[int | None, Field(exclude_if=is_none)] = None
+    lora_alpha: Annotated[int | None, Field(exclude_if=is_none)] = None
+    lora_dropout: Annotated[float | None, Field(exclude_if=is_none)] = None
 
 
 class DpoHyperParametersObject(HyperParametersObject):
@@ -151,14 +152,13 @@ class MethodObject(BaseModel):
     """How a job trains."""
 
     type: Literal["supervised", "dpo"]
-    supervised: SupervisedMethodContent | None = None
-    dpo: DpoMethodContent | None = None
+    supervised: Annotated[SupervisedMethodContent | None, Field(exclude_if=is_none)] = None
+    dpo: Annotated[DpoMethodContent | None, Field(exclude_if=is_none)] = None
 
 
-class JobObject(BaseModel):
+class JobObject(Identified):
     """A fine-tuning job."""
 
-    id: str
     object: Literal["fine_tuning.job"] = "fine_tuning.job"
     created_at: int
     finished_at: int | None
@@ -179,10 +179,9 @@ class JobObject(BaseModel):
     metadata: dict[str, str] | None
 
 
-class JobEventObject(BaseModel):
+class JobEventObject(Identified):
     """Something that happened to a job."""
 
-    id: str
     object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
     created_at: int
     level: Literal["info", "warn", "error"]
@@ -196,14 +195,13 @@ class CheckpointMetrics(BaseModel):
 
     step: int
     train_loss: float
-    valid_loss: float | None = None
-    full_valid_loss: float | None = None
+    valid_loss: Annotated[float | None, Field(exclude_if=is_none)] = None
+    full_valid_loss: Annotated[float | None, Field(exclude_if=is_none)] = None
 
 
-class CheckpointObject(BaseModel):
+class CheckpointObject(Identified):
     """A model that was saved on the way, ready for use."""
 
-    id: str
     object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
     created_at: int
     fine_tuned_model_checkpoint: str

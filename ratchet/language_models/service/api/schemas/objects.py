@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Generic, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, computed_field
 
-Item = TypeVar("Item", bound=BaseModel)
+
+class Identified(BaseModel):
+    """What has an id."""
+
+    id: str
+
+
+Item = TypeVar("Item", bound=Identified)
 
 
 class ModelObject(BaseModel):
@@ -33,18 +40,15 @@ class Deleted(BaseModel):
     deleted: Literal[True] = True
 
 
-class FileObject(BaseModel):
+class FileObject(Identified):
     """A file that was uploaded, or that a job has written."""
 
-    id: str
     object: Literal["file"] = "file"
     bytes: int
     created_at: int
     filename: str
     purpose: Literal["fine-tune", "fine-tune-results"]
     status: Literal["processed"] = "processed"
-    expires_at: None = None
-    status_details: None = None
 
 
 class Page(BaseModel, Generic[Item]):
@@ -53,8 +57,18 @@ class Page(BaseModel, Generic[Item]):
     object: Literal["list"] = "list"
     data: list[Item]
     has_more: bool
-    first_id: str | None = None
-    last_id: str | None = None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def first_id(self) -> str | None:
+        """The first item's id."""
+        return self.data[0].id if self.data else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def last_id(self) -> str | None:
+        """The last item's id."""
+        return self.data[-1].id if self.data else None
 
 
 class Health(BaseModel):

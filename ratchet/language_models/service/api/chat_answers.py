@@ -1,0 +1,184 @@
+"""From a chat request to what the engine takes, and from its results to OpenAI's answer."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest, StoppingRequest
+from ratchet.language_models.service.api.streaming import DONE, data_event, encode
+from ratchet.language_models.service.api.tool_calls import call_schema, read_calls
+from ratchet.language_models.service.engine.interface import (
+    GeneratedToken,
+    GenerationRequest,
+    GenerationResult,
+    Piece,
+    TokenChoice,
+)
+from ratchet.language_models.types import ToolCall
+from ratchet.seeding import derive_seed
+
+MOST_IMPROBABLE = -9999.0
+"""What OpenAI writes for what is next to impossible."""
+
+
+def seeds_of(request: StoppingRequest) -> list[int]:
+    """Draw or derive a seed for each of the ``n`` answers."""
+    seed = secrets.randbits(63) if request.seed is None else request.seed % 2**63
+    return [
+        seed if index == 0 else derive_seed(seed, "completion", index)
+        for index in range(request.n or 1)
+    ]
+
+
+def generation_requests(request: ChatCompletionRequest) -> list[GenerationRequest]:
+    """Make the ``n`` requests, each with a seed of its own."""
+    messages = tuple(message.to_chat_message() for message in request.messages)
+    most = request.max_completion_tokens
+    schema = None
+    if request.required_tools:
+        schema = call_schema(request.required_tools)
+    elif request.response_format is not None:
+        schema = request.response_format.json_schema_text
+    return [
+        GenerationRequest(
+            model=request.model,
+            messages=messages,
+            seed=seed,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            repetition_penalty=request.repetition_penalty or 1.0,
+            max_tokens=request.max_tokens if most is None else most,
+            stop=request.stops,
+            logprobs=bool(request.logprobs),
+            top_logprobs=request.top_logprobs or 0,
+            template_variables=request.template_variables,
+            schema=schema,
+            tools=tuple(tool.for_template() for tool in request.offered_tools),
+        )
+        for seed in seeds_of(request)
+    ]
+
+
+class ChatAnswer:
+    """What answers one chat request, in OpenAI's shapes."""
+
+    def __init__(self, request: ChatCompletionRequest) -> None:
+        self._request = request
+        options = request.stream_options
+        self._with_usage = options is not None and bool(options.include_usage)
+        self._head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": int(time.time()),
+            "model": request.model,
+            "system_fingerprint": fingerprint(request.model),
+        }
+
+    def whole(self, results: Sequence[GenerationResult]) -> bytes:
+        """Return the whole answer (``chat.completion``)."""
+        choices = []
+        for index, result in enumerate(results):
+            message, reason = self._message(result)
+            choices.append(
+                {
+                    "index": index,
+                    "message": {"role": "assistant", "refusal": None, **message},
+                    "logprobs": self._logprobs(result.tokens),
+                    "finish_reason": reason,
+                }
+            )
+        content = {"object": "chat.completion", "choices": choices, "usage": usage(results)}
+        return encode({**self._head, **content})
+
+    async def events(
+        self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
+    ) -> AsyncIterator[bytes]:
+        """Return the answer piece by piece (``chat.completion.chunk``).
+
+        Where tools may be called an answer comes when it is whole: only then it is clear whether
+        it says or calls something.
+        """
+        results: dict[int, GenerationResult] = {}
+        begun: set[int] = set()
+        whole_only = bool(self._request.offered_tools)
+        async for index, got in news:
+            if index not in begun:
+                begun.add(index)
+                yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
+            if isinstance(got, Piece):
+                if not whole_only:
+                    yield self._chunk(index, {"content": got.text}, got.tokens)
+                continue
+            results[index] = got
+            message, reason = self._message(got)
+            if whole_only:
+                calls = enumerate(message.get("tool_calls", ()))
+                message["tool_calls"] = [{"index": at, **call} for at, call in calls]
+                delta = {name: value for name, value in message.items() if value}
+                yield self._chunk(index, delta, got.tokens)
+            yield self._chunk(index, {}, None, reason)
+        if self._with_usage:
+            ordered = [results[index] for index in sorted(results)]
+            yield data_event(self._chunk_of([], usage(ordered)))
+        yield DONE
+
+    def _message(self, result: GenerationResult) -> tuple[dict[str, Any], str]:
+        """What an answer says or calls, and why it ended."""
+        said, calls = result.text, tuple[ToolCall, ...]()
+        if self._request.offered_tools:
+            said, calls = read_calls(result.text, self._request.offered_tools)
+        if not calls:
+            return {"content": said}, result.finish_reason
+        content = {"content": said or None, "tool_calls": [call.to_dict() for call in calls]}
+        return content, "tool_calls" if result.finish_reason == "stop" else "length"
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        tokens: Sequence[GeneratedToken] | None = None,
+        finish_reason: str | None = None,
+    ) -> bytes:
+        logprobs = None if tokens is None else self._logprobs(tokens)
+        choice = {"index": index, "delta": delta, "logprobs": logprobs}
+        return data_event(self._chunk_of([{**choice, "finish_reason": finish_reason}], None))
+
+    def _chunk_of(
+        self, choices: list[dict[str, Any]], used: dict[str, int] | None
+    ) -> dict[str, Any]:
+        more = {"usage": used} if self._with_usage else {}
+        return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
+
+    def _logprobs(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any] | None:
+        if not self._request.logprobs:
+            return None
+        content = [
+            {**_logprob(token), "top_logprobs": [_logprob(top) for top in token.top]}
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+
+def usage(results: Sequence[GenerationResult]) -> dict[str, int]:
+    """Count the tokens of answers to one prompt, which is counted once."""
+    prompt = results[0].prompt_tokens
+    written = sum(result.completion_tokens for result in results)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+    }
+
+
+def fingerprint(model: str) -> str:
+    """Return OpenAI's word for what answers: it follows from the model's name."""
+    return f"fp_{hashlib.sha256(model.encode()).hexdigest()[:10]}"
+
+
+def _logprob(token: GeneratedToken | TokenChoice) -> dict[str, Any]:
+    content = list(token.token.encode("utf-8", "replace"))
+    logprob = max(token.logprob, MOST_IMPROBABLE)
+    return {"token": token.token, "bytes": content, "logprob": logprob}

@@ -1,0 +1,49 @@
+"""Schemas whose objects hold what they name and nothing else.
+
+What fits the closed schema fits the open one; a small model that may invent properties goes on
+doing so until its room is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+_NAMED = ("properties", "$defs", "definitions")
+_LISTED = ("anyOf", "oneOf", "prefixItems")
+_COMBINING = ("allOf", "not", "if")
+
+
+def closed(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Close all objects that name properties and do not say whether there may be others.
+
+    A schema with ``allOf``, ``not`` or ``if`` stays as it is: its parts do not each stand for all
+    of an object.
+    """
+    return dict(schema) if _combines(schema) else _closed(schema)
+
+
+def _closed(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    content = dict(schema)
+    for name, value in schema.items():
+        if name in _NAMED and isinstance(value, dict):
+            content[name] = {key: _any_closed(item) for key, item in value.items()}
+        elif name in _LISTED and isinstance(value, list):
+            content[name] = [_any_closed(item) for item in value]
+        elif name == "items":
+            content[name] = _any_closed(value)
+    if "properties" in schema and "patternProperties" not in schema:
+        content.setdefault("additionalProperties", False)
+    return content
+
+
+def _any_closed(value: JsonValue) -> JsonValue:
+    return _closed(value) if isinstance(value, dict) else value
+
+
+def _combines(value: object) -> bool:
+    if isinstance(value, Mapping):
+        named = any(name in value for name in _COMBINING)
+        return named or any(_combines(item) for item in value.values())
+    return isinstance(value, list) and any(_combines(item) for item in value)

@@ -1,0 +1,82 @@
+"""Continuations of texts as OpenAI's API describes them: what comes in and what goes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from ratchet.language_models.service.api.schemas.chat import StoppingRequest, Usage
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1)]
+MAX_PROMPTS = 2048
+Prompt = (
+    str
+    | TokenIds
+    | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+)
+
+
+def prompts_of(given: Prompt) -> list[str | tuple[int, ...]]:
+    """Return the one prompt or all of them, each a text or token ids."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given[0], int):
+        return [tuple(item for item in given if isinstance(item, int))]
+    return [
+        item if isinstance(item, str) else tuple(item)
+        for item in given
+        if not isinstance(item, int)
+    ]
+
+
+class TextCompletionRequest(StoppingRequest):
+    """The body of ``POST /v1/completions``."""
+
+    prompt: Prompt
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[int, Field(ge=1)] | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TextCompletionRequest:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("'stream_options' needs 'stream' to be true")
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise ValueError("'best_of' must be 'n': all answers are given out")
+        if self.stream and self.echo:
+            raise ValueError("'echo' is for answers that are not streamed")
+        return self
+
+
+class TextLogprobs(BaseModel):
+    """Log-probabilities of a choice, token by token; the first of an echo has none."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(BaseModel):
+    """One of the answers, those to the first prompt first."""
+
+    index: int
+    text: str
+    logprobs: TextLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class TextCompletion(BaseModel):
+    """The answer."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    system_fingerprint: str

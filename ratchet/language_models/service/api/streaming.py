@@ -1,0 +1,46 @@
+"""Answers that are sent while they are made: server-sent events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from fastapi.responses import StreamingResponse
+
+from ratchet.language_models.service.api.errors import ApiError
+
+DONE = b"data: [DONE]\n\n"
+
+
+async def streamed(events: AsyncIterator[bytes]) -> StreamingResponse:
+    """Wait for the first event and send it and all others.
+
+    Raises
+    ------
+    ApiError
+        If the answer fails before it has begun. Later that is an event of its own.
+    """
+    first = await anext(events)
+
+    async def all_events() -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for event in events:
+                yield event
+        except ApiError as error:
+            yield b"data: " + bytes(error.to_response().body) + b"\n\n"
+
+    return StreamingResponse(all_events(), media_type="text/event-stream")
+
+
+def data_event(content: Mapping[str, Any], name: str | None = None) -> bytes:
+    """Write an event."""
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + encode(content) + b"\n\n"
+
+
+def encode(content: Mapping[str, Any]) -> bytes:
+    """Write JSON; what is no text in UTF-8 becomes question marks."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")

@@ -1,0 +1,139 @@
+"""Continuations of texts, in OpenAI's shapes; with ``echo`` the prompts are scored too."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from ratchet.language_models.service.api.chat_answers import MOST_IMPROBABLE, fingerprint, seeds_of
+from ratchet.language_models.service.api.schemas.completions import (
+    TextCompletionRequest,
+    prompts_of,
+)
+from ratchet.language_models.service.api.streaming import DONE, data_event, encode
+from ratchet.language_models.service.engine.interface import (
+    GeneratedToken,
+    GenerationRequest,
+    GenerationResult,
+    Piece,
+    PromptToken,
+)
+
+_MAX_TOKENS = 16  # where nothing is said, as with OpenAI
+
+
+def text_requests(request: TextCompletionRequest) -> list[GenerationRequest]:
+    """Make ``n`` requests for each prompt."""
+    return [
+        GenerationRequest(
+            model=request.model,
+            messages=(),
+            prompt=prompt,
+            seed=seed,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            repetition_penalty=request.repetition_penalty or 1.0,
+            max_tokens=_MAX_TOKENS if request.max_tokens is None else request.max_tokens,
+            stop=request.stops,
+            logprobs=request.logprobs is not None,
+            top_logprobs=request.logprobs or 0,
+            echo=bool(request.echo),
+        )
+        for prompt in prompts_of(request.prompt)
+        for seed in seeds_of(request)
+    ]
+
+
+class TextAnswer:
+    """What answers one request for continuations."""
+
+    def __init__(self, request: TextCompletionRequest) -> None:
+        self._request = request
+        options = request.stream_options
+        self._with_usage = options is not None and bool(options.include_usage)
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": request.model,
+            "system_fingerprint": fingerprint(request.model),
+        }
+
+    def whole(self, results: Sequence[GenerationResult]) -> bytes:
+        """Return the whole answer."""
+        choices = [
+            self._choice(
+                index,
+                "".join(token.token for token in result.prompt) + result.text,
+                (*result.prompt, *result.tokens),
+                result.finish_reason,
+            )
+            for index, result in enumerate(results)
+        ]
+        return encode({**self._head, "choices": choices, "usage": self._usage(results)})
+
+    async def events(
+        self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
+    ) -> AsyncIterator[bytes]:
+        """Return the answer piece by piece."""
+        results: dict[int, GenerationResult] = {}
+        characters: dict[int, int] = {}
+        more: dict[str, Any] = {"usage": None} if self._with_usage else {}
+        async for index, got in news:
+            if isinstance(got, Piece):
+                at = characters.get(index, 0)
+                characters[index] = at + len(got.text)
+                choice = self._choice(index, got.text, got.tokens, None, at)
+            else:
+                results[index] = got
+                choice = self._choice(index, "", (), got.finish_reason)
+            yield data_event({**self._head, "choices": [choice], **more})
+        if self._with_usage:
+            used = self._usage([results[index] for index in sorted(results)])
+            yield data_event({**self._head, "choices": [], "usage": used})
+        yield DONE
+
+    def _usage(self, results: Sequence[GenerationResult]) -> dict[str, int]:
+        """Count each prompt once, however many answers it has."""
+        prompt = sum(result.prompt_tokens for result in results[:: self._request.n or 1])
+        written = sum(result.completion_tokens for result in results)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+        }
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[PromptToken | GeneratedToken],
+        reason: str | None,
+        at: int = 0,
+    ) -> dict[str, Any]:
+        logprobs = None if self._request.logprobs is None else _logprobs(tokens, at)
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _logprobs(tokens: Sequence[PromptToken | GeneratedToken], at: int) -> dict[str, Any]:
+    offsets = []
+    for token in tokens:
+        offsets.append(at)
+        at += len(token.token)
+    return {
+        "tokens": [token.token for token in tokens],
+        "token_logprobs": [_bounded(token.logprob) for token in tokens],
+        "top_logprobs": [
+            None
+            if token.logprob is None
+            else {top.token: _bounded(top.logprob) for top in token.top}
+            for token in tokens
+        ],
+        "text_offset": offsets,
+    }
+
+
+def _bounded(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, MOST_IMPROBABLE)

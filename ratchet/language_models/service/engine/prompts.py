@@ -1,0 +1,76 @@
+"""From what is asked to the ids of a prompt, or to why it is refused; the same for all engines."""
+
+from __future__ import annotations
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.engine.interface import GenerationRequest, RequestRefusedError
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer, ContextLengthError
+
+
+def read_prompt(
+    tokenizer: ChatTokenizer, request: GenerationRequest, context: int
+) -> list[int] | RequestRefusedError:
+    """Return the ids of a request's chat or text, which leave room for what it wants made.
+
+    Parameters
+    ----------
+    context
+        The most tokens of the prompt and the completion together.
+    """
+    least = 0 if request.max_tokens == 0 else 1
+    if request.prompt is not None:
+        return read_text(tokenizer, request.prompt, context, param="prompt", least=least)
+    variables = dict(request.template_variables)
+    if request.tools:
+        if not tokenizer.knows_tools:
+            return RequestRefusedError(
+                "'tools' is not supported with this model: its chat template has none. Leave"
+                " 'tools' out, or serve a model that was taught to call them.",
+                param="tools",
+                code="unsupported_parameter",
+            )
+        variables["tools"] = [dict(tool) for tool in request.tools]
+    try:
+        ids = tokenizer.prompt_ids(request.messages, variables, most=context)
+    except ContextLengthError as error:
+        return RequestRefusedError(str(error), param="messages", code="context_length_exceeded")
+    except DataError as error:
+        return RequestRefusedError(str(error), param="messages", code="invalid_messages")
+    return _fitting(ids, context, least, "messages")
+
+
+def read_text(
+    tokenizer: ChatTokenizer,
+    prompt: str | tuple[int, ...],
+    context: int,
+    *,
+    param: str,
+    least: int = 0,
+) -> list[int] | RequestRefusedError:
+    """Return the ids of a text that is read as it is, or check those that are given.
+
+    ``least`` tokens at least must find room after them.
+    """
+    if isinstance(prompt, str):
+        try:
+            return _fitting(tokenizer.encode(prompt, most=context), context, least, param)
+        except ContextLengthError as error:
+            return RequestRefusedError(str(error), param=param, code="context_length_exceeded")
+    unknown = next((token for token in prompt if not tokenizer.token_text(token)), None)
+    if unknown is not None:
+        message = f"The model has no token {unknown}."
+        return RequestRefusedError(message, param=param, code="invalid_value")
+    return _fitting(list(prompt), context, least, param)
+
+
+def _fitting(
+    ids: list[int], context: int, least: int, param: str
+) -> list[int] | RequestRefusedError:
+    if ids and len(ids) + least <= context:
+        return ids
+    return RequestRefusedError(
+        f"The prompt has {len(ids)} tokens; this model's context takes {context}, of the prompt"
+        f" and the completion together. Change the {param}.",
+        param=param,
+        code="context_length_exceeded",
+    )
