@@ -72,7 +72,7 @@ def test_langchain_with_tools_and_structured_output(running):
     one, other = embeddings.embed_documents(["accept", "reject"])
     assert len(one) == len(other) > 0
     assert langchain.OpenAI(**service, max_tokens=4, seed=1).invoke("add 4")
-    responses = langchain.ChatOpenAI(**service, use_responses_api=True, max_tokens=4)
+    responses = langchain.ChatOpenAI(**service, use_responses_api=True, max_tokens=4, temperature=0)
     assert responses.invoke("right?").text
 
 
