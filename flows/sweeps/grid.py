@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ratchet.errors import ParameterError
@@ -90,9 +90,12 @@ def _read_values(path: str, text: str) -> list[Any]:
         values += _read_range(where, value) if isinstance(value, str) else [value]
     if not values:
         raise ParameterError(f"{where}: got no values, expected some, e.g. {path}=1,2.")
-    for place, value in enumerate(values):
-        if value in values[:place]:
+    seen: set[Hashable] = set()
+    for value in values:
+        plain = value if isinstance(value, Hashable) else repr(value)
+        if plain in seen:
             raise ParameterError(f"{where}: the value {value!r} stands there twice.")
+        seen.add(plain)
     return values
 
 

@@ -56,6 +56,7 @@ def stage_folder(lab, result):
     return lab.folder / "home" / "store" / "stages" / result.states["main"]
 
 
+@pytest.mark.slow
 def test_what_a_loop_saves_is_in_the_store_and_in_the_run(lab, first):
     folder = stage_folder(lab, first)
     last = load_tree(folder / "state", STATE_NAME)
@@ -76,6 +77,7 @@ def test_what_a_loop_saves_is_in_the_store_and_in_the_run(lab, first):
     assert any(path.endswith("state/own.safetensors") for path in manifest["checkpoints"]["main"])
 
 
+@pytest.mark.slow
 def test_its_agents_play_on_in_other_runs(lab, first):
     loaded = {"load_checkpoint_and_parameters": True, "checkpoint_run_id": first.run_id}
     changes = {"agents": {"_default": AGENT, "prover": loaded}, "rl__num_iterations": 0}
@@ -89,6 +91,7 @@ def test_its_agents_play_on_in_other_runs(lab, first):
     assert load_tree(stage_folder(lab, third) / "state", STATE_NAME)["iteration"] == 0
 
 
+@pytest.mark.slow
 def test_each_state_that_a_loop_has_saved_is_tested_again(lab, first):
     again = retest_experiment(first.run_id, settings=ExperimentSettings.from_dict(lab.settings()))
     lines = lab.metrics(again.to_dict())
@@ -99,6 +102,7 @@ def test_each_state_that_a_loop_has_saved_is_tested_again(lab, first):
     assert again.made == 4, "the data are there, and nothing is trained"
 
 
+@pytest.mark.slow
 def test_a_stored_loop_is_made_again_bit_for_bit(lab, first):
     found = verify_run(first.run_id, ExperimentSettings.from_dict(lab.settings()))
     assert found.remade.record.stage == "run_trainer"

@@ -37,6 +37,7 @@ def run(code: str, folder: Path, *, path: Path | None) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_named_like_the_clone_does_not_hide_it(tmp_path: Path) -> None:
     (tmp_path / "ratchet").mkdir()
     code = KEYS.format(file=str(FILE), runs=tmp_path / "runs")

@@ -33,14 +33,19 @@ def _cells(browser, table):
 
 
 def _drawn(browser):
-    """Count plots that are visible, and those of them that have lines or points."""
+    """Count plots that are visible, and those of them that have lines or points, once they have."""
     script = """
         const all = [...document.querySelectorAll('.plot')];
         const visible = all.filter(p => !p.closest('details:not([open])'));
         const full = visible.filter(p => p.querySelectorAll('.scatterlayer .trace path').length);
         return [visible.length, full.length];
     """
-    return browser.execute_script(script)
+    for _ in range(100):
+        visible, full = browser.execute_script(script)
+        if visible == full:
+            break
+        time.sleep(0.1)
+    return [visible, full]
 
 
 def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):

@@ -34,6 +34,7 @@ def play(*games: str) -> None:
     assert done.stdout.split("\n")[:-1] == [f"played {game}" for game in games]
 
 
+@pytest.mark.slow
 def test_games_of_several_channels_and_environments_stay_on_the_device():
     play("debate.vanilla_ppo", "zero_knowledge.vanilla_ppo", "gymnasium.CartPole-v1")
 

@@ -38,8 +38,11 @@ def test_by_name_by_file_and_by_a_section_in_this_order(tiny):
 def test_the_section_and_the_list_ask_for_the_same(tiny):
     section = tiny.parameters(message_regression__enabled=True, message_regression__num_epochs=3)
     listed = tiny.parameters(callbacks=[{"name": "message_regression", "num_epochs": 3}])
-    one, other = (callback_specs(each)[0] for each in (section, listed))
-    assert one.key_parameters("train", last=False) == other.key_parameters("train", last=False)
+    one, other = (
+        callback_specs(each)[0].key_parameters(each, "train", last=False)
+        for each in (section, listed)
+    )
+    assert one == other
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def play(*names: str) -> None:
     assert done.stdout.split("\n")[:-1] == [f"played {name}" for name in names]
 
 
+@pytest.mark.slow
 def test_networks_of_ones_own_learn_and_are_tested_on_the_device():
     play("own_ppo")
 
