@@ -67,7 +67,8 @@ class _Standing:
 def _standing(base: str, grouped: Mapping[str, Curves]) -> _Standing:
     """Judge a metric. Accuracies and rewards that never change still say how it stands."""
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
-    constant, twin = is_constant(grouped[base].values()), _summed(base, grouped)
+    constant = is_constant(grouped[base].values())
+    twin = "" if constant else _same_as(base, grouped) or _summed(base, grouped)
     tells = family in ("Accuracy", "Reward") and not is_spread
     folded = family == OTHER or bool(twin) or (constant and not tells)
     order = [name for name, _ in FAMILIES] + [OTHER]
@@ -79,6 +80,16 @@ def is_constant(curves: Iterable[Series]) -> bool:
     """Return whether no curve changes, of those that have had the time to."""
     values = [[y for y in ys if math.isfinite(y)] for _, ys in curves]
     return any(len(ys) > 1 for ys in values) and all(len(set(ys)) <= 1 for ys in values)
+
+
+def _same_as(base: str, grouped: Mapping[str, Curves]) -> str:
+    """Return which metric of a shorter name has the very same curves, if one has."""
+    for other in sorted(grouped, key=lambda name: (len(name), name)):
+        if other == base:
+            break
+        if grouped[other] == grouped[base]:
+            return f"the same as “{metric_label(other)}”"
+    return ""
 
 
 def _summed(base: str, grouped: Mapping[str, Curves]) -> str:

@@ -200,6 +200,17 @@ def test_a_loss_is_drawn_once_and_what_never_changes_comes_last():
     ]
 
 
+def test_a_metric_that_equals_another_throughout_is_drawn_once():
+    values = [0.1, 0.4, 0.2]
+    points = [
+        MetricPoint("train", i, {"accuracy": y, "mean_datapoint_accuracy": y}, "main")
+        for i, y in enumerate(values)
+    ]
+    first, second = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    assert (first.title, first.folded) == ("Accuracy", False)
+    assert (second.folded, second.note) == (True, "the same as “Accuracy”")
+
+
 def test_what_has_had_no_time_to_change_is_not_called_constant():
     assert not is_constant([([0], [1.0])])
     assert not is_constant([([0, 1], [1.0, 1.0]), ([0, 1], [1.0, 2.0])])
