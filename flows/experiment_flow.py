@@ -83,7 +83,6 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
 async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> None:
     """Work the stages of an arm: train, note the final state, test."""
     keys = session.keys
-    show({})  # those of the arm before
     course = StoredCourse(session.store, session.settings, fresh=force)
 
     async def play(steps: Iterator[Step]) -> None:
@@ -100,6 +99,7 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
     if keys.final_state_key is not None:
         run.recorder.final_state(keys.arm, keys.final_state_key)
     await play(keys.tests(course))
+    show({})  # they are not the next arm's
 
 
 async def _together(work: list[Coroutine[Any, Any, object]]) -> None:

@@ -107,17 +107,14 @@ def split_settings(
 def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = False) -> None:
     """Run with progress shown, then print the results; on failure say what to do next."""
     from flows.cli.results import print_results, warn_if_behind
-    from flows.process.progress import shown_progress
-    from flows.runs.running import remaining_counter, run_resolved
+    from flows.runs.running import run_resolved
     from ratchet.tracking.run_folder import RunFolder
 
     settings, run_id = experiment.settings, experiment.run_id
     print_plain(f"Run {run_id}")
 
     try:
-        count = remaining_counter(experiment, force=force)
-        with shown_progress("none" if quiet else settings.progress, count):
-            result = run_resolved(experiment, force=force)
+        result = run_resolved(experiment, "none" if quiet else settings.progress, force=force)
     except RatchetError as error:
         manifest = experiment.run_path / "manifest.json"
         is_begun = manifest.exists() and not isinstance(error, USAGE_ERRORS)

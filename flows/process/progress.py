@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from trainers.progress import ProgressReporter
 
+ProgressStyle: TypeAlias = Literal["auto", "bar", "plain", "none"]
 Total: TypeAlias = int | Callable[[], int | None] | None
 """Iterations of the whole run; None when nobody knows. Or what counts them, which is asked when the
 first loop begins: a run that finds everything has none."""
@@ -195,9 +196,7 @@ def format_seconds(seconds: float) -> str:
 
 
 @contextmanager
-def shown_progress(
-    how: Literal["auto", "bar", "plain", "none"], total: Total = None
-) -> Iterator[ProgressReporter | None]:
+def shown_progress(how: ProgressStyle, total: Total = None) -> Iterator[ProgressReporter | None]:
     """Show the progress of all loops inside, unless somebody listens to them already.
 
     ``how`` is ``settings.progress``, where "auto" is a bar on a terminal, else plain lines (so in

@@ -42,15 +42,15 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
         check_device(experiment.settings.device)
     except RatchetError as error:
         yield error
-    try:
-        experiment.store  # noqa: B018 -- made when it is first asked for
-    except RatchetError as error:
-        yield error
     for hyper_params in experiment.arms.values():
         try:
             _check_packages(hyper_params, folder)
         except RatchetError as error:
             yield error
+    try:
+        experiment.store  # noqa: B018 -- made when it is first asked for
+    except RatchetError as error:
+        yield error
 
 
 def check_device(name: str) -> None:

@@ -6,11 +6,12 @@ import json
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.runs.usage import RunUsage
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.rollouts.transcripts import sampled_transcripts
+from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ratchet.language_models.ledger import Ledger
+    from flows.runs.usage import RunUsage
     from ratchet.store.store import Damage, StageStore
     from ratchet.tracking.run_folder import RunFolder
     from tasks.stages.calls import StageCall
@@ -62,7 +63,7 @@ class RunRecorder:
         store: StageStore,
         tracking_uri: str | None,
         arms: Sequence[AnyKeys],
-        ledger: Ledger,
+        usage: RunUsage,
     ) -> None:
         self.folder = folder
         self.store = store
@@ -71,7 +72,8 @@ class RunRecorder:
         self.states: dict[str, str] = {}
         self._forget_other_stages(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
-        self._usage = RunUsage(folder, store, ledger)
+        self._usage = usage
+        self._keep_files(arms)
         self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
 
     def stage_finished(self, outcome: StageOutcome) -> None:
@@ -137,6 +139,12 @@ class RunRecorder:
         self._usage.close()
         if self._mirror is not None:
             self._mirror.close()
+
+    def _keep_files(self, arms: Sequence[AnyKeys]) -> None:
+        """Copy what agents are played by: ``artifacts/files/ARM-AGENT/``."""
+        for keys in arms:
+            for name, file in keys.played_files.items():
+                add_artifact(self.folder.path, f"{keys.arm}-{Path(name).stem}", "files", file)
 
     def _forget_other_stages(self, arms: Sequence[AnyKeys]) -> None:
         """Say which modules have changed since the run's stages were made.

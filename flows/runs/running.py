@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.process import temporary_server
 from flows.process.environment import leave_tracebacks_out, prepare_environment
+from flows.process.progress import ProgressStyle, shown_progress
 from flows.runs.preflight import check_experiment
 from flows.runs.resolving import (
     HANDED_OVER,
@@ -61,7 +63,8 @@ def run_experiment(
     StageFailedError
         If a stage failed otherwise; the message has the command that goes on.
     """
-    return _run_shown(resolve(hyper_params, settings, arms, name=name), force=force)
+    experiment = resolve(hyper_params, settings, arms, name=name)
+    return run_resolved(experiment, experiment.settings.progress, force=force)
 
 
 def resume_experiment(
@@ -84,41 +87,36 @@ def resume_experiment(
         If there is no such run.
     """
     base = settings or ExperimentSettings()
-    return _run_shown(resolve_run(run, settings, runs or base.runs))
+    experiment = resolve_run(run, settings, runs or base.runs)
+    return run_resolved(experiment, experiment.settings.progress)
 
 
-def _run_shown(experiment: ResolvedExperiment, *, force: bool = False) -> ExperimentResult:
-    """Run with progress shown as the settings say."""
-    from flows.process.progress import shown_progress
-
-    with shown_progress(experiment.settings.progress, remaining_counter(experiment, force=force)):
-        return run_resolved(experiment, force=force)
-
-
-def remaining_counter(
-    experiment: ResolvedExperiment, *, force: bool = False
-) -> Callable[[], int | None]:
-    """Return what counts the iterations that a run has to do, when it is asked."""
-
-    def count() -> int | None:
-        from flows.planning.estimates import remaining_iterations
-
-        return None if force else remaining_iterations(experiment)
-
-    return count
+def run_resolved(
+    experiment: ResolvedExperiment, progress: ProgressStyle = "none", *, force: bool = False
+) -> ExperimentResult:
+    """Run the flow over an experiment and show how it goes (errors as above)."""
+    count = None if force else partial(_remaining_iterations, experiment)
+    with shown_progress(progress, count):
+        describe("Starting Prefect")
+        check_experiment(experiment)
+        return _run(experiment, force)
 
 
-def run_resolved(experiment: ResolvedExperiment, *, force: bool = False) -> ExperimentResult:
-    """Run the flow over an experiment (errors as above)."""
-    check_experiment(experiment)
-    describe("Starting Prefect")
+def _remaining_iterations(experiment: ResolvedExperiment) -> int | None:
+    """Count the iterations that a run has to do; imports torch."""
+    from flows.planning.estimates import remaining_iterations
+
+    return remaining_iterations(experiment)
+
+
+def _run(experiment: ResolvedExperiment, force: bool) -> ExperimentResult:
     prepare_process(experiment.settings)
     if experiment.fork is not None:  # before the flow run, which may be retried without this
         experiment.fork.write(experiment.run_path)
     try:
         import_module("flows.experiment_flow")  # takes seconds, in which the server starts
-        leave_tracebacks_out()
         temporary_server.ensure(experiment.settings.home)
+        leave_tracebacks_out()
         return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, force)))
     except RatchetError:
         raise

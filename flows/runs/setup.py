@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
-from flows.runs.usage import spent_by_run
+from flows.runs.usage import RunUsage, spent_by_run
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
-from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
@@ -25,10 +23,7 @@ from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from flows.runs.resolving import ResolvedExperiment
-    from tasks.stages.keys import BaseKeys
 
 AnySession: TypeAlias = ArmSession | TextArmSession
 
@@ -74,9 +69,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     folder = RunFolder.create(settings.runs, manifest)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
-    recorder = RunRecorder(folder, store, uri, keys, ledger)
+    recorder = RunRecorder(folder, store, uri, keys, RunUsage(folder, store, ledger))
     store.on_damage = recorder.damaged
-    _keep_files(folder, keys)
     spending = Spending(ledger)
     sessions: list[AnySession] = []
     for each in keys:
@@ -90,13 +84,6 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         sessions.append(session)
     presence = Presence(folder.path)
     return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence)
-
-
-def _keep_files(folder: RunFolder, keys: Iterable[BaseKeys]) -> None:
-    """Copy what agents are played by beside code and parameters: ``artifacts/files/ARM-AGENT/``."""
-    for each in keys:
-        for name, file in each.played_files.items():
-            add_artifact(folder.path, f"{each.arm}-{Path(name).stem}", "files", file)
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

@@ -72,6 +72,12 @@ class StageCall:
         return f"{self.stage}-{self.detail}"
 
     @property
+    def title(self) -> str:
+        """What a stage does until it says so itself, such as "Build scenario" or "Test wl2"."""
+        words = self.name.replace("_", " ").replace("-", " ")
+        return words[:1].upper() + words[1:]
+
+    @property
     def label(self) -> str:
         """What people read, such as "train main 10-20" or "sample rollouts main 3"."""
         words = [self.stage.replace("_", " "), self.arm, self.detail]

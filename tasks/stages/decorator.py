@@ -12,8 +12,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -148,31 +148,25 @@ def make_stage(
     ):
         if claim.existing is not None:
             return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
-        describe(_what(call))
+        describe(call.title)
         outcome = _work(stage, call, session, claim)
         session.stage_finished(call)
     return outcome
 
 
 def _waits(call: StageCall, session: BaseSession, holder: str) -> None:
-    describe(f"{_what(call)}: {holder} makes it, waiting for that")
+    describe(f"{call.title}: {holder} makes it, waiting for that")
     if session.on_wait is not None:
         session.on_wait(holder)
-
-
-def _what(call: StageCall) -> str:
-    """Say what a stage does until it says so itself: "Build scenario", "Test wl2"."""
-    words = call.name.replace("_", " ").replace("-", " ")
-    return words[:1].upper() + words[1:]
 
 
 def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim) -> StageOutcome:
     begin = time.monotonic()
     lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
     is_profiled = stage.alone and session.settings.profiler
-    with faults.armed(call.stage, call.iteration, call.detail):
+    with _explained(call), faults.armed(call.stage, call.iteration, call.detail):
         with lock, profiled(call, session.settings) if is_profiled else nullcontext():
-            metrics = _explained(stage, call, claim.workdir, session)
+            metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(
             stage=call.stage,
             iteration=call.iteration,
@@ -187,12 +181,11 @@ def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Cla
     return StageOutcome(call, manifest, False, "made")
 
 
-def _explained(
-    stage: Stage[_Session], call: StageCall, workdir: Path, session: _Session
-) -> Metrics:
-    """Do a stage's work; what would fail the same way again is raised as what says so."""
+@contextmanager
+def _explained(call: StageCall) -> Iterator[None]:
+    """Raise again, as what says so, what would fail the same way another time."""
     try:
-        return stage.work(call, workdir, session)
+        yield
     except ImportError as error:
         known = explain_missing(error)
         if known is None:

@@ -155,8 +155,9 @@ class BaseKeys(ABC):
                 iteration=iteration,
                 detail=detail,
             )
-            pinned = self.pins.get((call.name, iteration))
-            self._calls[place] = replace(call, pinned_key=pinned)
+            if self.pins:
+                call = replace(call, pinned_key=self.pins.get((call.name, iteration)))
+            self._calls[place] = call
         return self._calls[place]
 
     def _parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ratchet.errors import BudgetExceededError
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     from tasks.stages.calls import StageCall
 
 
+@dataclass(frozen=True)
 class Spending:
     """The ledger of a run, and what its stages have to do with it.
 
     Its budget is ``settings.budget``, in the currency of the table of prices.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    ledger: Ledger
 
     @property
     def left(self) -> float | None:

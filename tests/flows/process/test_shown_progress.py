@@ -217,7 +217,8 @@ def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -
     heard = []
     resolved = SimpleNamespace(settings=SimpleNamespace(progress="plain"))
     monkeypatch.setattr(running, "resolve", lambda *_, **__: resolved)
-    monkeypatch.setattr(running, "run_resolved", lambda *_, **__: heard.append(is_listened_to()))
+    monkeypatch.setattr(running, "check_experiment", lambda _: None)
+    monkeypatch.setattr(running, "_run", lambda *_: heard.append(is_listened_to()))
     running.run_experiment({})
     resolved.settings.progress = "none"
     running.run_experiment({})

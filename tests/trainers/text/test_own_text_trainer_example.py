@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_the_example_runs_as_its_header_says():
         check=True,
     )
     assert "create_fine_tune_jobs 0" in done.stdout
-    assert "test 1: 25 statistics" in done.stdout
+    assert re.search(r"^test 1: \d\d statistics$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.slow
