@@ -17,32 +17,36 @@ from ratchet.errors import DataError
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 
 _GROWTH = 32  # tokens by which a full cache is made longer
+_ROWS_AT_A_TIME = 16  # of prompts that are read: what these take stays in a core's cache
 
 
 @dataclass(slots=True)
 class Cache:
     """Keys and values of what was read: [layers, 2, B, heads, S, head], ``length`` of S in use.
 
-    ``readable`` bool[B, S] has the places that are no padding; ``positions`` int[B] the position
-    of each row's next token.
+    ``mask`` [B, S] is what attention adds, -inf at padding; ``positions`` int[B] the position of
+    each row's next token.
     """
 
     values: Tensor
-    readable: Tensor
+    mask: Tensor
     positions: Tensor
     length: int
 
     def make_room(self) -> None:
         """Make the cache longer if all of it is in use."""
-        if self.length < self.readable.shape[1]:
+        if self.length < self.mask.shape[1]:
             return
-        self.values = F.pad(self.values, (0, 0, 0, _GROWTH))
-        self.readable = F.pad(self.readable, (0, _GROWTH), value=True)
+        *outer, length, width = self.values.shape
+        values = self.values.new_empty(*outer, length + _GROWTH, width)
+        values[..., :length, :] = self.values
+        self.values = values
+        self.mask = F.pad(self.mask, (0, _GROWTH))
 
     def keep(self, rows: Tensor) -> None:
         """Drop all rows but these, int[B']."""
         self.values = self.values[:, :, rows]
-        self.readable = self.readable[rows]
+        self.mask = self.mask[rows]
         self.positions = self.positions[rows]
 
 
@@ -126,37 +130,49 @@ class PlainLlama(nn.Module):
         """
         batch, length = ids.shape
         s = self.shape
-        size = (s.num_hidden_layers, 2, batch, s.num_key_value_heads, length, s.head_dim)
+        room = length + _GROWTH
+        size = (s.num_hidden_layers, 2, batch, s.num_key_value_heads, room, s.head_dim)
         positions = (readable.cumsum(1) - 1).clamp(min=0)
-        cache = Cache(
-            torch.zeros(size, dtype=self.embeddings.dtype),
-            readable,
-            positions[:, -1] + 1,
-            length,
-        )
+        values = torch.empty(size, dtype=self.embeddings.dtype)
+        mask = F.pad(self._mask(readable), (0, _GROWTH))
+        cache = Cache(values, mask, positions[:, -1] + 1, length)
         before = torch.ones(length, length, dtype=torch.bool).tril()
         itself = torch.eye(length, dtype=torch.bool)  # padding has to attend to something
-        mask = ((before & readable[:, None]) | itself)[:, None]
-        return self._read(ids, positions, mask, cache, 0), cache
+        logits = []
+        for begin in range(0, batch, _ROWS_AT_A_TIME):
+            rows = slice(begin, begin + _ROWS_AT_A_TIME)
+            mask = self._mask((before & readable[rows, None]) | itself)[:, None]
+            logits.append(self._read(ids[rows], positions[rows], mask, values[:, :, rows], 0))
+        return torch.cat(logits), cache
 
     def step(self, tokens: Tensor, cache: Cache) -> Tensor:
         """Read one more token per row, int[B]; return the logits [B, V] of the next."""
         at = cache.length
         cache.make_room()
         cache.length += 1
-        mask = cache.readable[:, None, None, : at + 1]
-        logits = self._read(tokens[:, None], cache.positions[:, None], mask, cache, at)
+        mask = cache.mask[:, None, None, : at + 1]
+        logits = self._read(tokens[:, None], cache.positions[:, None], mask, cache.values, at)
         cache.positions = cache.positions + 1
         return logits
 
-    def _read(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache, at: int) -> Tensor:
+    def _read(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, cached: Tensor, at: int
+    ) -> Tensor:
+        """Read tokens int[B, T] behind those ``at`` which the cache has come; logits [B, V]."""
         cos, sin = self._rotations(positions)
         end = at + ids.shape[1]
         x = F.embedding(ids, self.embeddings)
-        for layer, (keys, values) in zip(self.layers, cache.values, strict=True):
+        for layer, (keys, values) in zip(self.layers, cached, strict=True):
             query, keys[:, :, at:end], values[:, :, at:end] = self._project(layer, x, cos, sin)
+            if layer is self.layers[-1]:  # nothing further is asked of the other places
+                query, x, mask = query[:, :, -1:], x[:, -1:], mask[:, :, -1:]
             x = self._add(layer, x, self._attend(query, keys[:, :, :end], values[:, :, :end], mask))
         return self.logits(self._normalise(x[:, -1], self.norm))
+
+    def _mask(self, readable: Tensor) -> Tensor:
+        """What attention adds to make places unreadable."""
+        zeros = torch.zeros(readable.shape, dtype=self.embeddings.dtype)
+        return zeros.masked_fill_(~readable, -torch.inf)
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines [1 or B, 1, T, head / 2] of positions int[T] or int[B, T]."""
@@ -171,8 +187,9 @@ class PlainLlama(nn.Module):
         normed = self._normalise(x, layer.attention_norm)
         heads = F.linear(normed, layer.attention_in).view(*x.shape[:2], -1, self.shape.head_dim)
         queries, keys = self.shape.num_attention_heads, self.shape.num_key_value_heads
-        query, key, value = torch.split(heads.transpose(1, 2), [queries, keys, keys], dim=1)
-        return _rotate(query, cos, sin), _rotate(key, cos, sin), value
+        rotated, value = torch.split(heads.transpose(1, 2), [queries + keys, keys], dim=1)
+        query, key = torch.split(_rotate(rotated, cos, sin), [queries, keys], dim=1)
+        return query, key, value
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attention over what lies before, or where the mask allows it, [B, T, hidden]."""
