@@ -72,6 +72,13 @@ def test_connections_that_stall_are_closed(dawdled, drops, before):
     assert (b"408" in answer) == (HEAD in drops)
 
 
+def test_a_head_without_end_is_refused_before_its_time_is_over(dawdled):
+    endless = [HEAD[:-2] + b"X-Long: ", *[b"x" * 10_000] * 20]
+    answer, seconds = _until_closed(dawdled, *endless, pause=0.02)
+    assert b"400 Bad Request" in answer
+    assert seconds < 0.8
+
+
 def test_what_comes_in_time_is_answered_on_one_connection(dawdled):
     pieces = [HEAD[:30], HEAD[30:], BODY[:10], BODY[10:]]
     answer, _ = _until_closed(dawdled, *pieces, *pieces)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import secrets
 import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.settings import Limits, ServiceSettings
 
@@ -87,7 +87,7 @@ class Gate:
 
 def _numbered(send: Send) -> Send:
     """Give the answer an id, by which clients name a request that went wrong."""
-    number = f"req_{secrets.token_hex(16)}"
+    number = answer_id("req_")
 
     async def numbering(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.schemas.chat import ChatCompletionRequest, StoppingRequest
 from ratchet.language_models.service.api.streaming import DONE, data_event, encode
 from ratchet.language_models.service.api.tool_calls import call_schema, read_calls
@@ -71,7 +72,7 @@ class ChatAnswer:
         options = request.stream_options
         self._with_usage = options is not None and bool(options.include_usage)
         self._head = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "id": answer_id("chatcmpl-"),
             "created": int(time.time()),
             "model": request.model,
             "system_fingerprint": fingerprint(request.model),

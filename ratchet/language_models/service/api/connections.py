@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import asyncio
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ratchet.language_models.service.settings import Limits
 
+_HEAD_BYTES = 64 * 1024
 
-class ImpatientProtocol(H11Protocol):
+
+class ImpatientProtocol(HttpToolsProtocol):
     """Closes a connection on which no whole head comes within the time of an idle one."""
 
     _head_timer: asyncio.TimerHandle | None = None
+    _in_request = False
+    _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
@@ -30,10 +33,24 @@ class ImpatientProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Wait for the rest of a head that has begun; drops that come later win no time."""
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
+        if self._in_request:
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > _HEAD_BYTES:  # the parser would keep any number
+            self.send_400_response("The request's head is too large.")
         elif self._head_timer is None:
             self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """Wait no longer: what comes next is read by the application."""
+        self._in_request, self._head_bytes = True, 0
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head, unless it has come already."""
+        self._in_request = bool(self.pipeline)
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
@@ -54,6 +71,7 @@ def server_config(app: ASGIApp, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=ImpatientProtocol,
+        ws="none",
         log_level="warning",
         access_log=False,
         timeout_keep_alive=limits.idle_seconds,

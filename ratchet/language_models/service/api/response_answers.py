@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.schemas.responses import ResponseRequest
 from ratchet.language_models.service.api.streaming import data_event, encode
 from ratchet.language_models.service.engine.interface import (
@@ -37,9 +38,9 @@ class ResponseAnswer:
     """What answers one request for a response."""
 
     def __init__(self, request: ResponseRequest) -> None:
-        self._item = f"msg_{secrets.token_hex(12)}"
+        self._item = answer_id("msg_")
         self._head: dict[str, Any] = {
-            "id": f"resp_{secrets.token_hex(12)}",
+            "id": answer_id("resp_"),
             "object": "response",
             "created_at": int(time.time()),
             "error": None,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.chat_answers import MOST_IMPROBABLE, fingerprint, seeds_of
 from ratchet.language_models.service.api.schemas.completions import (
     TextCompletionRequest,
@@ -54,7 +54,7 @@ class TextAnswer:
         options = request.stream_options
         self._with_usage = options is not None and bool(options.include_usage)
         self._head = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
+            "id": answer_id("cmpl-"),
             "object": "text_completion",
             "created": int(time.time()),
             "model": request.model,

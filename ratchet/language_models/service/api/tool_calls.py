@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from ratchet.language_models.service.api.answer_ids import answer_id
 from ratchet.language_models.service.api.schemas.closing import closed
 from ratchet.language_models.service.api.schemas.formats import FunctionTool
 from ratchet.language_models.types import ToolCall
@@ -44,7 +44,7 @@ def read_calls(text: str, tools: Sequence[FunctionTool]) -> tuple[str, tuple[Too
     if not calls or any(name not in names for name, _ in calls):
         return text, ()
     said = text[: marked[0].start()].strip() if marked else ""
-    return said, tuple(ToolCall(f"call_{secrets.token_hex(12)}", *call) for call in calls)
+    return said, tuple(ToolCall(answer_id("call_"), *call) for call in calls)
 
 
 def _calls(text: str) -> list[tuple[str, str]]:
