@@ -32,6 +32,15 @@ _INDEXED = {
     _aten._unsafe_index.Tensor,
 }
 """The indexed tensor says where it is done; indices may lie on the CPU."""
+_WAITED_FOR = {
+    _aten._local_scalar_dense.default,
+    _aten._unique2.default,
+    _aten.equal.default,
+    _aten.masked_select.default,
+    _aten.nonzero.default,
+}
+waits = 0
+"""How often the CPU has waited for the device, or copied something from one to the other."""
 
 
 class EmulatedTensor(torch.Tensor):
@@ -60,6 +69,8 @@ class EmulatedTensor(torch.Tensor):
         return run(func, args, kwargs or {})
 
     def tolist(self) -> Any:
+        global waits  # noqa: PLW0603 -- of a script
+        waits += 1
         return self.inner.tolist()
 
     def numpy(self, **unused: object) -> Any:
@@ -95,8 +106,23 @@ def _is_device(value: object) -> bool:
     return isinstance(value, torch.device) and value.type == NAME
 
 
+def _is_waited_for(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation needs a result at once, or copies between the devices."""
+    if func is _aten._to_copy.default:
+        target = kwargs.get("device")
+        return target is not None and _is_elsewhere(args[0]) == _is_device(torch.device(target))
+    if func is _aten.copy_.default:
+        return _is_elsewhere(args[0]) != _is_elsewhere(args[1])
+    if func in _INDEXED:
+        there = isinstance(args[0], EmulatedTensor)
+        return there and any(getattr(index, "dtype", None) is torch.bool for index in args[1])
+    return func in _WAITED_FOR and isinstance(args[0], EmulatedTensor)
+
+
 def run(func: Any, args: Any, kwargs: Any) -> Any:
     """Do an operation on what the tensors hold; what comes out is where it would be."""
+    global waits  # noqa: PLW0603 -- of a script
+    waits += _is_waited_for(func, args, kwargs)
     flat = tree_flatten((args, kwargs))[0]
     given = kwargs.get("device")
     if given is None:

@@ -39,20 +39,26 @@ def make(kind: str, name: str) -> Any:
     return tiny_experiment.trainer(hyper_params, device=emulated_device.NAME)
 
 
-def play(game: str) -> None:
-    """Train an iteration, test, and take the state and put it back."""
+def play(game: str) -> int:
+    """Train, test, and take the state and put it back; say how often the device is waited for.
+
+    That is in the second iteration, when what is kept has been made.
+    """
     trainer = make(*game.split("."))
     trainer.initial_state()
     weights = next(iter(trainer.combined_agents.parameters()))
     assert weights.device.type == emulated_device.NAME
     trainer.run_iterations(0, 1)
+    before = emulated_device.waits
+    trainer.run_iterations(1, 2)
+    waits = emulated_device.waits - before
     for dataset in ("test", "train"):
         trainer.run_test(dataset)
     trainer.state = trainer.state
+    return waits
 
 
 if __name__ == "__main__":
     emulated_device.install()
     for chosen in sys.argv[1:]:
-        play(chosen)
-        sys.stdout.write(f"played {chosen}\n")
+        sys.stdout.write(f"{chosen} {play(chosen)}\n")

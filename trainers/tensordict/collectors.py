@@ -136,9 +136,10 @@ class RolloutCollector:
 
     def _restart_ended(self, td: TensorDictBase, draws: torch.Generator) -> TensorDictBase:
         ended = td.get("done") | td.get("terminated")
-        if not ended.any():
+        count = int(ended.sum())
+        if not count:
             return td
-        episodes = self._next_episodes(int(ended.sum()), draws)
+        episodes = self._next_episodes(count, draws)
         return self.environment.reset_where(td, ended, *episodes)
 
 

@@ -22,7 +22,6 @@ FORCE = 10.0
 SECONDS = 0.02
 MAX_POSITION = 2.4
 MAX_ANGLE = 12 * 2 * math.pi / 360
-_LIMITS = (MAX_POSITION, MAX_ANGLE)
 
 
 @register_dynamics("CartPole-v1", max_episode_steps=500)
@@ -62,7 +61,7 @@ class CartPole(Dynamics):
         x_acc = push - moment * theta_acc * cos / TOTAL_MASS
         speeds = torch.stack([x_dot, x_acc, theta_dot, theta_acc], -1)
         physics = state["physics"] + SECONDS * speeds
-        fallen = (physics[:, ::2].abs() > physics.new_tensor(_LIMITS)).any(-1)
+        fallen = (physics[:, 0].abs() > MAX_POSITION) | (physics[:, 2].abs() > MAX_ANGLE)
         reward = torch.ones_like(fallen, dtype=torch.float32)
         if self.sutton_barto_reward:
             reward = -fallen.to(torch.float32)

@@ -115,6 +115,7 @@ def clip_gradients(params: Iterable[Tensor], max_norm: float) -> Tensor:
     if not gradients:
         return torch.zeros(())
     norm: Tensor = torch.linalg.vector_norm(torch._C._nn.flatten_dense_tensors(gradients))
-    if not norm + 1e-6 <= max_norm:  # NaN goes on, so that it shows
+    # NaN goes on, so that it shows; a device is not waited for
+    if not norm.is_cpu or not norm + 1e-6 <= max_norm:
         torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp_(max=1.0))
     return norm

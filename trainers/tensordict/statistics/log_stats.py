@@ -155,22 +155,28 @@ def loss_stats(losses: TensorDictBase | None, agent_names: Sequence[str]) -> dic
     """
     if losses is None:
         return {}
-    stats: dict[str, float] = {}
-    per_agent = {}
-    for name, value in losses.items():
-        if value.numel() == 1 and value.dim() == 0:
-            stats[str(name)] = float(value)
-        elif value.shape == (len(agent_names),):
-            per_agent[str(name)] = value
-    if "loss_critic" in stats and "critic_loss" in per_agent:
-        stats["loss_critic_unscaled"] = float(per_agent["critic_loss"].sum())
-    return stats | by_agent(per_agent, agent_names)
+    named = {str(name): value for name, value in losses.items()}
+    per_agent = {n: value for n, value in named.items() if value.shape == (len(agent_names),)}
+    scalars = {name: value for name, value in named.items() if value.dim() == 0}
+    if "loss_critic" in scalars and "critic_loss" in per_agent:
+        scalars["loss_critic_unscaled"] = per_agent["critic_loss"].sum()
+    return _numbers(scalars) | by_agent(per_agent, agent_names)
 
 
 def by_agent(values: Mapping[str, Tensor], agent_names: Sequence[str]) -> dict[str, float]:
     """Turn ``[A]`` tensors into numbers named ``agent.metric``."""
-    return {
-        f"{agent}.{name}": number
-        for name, tensor in values.items()
-        for agent, number in zip(agent_names, tensor.tolist(), strict=True)
-    }
+    return _numbers(
+        {
+            f"{agent}.{name}": number
+            for name, tensor in values.items()
+            for agent, number in zip(agent_names, tensor.unbind(), strict=True)
+        }
+    )
+
+
+def _numbers(scalars: Mapping[str, Tensor]) -> dict[str, float]:
+    """Read ``[]`` tensors, all at once: a device is waited for once."""
+    if not scalars:
+        return {}
+    read = torch.stack([number.double() for number in scalars.values()]).tolist()
+    return dict(zip(scalars, read, strict=True))
