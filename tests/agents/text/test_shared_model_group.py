@@ -201,6 +201,20 @@ def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service,
     assert job["seed"] == 9
 
 
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_a_job_may_be_given_a_name(fine_tune_service, build, method):
+    group = build()
+    name = "run 7_iteration_2"
+    if method == "supervised":
+        group.create_supervised_fine_tune_job({"verifier": rollouts(12, 1)}, job_name=name)
+    else:
+        prompt = json.dumps([{"role": "user", "content": "q"}])
+        pairs = [PreferencePair(prompt, f"good {n}", "bad") for n in range(12)]
+        group.create_dpo_fine_tune_job({"verifier": pairs}, job_name=name)
+    (job,) = fine_tune_service.jobs
+    assert job["suffix"] == "run-7-iteration-2"
+
+
 def test_preferences_come_from_sampled_timesteps_too(fine_tune_service, build):
     """Those of the earlier system's form: where the agent answered, its better and worse answer."""
     group = build()

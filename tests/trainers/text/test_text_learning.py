@@ -9,6 +9,7 @@ import pytest
 
 from ratchet.errors import ParameterError
 from ratchet.rollouts.outcomes import episode_rewards, final_decisions
+from trainers import PureTextRlTrainer
 from trainers.text.tree_sampling import nodes_per_tree
 
 
@@ -130,6 +131,21 @@ def test_frozen_agents_and_those_whose_schedule_is_off_do_not_learn(learned):
     assert list(one[2]["both"][0]) == ["prover"]
     trainer, _, _ = learned(0, agents__verifier={"freeze_agent": True})
     assert list(trainer.learning_model_groups) == ["prover"]
+
+
+def test_a_trainer_may_name_its_jobs_as_the_earlier_system_did(tiny_text):
+    class Naming(PureTextRlTrainer):
+        def _stage_create_fine_tune_jobs(self, rollouts):
+            for group in self.shared_model_groups.values():
+                group.create_supervised_fine_tune_job(
+                    dict.fromkeys(group.agent_names, rollouts),
+                    job_name=self._get_fine_tune_job_name(group),
+                )
+
+    trainer = tiny_text.trainer(tiny_text.parameters(), found=Naming)
+    trainer.train()
+    names = trainer.state.shared_model_groups["verifier"].model_names
+    assert [name.split(":")[2] for name in names[1:]] == ["verifier-0", "verifier-1"]
 
 
 def test_a_group_asked_out_of_turn_makes_no_job(tiny_text, tmp_path):
