@@ -26,13 +26,15 @@ def plan(
     """Say which stages `run` would find in the store and which it would make, and why.
 
     Of chat models also what they would ask for: games that go to their last round, messages to
-    their limit. More than the budget is an error, also before any reply is asked for again; so is
-    what would keep `run` from beginning on this machine.
+    their limit. If that and what the run was billed is more than the budget, it is an error; if
+    only replies that are asked for again could make it more, it is said. What would keep `run` from
+    beginning on this machine is an error, too.
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
     from flows.runs.preflight import check_device, check_experiment
     from flows.runs.resolving import resolve_file
+    from ratchet.language_models.ledger import Ledger
 
     experiment = resolve_file(file, overrides or [])
     check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no other
@@ -50,7 +52,12 @@ def plan(
     if total is not None:
         print_plain(_total(total))
     check_device(experiment.settings.device)
-    check_plan(stages, budget if budget is not None else experiment.settings.budget)
+    limit = budget if budget is not None else experiment.settings.budget
+    ledger = experiment.run_path / "ledger.jsonl"
+    billed = Ledger(path=ledger).billed.at_most if ledger.exists() else 0.0
+    risk = check_plan(stages, limit, billed)
+    if risk:
+        print_plain(risk)
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
