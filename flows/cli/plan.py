@@ -87,8 +87,8 @@ def _total(total: StageEstimate) -> str:
         f" {total.completion_tokens:,} completion and {total.training_tokens:,} training tokens,"
         f" {total.cost:.2f} in money, about {format_seconds(total.seconds)}. At most"
         f" {total.most_calls:,} calls and {total.most_cost:.2f} in money, where all others are"
-        " asked for again as often as they may. Answers that get lost on the way come on top; a"
-        " budget counts each with the most that it can have cost."
+        " asked for again as often as they may. Answers that get lost on the way, and jobs that are"
+        " cancelled, come on top; a budget counts each with the most that it can have cost."
     )
     if total.unpriced_models:
         text += f" Without the price of {', '.join(total.unpriced_models)}, which is not known."

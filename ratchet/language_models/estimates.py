@@ -2,8 +2,9 @@
 
 Every game goes to its last round and every message to its limit of tokens. ``calls``, tokens and
 ``cost`` are of replies that can be read at once; ``most_calls`` and ``most_cost`` are with all the
-retries of those that can't. Answers that are lost on the way are in neither: nobody knows how many,
-and the budget counts each with its most when it happens.
+retries of those that can't. Answers that are lost on the way, and jobs that are cancelled and made
+again, are in neither: nobody knows how many, and the budget counts each with its most when it
+happens.
 """
 
 from __future__ import annotations

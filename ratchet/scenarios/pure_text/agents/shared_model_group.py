@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -309,23 +309,28 @@ class PureTextSharedModelGroup(CalledHere):
             return
         content = to_lines(examples)
         intent = self._intent(method, content, job_name or self.name)
-        if self.allowance is not None and not self.parameters.use_dummy_api:
-            self.allowance.reserve(intent, len(content), embedded=self.endpoint.is_embedded)
-        if self.parameters.use_dummy_api:
-            job = _dummy_job(intent)
-        else:
-            job = self._ensure_job(intent, content)
+        job = (
+            _dummy_job(intent)
+            if self.parameters.use_dummy_api
+            else self._ensure_job(intent, content)
+        )
         self.state = replace(
             self._state, fine_tune_job_id=job.id, fine_tune_intent=intent, no_job_reason=None
         )
         self._job = job
 
     def _ensure_job(self, intent: FineTuneIntent, content: bytes) -> FineTuneJob:
-        try:
+        """Return the job, billed if there is an account; one that was lost unseen is billed too."""
+        allowance = self.allowance
+        if allowance is None:
             return _run(self._client.ensure_job(intent, content))
+        embedded = self.endpoint.is_embedded
+        was_held = allowance.reserve(intent, len(content), embedded=embedded)
+        on_lost = partial(allowance.replace, intent) if was_held else None
+        try:
+            return _run(self._client.ensure_job(intent, content, on_lost))
         except FineTuneRefusedError:
-            if self.allowance is not None:
-                self.allowance.release(intent)
+            allowance.release(intent)
             raise
 
     def _intent(self, method: FineTuneMethod, content: bytes, job_name: str) -> FineTuneIntent:
