@@ -74,14 +74,19 @@ def _asked(stage: PlannedStage) -> tuple[str, str, str]:
     estimate = stage.estimate
     if estimate is None or stage.hit:
         return "", "", ""
+    if not estimate.is_known:
+        return "not known", "", ""
     tokens = estimate.prompt_tokens + estimate.completion_tokens + estimate.training_tokens
     cost = "?" if estimate.unpriced_models else f"{estimate.cost:.2f}"
     return f"{estimate.calls:,}", f"{tokens / 1000:,.0f}k", cost
 
 
 def _total(total: StageEstimate) -> str:
+    from flows.planning.estimates import NOT_KNOWN
     from flows.process.progress import format_seconds
 
+    if not total.is_known:
+        return f"{NOT_KNOWN[0].upper()}{NOT_KNOWN[1:]}."
     text = (
         f"Replies that can be read: {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
         f" {total.completion_tokens:,} completion and {total.training_tokens:,} training tokens,"

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from tasks.stages.families import AnyKeys
 
 
+NOT_KNOWN = (
+    "it is not known what the trainer asks for: it samples rollouts in a way of its own and does"
+    " not say how many replies at each step. Write `responses_per_step` into its class, and"
+    " `examples_per_rollout` if they make more than one example"
+)
+
+
 def estimate_stages(
     store: StageStore, keys: AnyKeys, settings: ExperimentSettings
 ) -> Mapping[tuple[str, int], StageEstimate]:
@@ -118,11 +125,16 @@ def check_plan(plan: Iterable[PlannedStage], budget: float | None, billed: float
     Raises
     ------
     BudgetExceededError
-        With the estimate, or the models that have no price.
+        With the estimate, the models that have no price, or that the trainer doesn't say what it
+        asks for.
     """
     total = remaining(plan)
     if budget is None or total is None:
         return ""
+    if not total.is_known:
+        raise BudgetExceededError(
+            f"budget: got {budget:.2f}, but {NOT_KNOWN}. Without a budget the plan says the rest."
+        )
     before = f" on top of {billed:.2f} that the run was billed at most" if billed else ""
     if billed + total.cost > budget:
         raise BudgetExceededError(

@@ -56,3 +56,37 @@ def test_what_the_run_was_billed_already_counts() -> None:
     code, said = plan("--budget", str(budget))
     assert code == 1
     assert "on top of 9999.99 that the run was billed at most" in said
+
+
+OWN = """
+from trainers import PureTextRlTrainer
+
+class Trees(PureTextRlTrainer):
+    async def _sample_one(self, environment, iteration, planned, calls):
+        return await super()._sample_one(environment, iteration, planned, calls)
+
+    def _stage_create_fine_tune_jobs(self, rollouts):
+        pass
+"""
+SAID = """
+    @classmethod
+    def responses_per_step(cls, hyper_params):
+        return 2
+"""
+
+
+def test_what_a_trainer_of_ones_own_does_not_say_is_not_known(tmp_path: Path) -> None:
+    own = f"trainer={{module_path: {tmp_path / 'trees.py'}, class_name: Trees}}"
+    (tmp_path / "trees.py").write_text(OWN)
+    code, said = plan(own)
+    assert code == 0
+    assert "not known" in said
+    assert "`responses_per_step`" in said
+    assert "Replies that can be read" not in said
+    code, said = plan(own, "--budget", "1000000")
+    assert code == 1
+    assert "it is not known what the trainer asks for" in said
+    (tmp_path / "trees.py").write_text(OWN + SAID)
+    code, said = plan(own)
+    assert "not known" not in said
+    assert "Replies that can be read" in said
