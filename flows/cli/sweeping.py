@@ -99,9 +99,13 @@ def sweep(
 def _list_some(
     experiment: ExperimentFile, grid: Grid, settings: ExperimentSettings, number: int
 ) -> None:
-    """List a few members of a large sweep without making the others."""
+    """List a few members of a large sweep without making the others, at once.
+
+    Whether names are right is checked, and not whether all goes together: that takes the code.
+    """
     from flows.sweeps.grid import sample_points
     from flows.sweeps.members import sweep_members
+    from trainers.combinations import check_names
 
     points = sample_points(grid, MAX_LISTED // len(grid))
     members = sweep_members(
@@ -110,8 +114,12 @@ def _list_some(
         experiment.arm_changes,
         name=experiment.name,
         settings=settings,
+        check=check_names,
     )
-    print_plain(f"Sweep of {number:,} members. Some of them, each value with the others' first:")
+    print_plain(
+        f"Sweep of {number:,} members; whether each goes together is checked before the first runs."
+        " Some of them, each value with the others' first:"
+    )
     _list_members(members)
     _warn_of_data(members)
 
