@@ -111,7 +111,6 @@ def test_a_dry_run_of_a_large_sweep_lists_some_members_and_makes_no_others(monke
 
 
 LARGE = """
-import subprocess
 import sys
 sys.argv[0] = "ratchet"
 from flows.cli.main import app
