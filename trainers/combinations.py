@@ -15,7 +15,7 @@ from ratchet.parameters.reserved import plays_text
 from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from trainers.callbacks.registry import check_callbacks
-from trainers.registry import trainer_class
+from trainers.registry import TRAINERS, trainer_class
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -51,6 +51,18 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     _check_loaded_agents(hyper_params, trainer)
     _check_compiled(hyper_params)
     check_callbacks(hyper_params, trainer, handler, folder)
+
+
+def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
+    """Refuse names of which there is no trainer or protocol; a quick look that imports neither.
+
+    What is in files is not looked at, wherever ``base_dir`` is. Raises as
+    :func:`check_combination`.
+    """
+    check_protocol_name(hyper_params.interaction_protocol)
+    if isinstance(hyper_params.trainer, str):
+        TRAINERS.check(hyper_params.trainer)
+    _check_environment(hyper_params)
 
 
 def plays_environment(hyper_params: HyperParameters) -> bool:

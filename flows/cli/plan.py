@@ -26,13 +26,15 @@ def plan(
     """Say which stages `run` would find in the store and which it would make, and why.
 
     Of chat models also what they would ask for: games that go to their last round, messages to
-    their limit. More than the budget is an error, also before any reply is asked for again; so is
-    what would keep `run` from beginning on this machine.
+    their limit. If that and what the run was billed is more than the budget, it is an error; if
+    only replies that are asked for again could make it more, it is said. What would keep `run` from
+    beginning on this machine is an error, too.
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
     from flows.runs.preflight import check_device, check_experiment
     from flows.runs.resolving import resolve_file
+    from ratchet.language_models.ledger import Ledger
 
     experiment = resolve_file(file, overrides or [])
     check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no other
@@ -50,7 +52,12 @@ def plan(
     if total is not None:
         print_plain(_total(total))
     check_device(experiment.settings.device)
-    check_plan(stages, budget if budget is not None else experiment.settings.budget)
+    limit = budget if budget is not None else experiment.settings.budget
+    ledger = experiment.run_path / "ledger.jsonl"
+    billed = Ledger(path=ledger).billed.at_most if ledger.exists() else 0.0
+    risk = check_plan(stages, limit, billed)
+    if risk:
+        print_plain(risk)
 
 
 def _row(stage: PlannedStage) -> tuple[str, str, str, str]:
@@ -67,21 +74,26 @@ def _asked(stage: PlannedStage) -> tuple[str, str, str]:
     estimate = stage.estimate
     if estimate is None or stage.hit:
         return "", "", ""
+    if not estimate.is_known:
+        return "not known", "", ""
     tokens = estimate.prompt_tokens + estimate.completion_tokens + estimate.training_tokens
     cost = "?" if estimate.unpriced_models else f"{estimate.cost:.2f}"
     return f"{estimate.calls:,}", f"{tokens / 1000:,.0f}k", cost
 
 
 def _total(total: StageEstimate) -> str:
+    from flows.planning.estimates import NOT_KNOWN
     from flows.process.progress import format_seconds
 
+    if not total.is_known:
+        return f"{NOT_KNOWN[0].upper()}{NOT_KNOWN[1:]}."
     text = (
         f"Replies that can be read: {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
         f" {total.completion_tokens:,} completion and {total.training_tokens:,} training tokens,"
         f" {total.cost:.2f} in money, about {format_seconds(total.seconds)}. At most"
         f" {total.most_calls:,} calls and {total.most_cost:.2f} in money, where all others are"
-        " asked for again as often as they may. Answers that get lost on the way come on top; a"
-        " budget counts each with the most that it can have cost."
+        " asked for again as often as they may. Answers that get lost on the way, and jobs that are"
+        " cancelled, come on top; a budget counts each with the most that it can have cost."
     )
     if total.unpriced_models:
         text += f" Without the price of {', '.join(total.unpriced_models)}, which is not known."

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from flows.sweeps.grid import Grid
-    from flows.sweeps.members import SweepMember
+    from flows.sweeps.members import ResolvedSweep, SweepMember
     from ratchet.experiment_files.loading import ExperimentFile
     from ratchet.parameters.settings import ExperimentSettings
 
@@ -47,19 +47,7 @@ def sweep(
     Members are the runs that `ratchet run` makes of the same values; they share finished stages.
     One that fails does not keep the others from running.
     """
-    from flows.runs.resolving import absolute_settings
-    from flows.sweeps.grid import read_grid
-    from ratchet.experiment_files.loading import load_experiment
-    from trainers.registry import TRAINERS
-
-    grid, overrides = read_grid(assignments)
-    experiment = load_experiment(file, overrides, {"trainer": TRAINERS})
-    settings = absolute_settings(experiment.settings)
-    if settings.run_id is not None:
-        raise ParameterError(
-            f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has an id of its"
-            " own. Leave it out."
-        )
+    experiment, grid, settings = _read(file, assignments)
     number = math.prod(map(len, grid.values()))
     if not dry_run:  # Prefect's server starts while this process imports what members need
         from flows.runs.running import prepare_process
@@ -84,24 +72,51 @@ def sweep(
     if dry_run:
         _list_members(members)
         return
+    _run(resolved, parallel, quiet=no_progress)
+    print_plain(f"Compare  {compare}")
+
+
+def _read(file: str, assignments: list[str]) -> tuple[ExperimentFile, Grid, ExperimentSettings]:
+    """Read what all members have in common, what varies, and the settings."""
+    from flows.runs.resolving import absolute_settings
+    from flows.sweeps.grid import read_grid
+    from ratchet.experiment_files.loading import load_experiment
+    from trainers.registry import TRAINERS
+
+    grid, overrides = read_grid(assignments)
+    experiment = load_experiment(file, overrides, {"trainer": TRAINERS})
+    settings = absolute_settings(experiment.settings)
+    if settings.run_id is not None:
+        raise ParameterError(
+            f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has an id of its"
+            " own. Leave it out."
+        )
+    return experiment, grid, settings
+
+
+def _run(resolved: ResolvedSweep, parallel: int, *, quiet: bool) -> None:
+    """Run the members, and print how each stands, however that ends."""
     from flows.process.progress import shown_progress
     from flows.sweeps.running import run_resolved_sweep
 
     try:
-        total = len(members) if parallel > 1 else None
-        with shown_progress("none" if no_progress else settings.progress, total):
+        total = len(resolved.members) if parallel > 1 else None
+        with shown_progress("none" if quiet else resolved.settings.progress, total):
             run_resolved_sweep(resolved, parallel)
     finally:
-        _print_members(members)
-    print_plain(f"Compare  {compare}")
+        _print_members(resolved.members)
 
 
 def _list_some(
     experiment: ExperimentFile, grid: Grid, settings: ExperimentSettings, number: int
 ) -> None:
-    """List a few members of a large sweep without making the others."""
+    """List a few members of a large sweep without making the others, at once.
+
+    Whether names are right is checked, and not whether all goes together: that takes the code.
+    """
     from flows.sweeps.grid import sample_points
     from flows.sweeps.members import sweep_members
+    from trainers.combinations import check_names
 
     points = sample_points(grid, MAX_LISTED // len(grid))
     members = sweep_members(
@@ -110,8 +125,12 @@ def _list_some(
         experiment.arm_changes,
         name=experiment.name,
         settings=settings,
+        check=check_names,
     )
-    print_plain(f"Sweep of {number:,} members. Some of them, each value with the others' first:")
+    print_plain(
+        f"Sweep of {number:,} members; whether each goes together is checked before the first runs."
+        " Some of them, each value with the others' first:"
+    )
     _list_members(members)
     _warn_of_data(members)
 

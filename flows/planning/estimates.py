@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from tasks.stages.families import AnyKeys
 
 
+NOT_KNOWN = (
+    "it is not known what the trainer asks for: it samples rollouts in a way of its own and does"
+    " not say how many replies at each step. Write `responses_per_step` into its class, and"
+    " `examples_per_rollout` if they make more than one example"
+)
+
+
 def estimate_stages(
     store: StageStore, keys: AnyKeys, settings: ExperimentSettings
 ) -> Mapping[tuple[str, int], StageEstimate]:
@@ -101,19 +108,38 @@ def remaining(plan: Iterable[PlannedStage]) -> StageEstimate | None:
     return replace(ExperimentEstimate(tuple(estimates)).total, stage="to do")
 
 
-def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:
+def check_plan(plan: Iterable[PlannedStage], budget: float | None, billed: float = 0.0) -> str:
     """Refuse a plan that may cost more than the budget even if every reply can be read.
 
-    What is asked for again comes on top: the run itself stops before it goes over the budget.
-    Raises BudgetExceededError with the estimate, or the models that have no price.
+    Parameters
+    ----------
+    billed
+        What the run was billed so far, at most.
+
+    Returns
+    -------
+    str
+        That the run may stop at its budget, where it may once replies are asked for again: it
+        makes no call that could go over it. Empty where it may not.
+
+    Raises
+    ------
+    BudgetExceededError
+        With the estimate, the models that have no price, or that the trainer doesn't say what it
+        asks for.
     """
     total = remaining(plan)
     if budget is None or total is None:
-        return
-    if total.cost > budget:
+        return ""
+    if not total.is_known:
+        raise BudgetExceededError(
+            f"budget: got {budget:.2f}, but {NOT_KNOWN}. Without a budget the plan says the rest."
+        )
+    before = f" on top of {billed:.2f} that the run was billed at most" if billed else ""
+    if billed + total.cost > budget:
         raise BudgetExceededError(
             f"budget: what is to do may cost up to {total.cost:.2f} (with all retries of replies"
-            f" that can't be read: {total.most_cost:.2f}), expected at most {budget:.2f}."
+            f" that can't be read: {total.most_cost:.2f}){before}, expected at most {budget:.2f}."
             " Play fewer rollouts or iterations, choose a cheaper model, or raise the budget."
         )
     if total.unpriced_models:
@@ -121,6 +147,13 @@ def check_plan(plan: Iterable[PlannedStage], budget: float | None) -> None:
             f"budget: there is no price for {', '.join(total.unpriced_models)}, so that nothing"
             " can be said about the cost. Give a table of prices with settings.prices."
         )
+    if billed + total.most_cost <= budget:
+        return ""
+    return (
+        f"The budget of {budget:.2f} may not be enough: up to {total.most_cost:.2f} could be"
+        f" needed{before}. The run begins, and stops before what could go over its budget; what is"
+        " finished is kept, and a higher one goes on."
+    )
 
 
 def _sizes(store: StageStore, keys: AnyKeys) -> tuple[int, int] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +12,7 @@ from flows.runs.resolving import ArmChanges, ResolvedExperiment, absolute_settin
 from flows.sweeps.grid import describe_point, grid_points
 from ratchet.errors import RatchetError
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.reading import data_parameters, without_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.keys import canonical_json
 from trainers.combinations import check_combination
@@ -105,8 +106,9 @@ def sweep_members(
     *,
     name: str,
     settings: ExperimentSettings,
+    check: Callable[[HyperParameters, str | None], None] = check_combination,
 ) -> list[SweepMember]:
-    """Make the experiments of a grid's points; one that makes no sense is refused here.
+    """Make the experiments of a grid's points; one that ``check`` refuses is refused here.
 
     ``base`` is what all have in common, ``arms`` further experiments of each member's run, as
     changes. Of the settings ``base_dir`` and where earlier runs lie are
@@ -118,7 +120,7 @@ def sweep_members(
             own = settings.model_copy(update={"run_id": None})
             experiment = resolve(base.replace(changes, settings.base_dir), own, arms, name=name)
             for params in experiment.arms.values():
-                check_combination(params, settings.base_dir)
+                check(params, settings.base_dir)
         except RatchetError as error:
             point = describe_point(changes)
             raise type(error)(f"sweep: {point}:\n{error}" if point else str(error)) from error
@@ -127,14 +129,18 @@ def sweep_members(
 
 
 def changes_of_data(members: Sequence[SweepMember]) -> list[str]:
-    """List the swept parameters that change what data a member is trained and tested on."""
+    """List the swept parameters that change what data a member is trained and tested on.
+
+    Reads parameters only, and no code: members of one sweep are of one version.
+    """
     found = []
     for path in members[0].changes if members else ():
         data: dict[bytes, set[bytes]] = {}
         for member in members:
             others = {name: value for name, value in member.changes.items() if name != path}
-            keys = sorted(arm.build_scenario().key for arm in member.experiment.keys)
-            data.setdefault(canonical_json(others), set()).add(canonical_json(keys))
+            arms = member.experiment.arms.values()
+            read = sorted(canonical_json(without_paths(data_parameters(arm))) for arm in arms)
+            data.setdefault(canonical_json(others), set()).add(b" ".join(read))
         if any(len(each) > 1 for each in data.values()):
             found.append(path)
     return found

@@ -19,10 +19,11 @@ class TrainingAllowance:
         self._ledger = ledger
         self._prices = prices
 
-    def reserve(self, intent: FineTuneIntent, letters: int, *, embedded: bool = False) -> None:
+    def reserve(self, intent: FineTuneIntent, letters: int, *, embedded: bool = False) -> bool:
         """Set aside what a job will cost, or refuse it before it is made; the same again is held.
 
-        Four ``letters`` of its examples are taken for a token.
+        Four ``letters`` of its examples are taken for a token. Returns whether it was held before:
+        the job may have been made, and not have been seen to its end.
 
         Raises
         ------
@@ -32,8 +33,10 @@ class TrainingAllowance:
         price = self._prices.find(intent.model, embedded=embedded) or FREE
         epochs = intent.hyper_parameters.get("n_epochs", AUTO_EPOCHS)
         most = price.of_training(int(letters // _LETTERS_PER_TOKEN * epochs))
+        was_held = self._ledger.holds(_name(intent)) is not None
         if most > 0:
             self._ledger.hold(_name(intent), most)
+        return was_held
 
     def release(self, intent: FineTuneIntent) -> None:
         """Give back what was held for a job that the service has refused to make."""
@@ -43,19 +46,30 @@ class TrainingAllowance:
     def settle(self, intent: FineTuneIntent, job: FineTuneJob) -> None:
         """Enter what a job has cost at its end, under the id that the service gave it.
 
-        A job that failed costs nothing; one that ended otherwise without a count of its tokens
-        may have cost what was held.
+        One that failed without a count of its tokens has trained on nothing. One that was
+        cancelled is billed for what it has trained on until then; without a count it may have cost
+        what was held.
         """
         held = self._ledger.holds(_name(intent))
         if held is None:
             return
         charge = held
-        if job.trained_tokens is not None or job.status == "failed":
+        if job.trained_tokens or job.status == "failed":
             price = self._prices.find(intent.model) or FREE
             cost = price.of_training(job.trained_tokens or 0)
             charge = Charge(cost, cost)
         self._ledger.settle(f"job {job.id}", charge)
         self._ledger.settle(_name(intent), NOTHING)
+
+    def replace(self, intent: FineTuneIntent, job: FineTuneJob) -> None:
+        """Enter what a job has cost that came to nothing, and hold its cost again for the next.
+
+        Raises as :meth:`reserve`.
+        """
+        held = self._ledger.holds(_name(intent))
+        if held is not None:
+            self.settle(intent, job)
+            self._ledger.hold(_name(intent), held.at_most)
 
 
 def _name(intent: FineTuneIntent) -> str:

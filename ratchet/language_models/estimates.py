@@ -2,8 +2,9 @@
 
 Every game goes to its last round and every message to its limit of tokens. ``calls``, tokens and
 ``cost`` are of replies that can be read at once; ``most_calls`` and ``most_cost`` are with all the
-retries of those that can't. Answers that are lost on the way are in neither: nobody knows how many,
-and the budget counts each with its most when it happens.
+retries of those that can't. Answers that are lost on the way, and jobs that are cancelled and made
+again, are in neither: nobody knows how many, and the budget counts each with its most when it
+happens.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class Sampler(Protocol):
         """Return the number of replies sampled at each step: 1 for a game, more for a tree."""
 
     @classmethod
+    def says_what_it_samples(cls) -> bool:
+        """Return whether that is right for how the class samples."""
+
+    @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
         """Return the most examples that a game, or a tree, makes for an agent."""
 
@@ -56,7 +61,8 @@ class StageEstimate:
     """One stage of one iteration; ``iteration`` -1 for the test after all.
 
     ``cost`` leaves out the models in ``unpriced_models``. ``most_calls`` and ``most_cost`` are with
-    all retries of replies that can't be read.
+    all retries of replies that can't be read. Where it is not known how many replies a trainer
+    asks for, ``is_known`` is False and all the rest 0.
     """
 
     stage: str
@@ -70,6 +76,7 @@ class StageEstimate:
     unpriced_models: tuple[str, ...] = ()
     most_calls: int = 0
     most_cost: float = 0.0
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,7 @@ class ExperimentEstimate:
                 most_calls=total.most_calls + stage.most_calls,
                 most_cost=total.most_cost + stage.most_cost,
                 unpriced_models=tuple(sorted({*total.unpriced_models, *stage.unpriced_models})),
+                is_known=total.is_known and stage.is_known,
             )
         return total
 
@@ -217,6 +225,7 @@ class _Table:
         self._settings = settings
         self._episode = episode
         self._prices = PriceTable.load(settings.prices)
+        self._is_known = sampler.says_what_it_samples()
         self._branches = sampler.responses_per_step(hyper_params)
         self._examples = sampler.examples_per_rollout(hyper_params, len(episode.rounds))
 
@@ -238,6 +247,8 @@ class _Table:
         yield self._playing("test", -1, tested, 1)
 
     def _playing(self, stage: str, iteration: int, games: int, branches: int) -> StageEstimate:
+        if not self._is_known:
+            return StageEstimate(stage, iteration, is_known=False)
         estimate = StageEstimate(stage, iteration)
         chain_seconds = 0.0
         is_tuned = iteration > 0 or (iteration < 0 and self._hyper_params.rl.num_iterations > 1)
@@ -263,7 +274,9 @@ class _Table:
         return replace(estimate, seconds=max(waves * chain_seconds, limited))
 
     def _training(self, iteration: int, games: int) -> StageEstimate:
-        estimate = StageEstimate("await_fine_tune_jobs", iteration)
+        estimate = StageEstimate("await_fine_tune_jobs", iteration, is_known=self._is_known)
+        if not self._is_known:
+            return estimate
         for agent in self._episode.agents.values():
             if agent.freeze_agent or agent.use_dummy_api:
                 continue

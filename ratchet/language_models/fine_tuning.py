@@ -80,8 +80,15 @@ class FineTuneClient:
     def __repr__(self) -> str:
         return f"FineTuneClient({self.endpoint!r})"
 
-    async def ensure_job(self, intent: FineTuneIntent, file_bytes: bytes) -> FineTuneJob:
+    async def ensure_job(
+        self,
+        intent: FineTuneIntent,
+        file_bytes: bytes,
+        on_lost: Callable[[FineTuneJob], None] | None = None,
+    ) -> FineTuneJob:
         """Return the intent's job on the training file, made if there is none that hasn't failed.
+
+        ``on_lost`` is told of a job that failed or was cancelled before another is made for it.
 
         Raises
         ------
@@ -98,6 +105,8 @@ class FineTuneClient:
             if found is not None and not found.is_lost:
                 records.confirm(record, found.id)
                 return found
+            if found is not None and on_lost is not None:
+                on_lost(found)
             failure: TransientError | None = None
             for number in range(self._policy.max_attempts):
                 attempt = 0 if found is None else found.attempt + 1

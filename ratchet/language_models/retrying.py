@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import email.utils
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NoReturn, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from ratchet.errors import LanguageModelError
 
@@ -73,27 +74,46 @@ async def with_retries(
     LanguageModelError
         When the attempts are used up, or the service asks for too long a wait.
     """
-    attempt = 0
-    while True:
-        try:
-            return await make()
-        except TransientError as error:
-            failure = error
-        attempt += 1
-        wait = failure.retry_after
-        if attempt >= policy.max_attempts:
+
+    def is_over(state: RetryCallState) -> bool:
+        asked = _failure(state).retry_after or 0.0
+        return state.attempt_number >= policy.max_attempts or asked > policy.max_retry_after_seconds
+
+    def delay(state: RetryCallState) -> float:
+        retry_after = _failure(state).retry_after
+        return policy.delay(state.attempt_number - 1, retry_after, _JITTER.random())
+
+    def give_up(state: RetryCallState) -> NoReturn:
+        failure = _failure(state)
+        if state.attempt_number >= policy.max_attempts:
             raise LanguageModelError(
-                f"{what}: failed {attempt} times, the last time with: {failure}. Finished calls"
-                " are kept; when the service answers again, run the same command."
+                f"{what}: failed {state.attempt_number} times, the last time with: {failure}."
+                " Finished calls are kept; when the service answers again, run the same command."
             )
-        if wait is not None and wait > policy.max_retry_after_seconds:
-            raise LanguageModelError(
-                f"{what}: {failure}. The service asks to wait {wait:.0f} s, at most"
-                f" {policy.max_retry_after_seconds:.0f} s are waited. Run the same command later."
-            )
-        delay = policy.delay(attempt - 1, wait, _JITTER.random())
-        _LOGGER.info("%s: %s; attempt %d in %.1f s", what, failure, attempt + 1, delay)
-        await asyncio.sleep(delay)
+        raise LanguageModelError(
+            f"{what}: {failure}. The service asks to wait {failure.retry_after:.0f} s, at most"
+            f" {policy.max_retry_after_seconds:.0f} s are waited. Run the same command later."
+        )
+
+    def log(state: RetryCallState) -> None:
+        number, pause = state.attempt_number + 1, state.upcoming_sleep
+        _LOGGER.info("%s: %s; attempt %d in %.1f s", what, _failure(state), number, pause)
+
+    attempts = AsyncRetrying(
+        retry=retry_if_exception_type(TransientError),
+        stop=is_over,
+        wait=delay,
+        before_sleep=log,
+        retry_error_callback=give_up,
+    )
+    return await attempts(make)
+
+
+def _failure(state: RetryCallState) -> TransientError:
+    failure = state.outcome.exception() if state.outcome is not None else None
+    if not isinstance(failure, TransientError):
+        raise TypeError(f"got {failure!r}, expected a TransientError")
+    return failure
 
 
 def is_transient(status: int, code: str | None, headers: Mapping[str, str]) -> bool:

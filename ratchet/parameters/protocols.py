@@ -10,7 +10,13 @@ from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
 
 DecisionScaleName = Literal[
-    "accept_reject", "likert_scale_4", "likert_scale_6", "out_of_10", "out_of_100"
+    "accept_reject",
+    "likert_scale_4",
+    "likert_scale_5",
+    "likert_scale_6",
+    "likert_scale_7",
+    "out_of_10",
+    "out_of_100",
 ]
 
 

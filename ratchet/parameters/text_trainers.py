@@ -57,14 +57,30 @@ def count_rollouts(
 
 @register_parameters("pure_text_ei", trainers=("pure_text_ei",))
 class PureTextEiParameters(SubParameters, read_for=Purpose.FINE_TUNING):
-    """Expert iteration: which rollouts an agent learns from, by its own reward in each."""
+    """Expert iteration: which rollouts an agent learns from, by its own reward in each.
 
+    Before that, datapoints are left out whose pass rate, the share of their rollouts in which the
+    verifier was right, is below ``min_pass_rate`` or above ``max_pass_rate``: with
+    ``text_rl.rollouts_per_datapoint`` above 1, what is always or hardly ever right teaches little.
+    """
+
+    min_pass_rate: float = Field(default=0.0, ge=0, le=1)
+    max_pass_rate: float = Field(default=1.0, ge=0, le=1)
     rollout_selection_method: Literal["threshold", "weighted_sampling"] = "threshold"
     reward_threshold: float = 0.9
     weighting_sample_size_factor: PositiveFloat = 0.5
     weighting_use_replacement: bool = True
     weighting_minimum: float | None = None
     weighting_epsilon: float = Field(default=0.01, ge=0)
+
+    @model_validator(mode="after")
+    def _check_pass_rates(self) -> Self:
+        if self.min_pass_rate > self.max_pass_rate:
+            raise ValueError(
+                "expected min_pass_rate <= max_pass_rate, got"
+                f" {self.min_pass_rate} > {self.max_pass_rate}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_sample_size(self) -> Self:

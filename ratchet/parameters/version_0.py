@@ -48,6 +48,7 @@ _NOT_NEEDED = (
 """Removed whatever their value: nothing here depends on the like."""
 _CLASS_NAMES = ("Parameters", "Params", "LrFactors")
 """How the names of classes end that stand as ``_type`` beside what their place says already."""
+_SCALES = {"likert_scale": "likert_scale_5", "likert_scale_no_undecided": "likert_scale_4"}
 _PROVIDERS = {"OpenAI", "OpenRouter", "SelfHosted", "vLLM-OpenAI"}
 _OPTIONS_TEST_SIZE = "dataset_options.max_test_size"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -76,6 +77,7 @@ def convert_version_0(data: Nested) -> list[str]:
         "agents.*.gnn_lr_factor": _both("gnn_lr_factor"),
         "rl.body_lr_factor": _both("body_lr_factor"),
         "rl.clip_value": _unless_null("clip_value", False),
+        "protocol_common.verifier_decision_scale": _scale,
         "text_rl.test_every_iteration": _test_scheme,
         "message_regression.agents": _unless_null("agents", "all"),
     }
@@ -142,6 +144,11 @@ def _code_validation(data: Nested) -> list[str]:
 
 def _difficulties(value: Any) -> Nested:  # noqa: ANN401 -- whatever the file has
     return {"difficulties": [] if value is None else [value]}
+
+
+def _scale(value: Any) -> Nested:  # noqa: ANN401
+    """Write by how many answers a scale has which it is."""
+    return {"verifier_decision_scale": _SCALES[value]} if value in tuple(_SCALES) else {}
 
 
 def _both(name: str) -> Rewrite:

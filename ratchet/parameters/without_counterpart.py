@@ -23,8 +23,9 @@ WITHOUT_COUNTERPART = {
     ),
     "protocol_common.verifier_neither_accept_nor_reject_reward": WithoutCounterpart(
         (None,),
-        "Verifiers accept or reject; for rounds without a decision there is"
-        " protocol_common.verifier_no_guess_reward.",
+        "An undecided verifier makes no decision, which is paid by"
+        " protocol_common.verifier_no_guess_reward, in the last turn by"
+        " protocol_common.verifier_terminated_penalty.",
     ),
     "dataset_options.max_test_size": WithoutCounterpart(
         (None,), "Leave it out, and choose the size of the test set by test_size."

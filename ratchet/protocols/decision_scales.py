@@ -1,8 +1,8 @@
 """In what words a verifier of a text scenario decides, and how sure each word makes it.
 
 What is unsure is paid as chance would be: a decision of confidence c earns what deciding so with
-probability (1 + c) / 2, and otherwise the other way, earns on average. No scale has a middle: an
-episode is not over before there is a decision.
+probability (1 + c) / 2, and otherwise the other way, earns on average. A scale's middle, if it has
+one, is no decision: the game goes on, or ends without one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ class DecisionScale:
     """The answers that are decisions.
 
     ``degrees`` maps each, from the surest of accepting down, to its degree: above 0 accepts, below
-    rejects, and 1 and -1 are sure. ``instructions`` tell how to answer, for prompts.
+    rejects, 1 and -1 are sure, and 0 is undecided. ``instructions`` tell how to answer, for
+    prompts.
     """
 
     degrees: Mapping[str, float]
@@ -55,29 +56,35 @@ def _numbers(largest: int) -> DecisionScale:
 
 
 _AGREEMENT = "They say how far you agree that the program is right."
+_UNDECIDED = (
+    f"{_AGREEMENT} Undecided is no decision: your turn passes without a message, and in your last"
+    " turn nothing is decided."
+)
+_FOUR = {"strongly agree": 1.0, "agree": 0.5, "disagree": -0.5, "strongly disagree": -1.0}
+_SIX = {
+    "strongly agree": 1.0,
+    "agree": 2 / 3,
+    "somewhat agree": 1 / 3,
+    "somewhat disagree": -1 / 3,
+    "disagree": -2 / 3,
+    "strongly disagree": -1.0,
+}
+
+
+def _with_middle(answers: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted([*answers.items(), ("undecided", 0.0)], key=lambda answer: -answer[1]))
+
+
 DECISION_SCALES: Mapping[DecisionScaleName, DecisionScale] = {
     "accept_reject": _lines(
         {"accept": 1.0, "reject": -1.0},
         "two",
         "Accept means that you believe the program is right, reject that you believe it has a bug.",
     ),
-    "likert_scale_4": _lines(
-        {"strongly agree": 1.0, "agree": 0.5, "disagree": -0.5, "strongly disagree": -1.0},
-        "four",
-        _AGREEMENT,
-    ),
-    "likert_scale_6": _lines(
-        {
-            "strongly agree": 1.0,
-            "agree": 2 / 3,
-            "somewhat agree": 1 / 3,
-            "somewhat disagree": -1 / 3,
-            "disagree": -2 / 3,
-            "strongly disagree": -1.0,
-        },
-        "six",
-        _AGREEMENT,
-    ),
+    "likert_scale_4": _lines(_FOUR, "four", _AGREEMENT),
+    "likert_scale_5": _lines(_with_middle(_FOUR), "five", _UNDECIDED),
+    "likert_scale_6": _lines(_SIX, "six", _AGREEMENT),
+    "likert_scale_7": _lines(_with_middle(_SIX), "seven", _UNDECIDED),
     "out_of_10": _numbers(10),
     "out_of_100": _numbers(100),
 }

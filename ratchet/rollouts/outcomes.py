@@ -73,6 +73,16 @@ def always_failed(rollouts: NestedArrayDict, agent_index: int) -> Bools:
     return failed
 
 
+def pass_rates_within(
+    rollouts: NestedArrayDict, agent_index: int, lowest: float, highest: float
+) -> Bools:
+    """Return which rollouts are of a datapoint whose accuracy lies within both bounds, bool [N]."""
+    ids, accuracies = datapoint_accuracies(rollouts, agent_index)
+    within = (accuracies >= lowest) & (accuracies <= highest)
+    kept: Bools = np.isin(rollouts.array("datapoint_id"), ids[within])
+    return kept
+
+
 def check_agents(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> None:
     """Check that the rollouts are of as many agents as there are names.
 

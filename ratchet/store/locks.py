@@ -1,8 +1,8 @@
-"""Locks that a killed holder gives back: ``flock`` on an open file.
+"""Locks that a killed holder gives back: those of filelock, with what a store needs besides.
 
 The lock is the open file's, not the file's existence: the kernel frees it when the holder dies,
-however it dies. Each lock opens the file anew, so that threads of one process exclude each other
-too. It holds among the processes of one machine, and over network folders whose ``flock`` does.
+however it dies, and a forked child never keeps it. It holds among the threads and processes of one
+machine, and over network folders whose ``flock`` does; on one without ``flock`` it fails.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
+
 _BUSY = (errno.EAGAIN, errno.EACCES)
-_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.25  # seconds between two tries
+_POLL_SECONDS = 0.05
 
 
 class FileLock:
@@ -30,38 +31,22 @@ class FileLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor: int | None = None
-        self._process = 0
+        self._lock = filelock.FileLock(
+            path,
+            thread_local=False,  # a stage may end in another thread than it began in
+            fallback_to_soft=False,  # a lock that is a file's existence outlives who is killed
+            poll_interval=_POLL_SECONDS,
+            on_acquired=_write_holder,
+        )
 
     @property
     def held(self) -> bool:
         """Whether this object holds the lock, in this process (not in a forked child)."""
-        return self._descriptor is not None and self._process == os.getpid()
+        return self._lock.is_locked
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free; say whether it was."""
-        with _FORKING:  # no fork between opening the file and noting its descriptor
-            descriptor = self._open_locked()
-            if descriptor is None:
-                return False
-            _HELD.add(descriptor)
-        self._descriptor, self._process = descriptor, os.getpid()
-        _write_holder(descriptor)
-        return True
-
-    def _open_locked(self) -> int | None:
-        while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno in _BUSY:
-                    return None
-                raise
-            if self._is_current(descriptor):
-                return descriptor
-            os.close(descriptor)  # the holder before us removed the file: take the new one
+        return self._acquire(0.0, None)
 
     def acquire(
         self,
@@ -90,28 +75,22 @@ class FileLock:
             return True
         if on_wait is not None:
             on_wait(self.holder())
-        stop = cancelled if cancelled is not None else threading.Event()
-        deadline = None if wait_seconds is None else time.monotonic() + wait_seconds
-        pause = _FIRST_WAIT
-        while not stop.wait(pause):
-            if self.try_acquire():
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
-            pause = min(pause * 1.5, _LONGEST_WAIT)
-        return False
+        return self._acquire(-1.0 if wait_seconds is None else wait_seconds, cancelled)
+
+    def _acquire(self, seconds: float, cancelled: threading.Event | None) -> bool:
+        try:
+            self._lock.acquire(seconds, cancel_check=cancelled.is_set if cancelled else None)
+        except filelock.Timeout:
+            return False
+        return True
 
     def release(self) -> None:
         """Release the lock and remove its file. Nothing happens in a forked child."""
-        held, descriptor, self._descriptor = self.held, self._descriptor, None
-        if not held or descriptor is None:
+        if not self.held:
             return
         with contextlib.suppress(OSError):
             self.path.unlink()  # while it is held: who waits notices and opens the new file
-        with _FORKING:
-            _HELD.discard(descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
+        self._lock.release()
 
     def holder(self) -> str:
         """Return who holds the lock, as far as its file tells."""
@@ -127,7 +106,11 @@ class FileLock:
             return None
 
     def is_free(self) -> bool:
-        """Return whether nobody holds the lock, without taking it from who is about to."""
+        """Return whether nobody holds the lock.
+
+        A shared lock asks, so that two who look at once don't take each other for the holder, and
+        nothing is written: the folder may be another user's.
+        """
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -141,30 +124,6 @@ class FileLock:
         finally:
             os.close(descriptor)
         return True
-
-    def _is_current(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
-        except FileNotFoundError:
-            return False
-
-
-_HELD: set[int] = set()
-_FORKING = threading.Lock()
-
-
-def _close_in_child() -> None:
-    """Let go of the parent's locks after a fork, or the child would hold them past its death."""
-    for descriptor in _HELD:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-    _HELD.clear()
-    _FORKING.release()
-
-
-os.register_at_fork(
-    before=_FORKING.acquire, after_in_parent=_FORKING.release, after_in_child=_close_in_child
-)
 
 
 def _write_holder(descriptor: int) -> None:

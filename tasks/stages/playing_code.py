@@ -9,6 +9,7 @@ _LEARNING = {
     "examples_per_rollout",
     "job_stats",
     "responses_per_step",
+    "says_what_it_samples",
     "stage_key_parameters",
     "stage_purposes",
     "train",

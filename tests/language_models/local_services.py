@@ -235,6 +235,7 @@ class FineTuneService(LocalService):
                 "training_file": body["training_file"],
                 "hyperparameters": {},
                 "method": body["method"],
+                "suffix": body.get("suffix"),
                 "metadata": body["metadata"] if self.keeps_metadata else None,
                 "error": None,
                 "trained_tokens": None,

@@ -219,3 +219,19 @@ def test_jobs_are_refused_before_they_are_made_where_together_they_cost_too_much
         allowance.reserve(intent(1), letters=4_000_000)
         allowance.settle(intent(1), job)
     assert ledger.billed == Charge(2.0, 4.0), "what was cancelled may have been billed"
+
+
+def test_what_is_said_of_sampling_holds_until_a_class_samples_in_its_own_way():
+    class Own(PureTextMaltTrainer):
+        async def _sample_one(self, environment, iteration, planned, calls): ...
+
+    class Said(Own):
+        @classmethod
+        def responses_per_step(cls, hyper_params):
+            return 3
+
+    known = [k.says_what_it_samples() for k in (PureTextEiTrainer, PureTextMaltTrainer, Said)]
+    assert known == [True, True, True]
+    assert not Own.says_what_it_samples()
+    total = estimate_experiment(parameters(), Own, 80, 20).total
+    assert (total.is_known, total.calls) == (False, 0)

@@ -109,6 +109,9 @@ def test_what_asked_for_something_that_is_not_there_is_refused_not_dropped():
 def test_scales_of_decisions_and_prompts_of_ones_own_are_read():
     text = {"scenario": "code_validation", "trainer": "pure_text_ei", "dataset": "generated"}
     common = {"verifier_decision_spectrum": "out_of_10"}
+    likert = {"verifier_decision_scale": "likert_scale"}
+    with_middle = HyperParameters.from_dict({**text, "protocol_common": likert})
+    assert with_middle.protocol_common.verifier_decision_scale == "likert_scale_5"
     agents = {"_default": {"system_prompt_template_path": "p.txt", "repetition_penalty": None}}
     read = HyperParameters.from_dict({**text, "protocol_common": common, "agents": agents})
     assert read.protocol_common.verifier_decision_scale == "out_of_10"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -291,7 +292,7 @@ def test_a_lock_on_a_removed_file_is_no_lock(
 
     monkeypatch.setattr(fcntl, "flock", late)
     lock, other = FileLock(path), FileLock(path)
-    assert lock.try_acquire()
+    assert lock.acquire(wait_seconds=10)
     assert not other.try_acquire()
     lock.release()
     assert other.try_acquire()
@@ -319,3 +320,35 @@ def test_many_short_claims_never_overlap(tmp_path: Path) -> None:
         list(pool.map(work, range(6)))
     assert overlaps == []
     assert not path.exists()
+
+
+def test_a_lock_may_be_given_back_in_another_thread(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(2):
+            lock = FileLock(path)
+            assert pool.submit(lock.acquire).result(timeout=10)
+            assert not FileLock(path).is_free()
+            lock.release()
+            assert FileLock(path).is_free()
+
+
+def test_a_folder_without_flock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that is a file's existence would outlive a killed holder."""
+
+    def missing(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "flock")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with pytest.raises(OSError, match="flock"):
+        FileLock(tmp_path / "a.lock").try_acquire()
+
+
+def test_two_who_look_at_once_do_not_take_each_other_for_the_holder(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    path.touch()
+    looking = path.open()
+    fcntl.flock(looking, fcntl.LOCK_SH)  # what the other one's look does
+    assert FileLock(path).is_free()
+    assert path.read_text() == ""
+    looking.close()

@@ -43,11 +43,15 @@ if TYPE_CHECKING:
     from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 
 
+_SAMPLING = {"sample_rollouts", "_sample_rollouts", "_sample_one"}
+
+
 class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
     """Base of trainers whose agents are chat models.
 
     Subclasses write :meth:`_stage_create_fine_tune_jobs`; they may override
-    :meth:`_sample_rollouts` and :meth:`_get_log_stats`.
+    :meth:`_sample_rollouts` and :meth:`_get_log_stats`. One that samples in a way of its own says
+    in :meth:`responses_per_step` how many replies it asks for at each step, or a plan can't.
     """
 
     training_usage: UsageMeter | None = None
@@ -147,6 +151,20 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         ):
             rollouts = self._sample_rollouts(self.train_environment, iteration, use_tqdm=True)
         return rollouts, calls.usage
+
+    @classmethod
+    def says_what_it_samples(cls) -> bool:
+        """Return whether who changed how rollouts are sampled said how many replies that asks for.
+
+        What a base said does not hold for a class that samples in a way of its own.
+        """
+        own = [vars(each) for each in cls.__mro__[: cls.__mro__.index(PureTextRlTrainer)]]
+        for names in own:
+            if "responses_per_step" in names:
+                return True
+            if not _SAMPLING.isdisjoint(names):
+                return False
+        return True
 
     @classmethod
     def calls_callbacks(cls) -> bool:

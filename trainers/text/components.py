@@ -32,7 +32,6 @@ class TextTrainerComponents(CallingTrainer):
     """A trainer of chat models that knows its components and its state, and not yet its loop."""
 
     called_here: ClassVar[Mapping[str, str]] = {
-        "_get_fine_tune_job_name": "jobs are named by what they learn; leave job_name out",
         "combined_agent": "the chat models are self.text_agents[NAME]",
     }
     trainer_type = "pure_text"
@@ -95,6 +94,10 @@ class TextTrainerComponents(CallingTrainer):
             for name, group in self.shared_model_groups.items()
         }
         return {name: agents for name, agents in learning.items() if agents}
+
+    def _get_fine_tune_job_name(self, shared_model_group: PureTextSharedModelGroup) -> str:
+        """Return a ``job_name`` that tells a group's jobs apart; equal jobs of runs are shared."""
+        return f"{shared_model_group.name}-{self._iteration}"
 
     def _set_learning_agents(self) -> None:
         """Tell the groups whom to learn from in this iteration."""

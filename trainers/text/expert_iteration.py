@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ratchet.rollouts.outcomes import episode_rewards
+import numpy as np
+
+from ratchet.rollouts.outcomes import episode_rewards, pass_rates_within
 from ratchet.seeding import numpy_generator
 from trainers.algorithms import selection
 from trainers.registry import register_trainer
 from trainers.text.base import PureTextRlTrainer
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.text_trainers import PureTextEiParameters
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
@@ -37,6 +37,7 @@ class PureTextEiTrainer(PureTextRlTrainer):
 
     def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
         """Make a supervised job for each group that learns."""
+        rollouts = self._within_pass_rates(rollouts)
         for name, agents in self.learning_model_groups.items():
             chosen: dict[str, NestedArrayDict] = {}
             replaced: dict[str, NestedArrayDict] = {}
@@ -46,6 +47,13 @@ class PureTextEiTrainer(PureTextRlTrainer):
                     replaced[agent], rest = self._set_aside(agent, rollouts)
                 chosen[agent] = self._choose(agent, rest)
             self.shared_model_groups[name].create_supervised_fine_tune_job(chosen, replaced)
+
+    def _within_pass_rates(self, rollouts: NestedArrayDict) -> NestedArrayDict:
+        """Leave out the rollouts of datapoints that are too hard or too easy."""
+        parameters: PureTextEiParameters = self.hyper_params.pure_text_ei
+        bounds = parameters.min_pass_rate, parameters.max_pass_rate
+        verifier = self.agent_names.index(self.protocol_handler.verifier_names[0])
+        return rollouts[np.flatnonzero(pass_rates_within(rollouts, verifier, *bounds))]
 
     def _set_aside(
         self, agent: str, rollouts: NestedArrayDict

@@ -83,6 +83,11 @@ class StagedTextTrainer(ABC):
         return 1
 
     @classmethod
+    def says_what_it_samples(cls) -> bool:
+        """Return whether :meth:`responses_per_step` is right for how the class samples."""
+        return True
+
+    @classmethod
     def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
         """Return the largest number of examples that a game, or a tree, makes for an agent."""
         return 1.0

@@ -52,12 +52,15 @@ def parse_completion(
     -------
     ParsedCompletion
         A decision alone; or, after a header at the beginning of a line, a text for each channel
-        (what stands before the first header goes nowhere); else invalid. Case, spaces, a full
-        stop after a decision and Markdown emphasis don't matter. A decision beside other text is
-        invalid where one may be made, since both can't be meant.
+        (what stands before the first header goes nowhere); else invalid. A scale's middle is no
+        decision, with empty texts. Case, spaces, a full stop after a decision and Markdown
+        emphasis don't matter. A decision beside other text is invalid where one may be made,
+        since both can't be meant.
     """
     if may_decide:
         degree = read_degree(text, scale)
+        if degree == 0:
+            return ParsedCompletion(valid=True, messages=dict.fromkeys(headers, ""))
         if degree is not None:
             return ParsedCompletion(valid=True, decision=int(degree > 0), confidence=abs(degree))
         if any(read_degree(line, scale) is not None for line in text.splitlines()):

@@ -188,6 +188,44 @@ def test_a_job_that_costs_too_much_is_not_made(fine_tune_service, build):
     assert ledger.billed == Charge(500.0, 500.0), "what the service says it has trained on"
 
 
+@pytest.mark.parametrize(
+    ("end", "trained", "lost"),
+    [
+        ("cancelled", None, Charge(0.0, 645.0)),
+        ("cancelled", 0, Charge(0.0, 645.0)),
+        ("cancelled", 200, Charge(200.0, 200.0)),
+        ("failed", None, Charge(0.0, 0.0)),
+        ("failed", 200, Charge(200.0, 200.0)),
+    ],
+)
+def test_a_job_that_ended_while_nobody_looked_is_billed_beside_its_next_attempt(
+    fine_tune_service, build, end, trained, lost
+):
+    """Killed after it was made, before that was kept; then cancelled at the service."""
+    prices = PriceTable({"tiny": ModelPrice(0.0, 0.0, training=1e6)}, {})
+    ledger = Ledger(Budget(1300.0))
+    for _ in range(2):
+        group = build()
+        group.allowance = TrainingAllowance(ledger, prices)
+        group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+        assert ledger.billed == Charge(0.0, 645.0), "the same job, held once"
+    fine_tune_service.jobs[0].update(status=end, trained_tokens=trained)
+    ledger.budget = Budget(lost.at_most + 644.0)
+    if lost.at_most:
+        group = build()
+        group.allowance = TrainingAllowance(ledger, prices)
+        with pytest.raises(BudgetExceededError):
+            group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+        assert len(fine_tune_service.jobs) == 1
+        assert ledger.billed == lost
+    ledger.budget = Budget(1300.0)
+    group = build()
+    group.allowance = TrainingAllowance(ledger, prices)
+    group.create_supervised_fine_tune_job({"prover": rollouts(10, 0)})
+    assert len(fine_tune_service.jobs) == 2
+    assert ledger.billed == Charge(lost.at_least, lost.at_most + 645.0)
+
+
 def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service, build):
     group = build(fine_tuning={"n_epochs": 2, "beta": 0.3, "seed": 9})
     prompt = json.dumps([{"role": "user", "content": "q"}])
@@ -199,6 +237,20 @@ def test_preferences_make_a_dpo_job_with_its_hyper_parameters(fine_tune_service,
         "dpo": {"hyperparameters": {"n_epochs": 2, "beta": 0.3}},
     }
     assert job["seed"] == 9
+
+
+@pytest.mark.parametrize("method", ["supervised", "dpo"])
+def test_a_job_may_be_given_a_name(fine_tune_service, build, method):
+    group = build()
+    name = "run 7_iteration_2"
+    if method == "supervised":
+        group.create_supervised_fine_tune_job({"verifier": rollouts(12, 1)}, job_name=name)
+    else:
+        prompt = json.dumps([{"role": "user", "content": "q"}])
+        pairs = [PreferencePair(prompt, f"good {n}", "bad") for n in range(12)]
+        group.create_dpo_fine_tune_job({"verifier": pairs}, job_name=name)
+    (job,) = fine_tune_service.jobs
+    assert job["suffix"] == "run-7-iteration-2"
 
 
 def test_preferences_come_from_sampled_timesteps_too(fine_tune_service, build):

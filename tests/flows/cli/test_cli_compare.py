@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -107,3 +108,28 @@ def test_a_dry_run_of_a_large_sweep_lists_some_members_and_makes_no_others(monke
     )
     assert result.exit_code == 2
     assert "Did you mean 'adp'" in result.output
+
+
+LARGE = """
+import sys
+sys.argv[0] = "ratchet"
+from flows.cli.main import app
+try:
+    app(["sweep", "exp.yaml", "seed=0..99999", "--dry-run"])
+except SystemExit as end:
+    assert not end.code
+heavy = {"torch", "tensordict", "prefect", "mlflow", "transformers"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_a_dry_run_of_a_large_sweep_imports_nothing_heavy():
+    Path("exp.yaml").write_text(
+        "scenario: graph_isomorphism\ntrainer: vanilla_ppo\ndataset: generated\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "100,000 members" in done.stdout
+    assert "seed changes the data" in done.stdout + done.stderr

@@ -84,6 +84,7 @@ GAMES = [
     ("nip", {"protocol_common__verifier_decision_scale": "likert_scale_6"}),
     ("debate", {"protocol_common__verifier_decision_scale": "out_of_100"}),
     (ProverMayResign, {"protocol_common__verifier_decision_scale": "likert_scale_6"}),
+    ("nip", {"protocol_common__verifier_decision_scale": "likert_scale_5"}),
     ("nip", {"protocol_common__invalid_response_penalty": -0.25}),
 ]
 

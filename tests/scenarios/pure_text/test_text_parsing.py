@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ratchet.parameters.protocols import DecisionScaleName
 from ratchet.protocols.decision_scales import DECISION_SCALES
-from ratchet.scenarios.pure_text.parsing import parse_completion, read_degree
+from ratchet.scenarios.pure_text.parsing import NO_DECISION, parse_completion, read_degree
 
 ONE = {"main": "Question:"}
 TWO = {"prover0_channel": "To Expert 1:", "prover1_channel": "To Expert 2:"}
@@ -179,6 +179,20 @@ def test_a_scale_says_how_sure_a_decision_is(name, text, decision, confidence):
     assert (parsed.valid, parsed.decision) == (True, decision)
     assert parsed.confidence == pytest.approx(confidence)
     assert not parse_completion(f"Question: why?\n{text}", ONE, may_decide=True, scale=scale).valid
+
+
+@pytest.mark.parametrize("name", ["likert_scale_5", "likert_scale_7"])
+def test_the_middle_of_a_scale_is_no_decision(name):
+    scale = DECISION_SCALES[name]
+    assert len(scale.degrees) == int(name[-1])
+    parsed = parse_completion("**Decision:** undecided.", ONE, may_decide=True, scale=scale)
+    assert parsed.valid
+    assert parsed.decision == NO_DECISION
+    assert set(parsed.messages.values()) == {""}
+    text = "Question: why?\nDecision: undecided"
+    assert not parse_completion(text, ONE, may_decide=True, scale=scale).valid
+    assert (scale.surest(1), scale.surest(0)) == ("strongly agree", "strongly disagree")
+    assert "Decision: undecided" in scale.instructions
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from ratchet.rollouts.outcomes import episode_rewards
+from ratchet.errors import ParameterError
+from ratchet.rollouts.outcomes import episode_rewards, final_decisions
+from trainers import PureTextRlTrainer
 from trainers.text.tree_sampling import nodes_per_tree
 
 
@@ -58,6 +60,30 @@ def test_agents_of_one_group_are_chosen_for_each_by_its_own_reward(learned):
     assert list(replaced) == ["verifier"]
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.34, 1.0), (0.0, 0.5), (0.3, 0.7)])
+def test_datapoints_are_learned_from_whose_pass_rate_lies_in_a_range(learned, low, high):
+    """Eight datapoints, each played three times; judged by counting."""
+    trainer, rollouts, asked = learned(
+        text_rl__rollouts_per_datapoint=3,
+        pure_text_ei__min_pass_rate=low,
+        pure_text_ei__max_pass_rate=high,
+    )
+    verifier = trainer.agent_names.index("verifier")
+    right = final_decisions(rollouts, verifier) == rollouts["y"]
+    rate = {d: right[rollouts["datapoint_id"] == d].mean() for d in range(8)}
+    kept = [low <= rate[d] <= high for d in rollouts["datapoint_id"].tolist()]
+    assert sum(kept) == 24 if high - low == 1 else 0 < sum(kept) < 24
+    rewards = episode_rewards(rollouts)
+    for place, agent in enumerate(trainer.agent_names):
+        wanted = np.flatnonzero(np.array(kept) & (rewards[:, place] >= 0.9))
+        assert ids(asked[agent][0][agent]) == rollouts["rollout_id"][wanted].tolist()
+
+
+def test_a_range_of_pass_rates_that_is_none_is_refused(tiny_text):
+    with pytest.raises(ParameterError, match=r"min_pass_rate <= max_pass_rate, got 0.8 > 0.2"):
+        tiny_text.parameters(pure_text_ei__min_pass_rate=0.8, pure_text_ei__max_pass_rate=0.2)
+
+
 def test_the_share_with_replaced_guesses_is_set_aside_first(learned):
     _, rollouts, asked = learned(text_rl__verifier_guess_replacement_proportion=0.25)
     chosen, replaced = asked["verifier"]
@@ -105,6 +131,21 @@ def test_frozen_agents_and_those_whose_schedule_is_off_do_not_learn(learned):
     assert list(one[2]["both"][0]) == ["prover"]
     trainer, _, _ = learned(0, agents__verifier={"freeze_agent": True})
     assert list(trainer.learning_model_groups) == ["prover"]
+
+
+def test_a_trainer_may_name_its_jobs_as_the_earlier_system_did(tiny_text):
+    class Naming(PureTextRlTrainer):
+        def _stage_create_fine_tune_jobs(self, rollouts):
+            for group in self.shared_model_groups.values():
+                group.create_supervised_fine_tune_job(
+                    dict.fromkeys(group.agent_names, rollouts),
+                    job_name=self._get_fine_tune_job_name(group),
+                )
+
+    trainer = tiny_text.trainer(tiny_text.parameters(), found=Naming)
+    trainer.train()
+    names = trainer.state.shared_model_groups["verifier"].model_names
+    assert [name.split(":")[2] for name in names[1:]] == ["verifier-0", "verifier-1"]
 
 
 def test_a_group_asked_out_of_turn_makes_no_job(tiny_text, tmp_path):

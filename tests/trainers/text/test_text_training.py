@@ -94,6 +94,18 @@ def test_stages_with_a_trainer_each_do_what_train_does(tiny_text, tmp_path, name
         np.testing.assert_equal(found, wanted)
 
 
+def test_verifiers_may_stay_undecided(tiny_text):
+    trainer = tiny_text.trainer(
+        tiny_text.parameters(
+            protocol_common__verifier_decision_scale="likert_scale_5", rl__num_iterations=1
+        )
+    )
+    trainer.train()
+    (played,) = (record.values for record in trainer.history if record.stage == "train")
+    assert 0 < played["no_decision_proportion"] < 0.5
+    assert played["verifier.invalid_proportion"] == 0
+
+
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_run_that_breaks_off_goes_on_to_the_same_end(tiny_text, tmp_path, monkeypatch, name):
     hyper_params = tiny_text.parameters(trainer=name, text_rl__test_scheme="all")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -150,6 +150,8 @@ class PureTextSharedModelGroup(CalledHere):
         self,
         rollouts_per_agent: Mapping[str, NestedArrayDict],
         guess_replaced_rollouts: Mapping[str, NestedArrayDict] | None = None,
+        *,
+        job_name: str | None = None,
     ) -> None:
         """Make the job that trains on chosen rollouts, or adopt it if it was made before.
 
@@ -161,6 +163,8 @@ class PureTextSharedModelGroup(CalledHere):
             Agent → rollouts, batch [n], to learn from its point of view.
         guess_replaced_rollouts
             Verifier → rollouts in which its last message becomes the true label's decision.
+        job_name
+            Stands in the new model's name, the group's if None; another name is another job.
         """
         replaced = guess_replaced_rollouts or {}
         self._check_names({*rollouts_per_agent, *replaced})
@@ -172,13 +176,15 @@ class PureTextSharedModelGroup(CalledHere):
                 examples += supervised_examples(rollouts_per_agent[name], agent.agent_index)
             if name in replaced:
                 examples += guess_replaced_examples(replaced[name], agent.agent_index, agent.scale)
-        self._create_job("supervised", examples)
+        self._create_job("supervised", examples, job_name)
 
     def create_dpo_fine_tune_job(
         self,
         pairs_per_agent: Mapping[str, Sequence[PreferencePair] | NestedArrayDict],
         positive_examples_per_agent: Mapping[str, NestedArrayDict] | None = None,
         negative_examples_per_agent: Mapping[str, NestedArrayDict] | None = None,
+        *,
+        job_name: str | None = None,
     ) -> None:
         """Make the job that trains on agents' preferences, or adopt it if it was made before.
 
@@ -192,6 +198,8 @@ class PureTextSharedModelGroup(CalledHere):
         positive_examples_per_agent, negative_examples_per_agent
             With timesteps: agent → the timesteps, batch [n], of the better and the worse answers.
             What was asked and answered is read from these.
+        job_name
+            See :meth:`create_supervised_fine_tune_job`.
         """
         self._check_names(set(pairs_per_agent))
         examples: list[Example] = []
@@ -207,7 +215,7 @@ class PureTextSharedModelGroup(CalledHere):
                 given = timestep_pairs(both[0][name], both[1][name], agent.agent_index)
             if name in self.learning_agents:
                 examples += preference_examples(given)
-        self._create_job("dpo", examples)
+        self._create_job("dpo", examples, job_name)
 
     def get_fine_tune_job_status(self) -> GroupStatus:
         """Return the job's status: as last seen if it is final, else as the service says now.
@@ -278,7 +286,9 @@ class PureTextSharedModelGroup(CalledHere):
         price = prices.find(intent.model, embedded=self.endpoint.is_embedded)
         usage.record_training(self.name, intent.model, job.trained_tokens, price)
 
-    def _create_job(self, method: FineTuneMethod, examples: Sequence[Example]) -> None:
+    def _create_job(
+        self, method: FineTuneMethod, examples: Sequence[Example], job_name: str | None
+    ) -> None:
         if self._state.fine_tune_job_id is not None:
             raise StateError(
                 f"group {self.name!r}: it has the job {self._state.fine_tune_job_id} already."
@@ -298,27 +308,32 @@ class PureTextSharedModelGroup(CalledHere):
             self.state = replace(self._state, no_job_reason="insufficient_data")
             return
         content = to_lines(examples)
-        intent = self._intent(method, content)
-        if self.allowance is not None and not self.parameters.use_dummy_api:
-            self.allowance.reserve(intent, len(content), embedded=self.endpoint.is_embedded)
-        if self.parameters.use_dummy_api:
-            job = _dummy_job(intent)
-        else:
-            job = self._ensure_job(intent, content)
+        intent = self._intent(method, content, job_name or self.name)
+        job = (
+            _dummy_job(intent)
+            if self.parameters.use_dummy_api
+            else self._ensure_job(intent, content)
+        )
         self.state = replace(
             self._state, fine_tune_job_id=job.id, fine_tune_intent=intent, no_job_reason=None
         )
         self._job = job
 
     def _ensure_job(self, intent: FineTuneIntent, content: bytes) -> FineTuneJob:
-        try:
+        """Return the job, billed if there is an account; one that was lost unseen is billed too."""
+        allowance = self.allowance
+        if allowance is None:
             return _run(self._client.ensure_job(intent, content))
+        embedded = self.endpoint.is_embedded
+        was_held = allowance.reserve(intent, len(content), embedded=embedded)
+        on_lost = partial(allowance.replace, intent) if was_held else None
+        try:
+            return _run(self._client.ensure_job(intent, content, on_lost))
         except FineTuneRefusedError:
-            if self.allowance is not None:
-                self.allowance.release(intent)
+            allowance.release(intent)
             raise
 
-    def _intent(self, method: FineTuneMethod, content: bytes) -> FineTuneIntent:
+    def _intent(self, method: FineTuneMethod, content: bytes, job_name: str) -> FineTuneIntent:
         scratch = self.parameters.fine_tune_from_scratch
         given = self.parameters.fine_tuning.model_dump(exclude_none=True, exclude={"seed"})
         if method == "supervised":
@@ -326,7 +341,7 @@ class PureTextSharedModelGroup(CalledHere):
         seed = self.parameters.fine_tuning.seed
         if seed is None:
             seed = derive_seed(self._seed, "fine_tune", 0, method, self.name) & _SEED_BITS
-        suffix = "".join(c if c.isalnum() and c.isascii() else "-" for c in self.name)
+        suffix = "".join(c if c.isalnum() and c.isascii() else "-" for c in job_name)
         return FineTuneIntent(
             model=self.parameters.model_name if scratch else self.current_model_name,
             method=method,

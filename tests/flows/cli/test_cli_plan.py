@@ -1,0 +1,92 @@
+"""``ratchet plan`` with a budget: refused, said that it may not be enough, or nothing to say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+from flows.runs.resolving import resolve_file
+from ratchet.language_models.ledger import Charge, Ledger
+
+FILE = str(Path(__file__).parents[3] / "experiments" / "text_demo.yaml")
+PAID = ["agents._default.base_url=null", "agents._default.model_name=gpt-4o-mini-2024-07-18"]
+MAY_STOP = "may not be enough"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+
+
+def plan(*options: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["plan", FILE, *PAID, *options])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_a_budget_between_what_is_readable_and_what_is_at_most_is_said_plainly() -> None:
+    code, said = plan()
+    assert code == 0
+    readable = float(re.search(r"training tokens, ([\d.]+) in money", said)[1])  # type: ignore[index]
+    most = float(re.search(r"calls and ([\d.,]+) in money, where", said)[1].replace(",", ""))  # type: ignore[index]
+    assert 1 < readable < most
+    assert MAY_STOP not in said
+    code, said = plan("--budget", str((readable + most) / 2))
+    assert (code, MAY_STOP in said) == (0, True)
+    assert f"up to {most:.2f} could be needed" in said
+    code, said = plan("--budget", str(most + 1))
+    assert (code, MAY_STOP in said) == (0, False)
+    code, said = plan("--budget", str(readable - 1))
+    assert code == 1
+    assert "may cost up to" in said
+
+
+def test_what_the_run_was_billed_already_counts() -> None:
+    budget = 10_000.0
+    assert plan("--budget", str(budget))[0] == 0
+    path = resolve_file(FILE, PAID).run_path
+    path.mkdir(parents=True)
+    ledger = Ledger(path=path / "ledger.jsonl")
+    ledger.settle("job", Charge(budget - 5, budget - 0.01))
+    ledger.close()
+    code, said = plan("--budget", str(budget))
+    assert code == 1
+    assert "on top of 9999.99 that the run was billed at most" in said
+
+
+OWN = """
+from trainers import PureTextRlTrainer
+
+class Trees(PureTextRlTrainer):
+    async def _sample_one(self, environment, iteration, planned, calls):
+        return await super()._sample_one(environment, iteration, planned, calls)
+
+    def _stage_create_fine_tune_jobs(self, rollouts):
+        pass
+"""
+SAID = """
+    @classmethod
+    def responses_per_step(cls, hyper_params):
+        return 2
+"""
+
+
+def test_what_a_trainer_of_ones_own_does_not_say_is_not_known(tmp_path: Path) -> None:
+    own = f"trainer={{module_path: {tmp_path / 'trees.py'}, class_name: Trees}}"
+    (tmp_path / "trees.py").write_text(OWN)
+    code, said = plan(own)
+    assert code == 0
+    assert "not known" in said
+    assert "`responses_per_step`" in said
+    assert "Replies that can be read" not in said
+    code, said = plan(own, "--budget", "1000000")
+    assert code == 1
+    assert "it is not known what the trainer asks for" in said
+    (tmp_path / "trees.py").write_text(OWN + SAID)
+    code, said = plan(own)
+    assert "not known" not in said
+    assert "Replies that can be read" in said
