@@ -69,7 +69,7 @@ class EmulatedTensor(torch.Tensor):
         return run(func, args, kwargs or {})
 
     def tolist(self) -> Any:
-        global waits  # noqa: PLW0603 -- of a script
+        global waits
         waits += 1
         return self.inner.tolist()
 
@@ -121,7 +121,7 @@ def _is_waited_for(func: Any, args: Any, kwargs: Any) -> bool:
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
     """Do an operation on what the tensors hold; what comes out is where it would be."""
-    global waits  # noqa: PLW0603 -- of a script
+    global waits
     waits += _is_waited_for(func, args, kwargs)
     flat = tree_flatten((args, kwargs))[0]
     given = kwargs.get("device")
