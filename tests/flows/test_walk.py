@@ -5,8 +5,8 @@ Run with ``python tests/flows/test_walk.py FILE [a.b=value …]``, which prints 
 The walk is what someone reads who follows the code: the functions of ``flows`` and ``tasks`` in the
 order in which they are first entered, from the command ``run`` up to the first stage's work. What
 follows one another within a module is one stay; counted are the stays. Left out are constructors
-that dataclasses write themselves, what runs while modules are imported, the threads in which servers
-start, and the lines of progress that are due after some seconds.
+that dataclasses write themselves, what runs while modules are imported, the threads in which
+servers start, and the lines of progress that are due after some seconds.
 """
 
 from __future__ import annotations

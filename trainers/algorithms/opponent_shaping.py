@@ -10,6 +10,7 @@ vector.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -173,10 +174,13 @@ def shaping_weight(
     scaling_factor, threshold_factor
         a and b, between 0 and 1.
     """
-    along = -sum(float(chi[name].dot(look_ahead[name])) for name in chi)
-    length = sum(float(vector.dot(vector)) for vector in look_ahead.values())
+    products = [chi[name].dot(look_ahead[name]) for name in chi]
+    lengths = [vector.dot(vector) for vector in look_ahead.values()]
+    squares = [vector.dot(vector) for vector in xi.values()]
+    read = iter(torch.stack([*products, *lengths, *squares]).tolist())  # waits for a device once
+    along, length, square = (sum(islice(read, len(part))) for part in (products, lengths, squares))
+    along = -along
     first = 1.0 if along >= 0 else min(1.0, -scaling_factor * length / along)
-    square = sum(float(vector.dot(vector)) for vector in xi.values())
     second = square if square < threshold_factor**2 else 1.0
     return min(first, second)
 
