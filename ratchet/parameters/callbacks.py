@@ -6,37 +6,20 @@ beside the experiment's: see :mod:`trainers.callbacks.registry`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.references import Reference, named
 
 
-class CallbackReference(SubParameters):
-    """A callback by name, or by ``path/to/file.py:ClassName``; beside it the parameters it has.
-
-    The path starts from the folder of the experiment file. Of it only the class name belongs to a
-    stage's key; the file's content is in the code fingerprint.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-    name: str
-
-    @property
-    def given(self) -> Mapping[str, object]:
-        """What stands beside the name."""
-        return {key: value for key, value in self.to_dict().items() if key != "name"}
+class CallbackReference(Reference):
+    """A callback by name or file; see :class:`Reference`."""
 
 
-def _named(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-CallbackReferences = tuple[Annotated[CallbackReference, BeforeValidator(_named)], ...]
+CallbackReferences = tuple[Annotated[CallbackReference, BeforeValidator(named)], ...]
 """What the list ``callbacks`` holds; a name alone stands for a callback with its defaults."""
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.parameters.purposes import EVERYTHING, Purpose, declared_purposes
+from ratchet.plugins import class_name
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -127,4 +128,15 @@ def _without_path(value: object) -> object:
         return value.rpartition(":")[2]
     if isinstance(value, Mapping) and {"module_path", "class_name"} == value.keys():
         return value["class_name"]
-    return value
+    return _without_file(value)
+
+
+def _without_file(value: object) -> object:
+    """Leave out the file of a class that is referred to by ``name``, however deep it lies."""
+    if isinstance(value, list | tuple):
+        return [_without_file(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    rest = {name: _without_file(inner) for name, inner in value.items()}
+    found = rest.get("name")
+    return {**rest, "name": class_name(found)} if isinstance(found, str) else rest

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt
 
 from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.references import References
 
 TORCHRL_ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "td3", "ddpg", "iql", "cql")
 TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
@@ -20,7 +21,9 @@ class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
     ``config`` holds the library's configuration groups (``training_env``, ``networks``,
     ``optimizer``, ``collector`` …), with its ``defaults`` list if they are to be taken from it
     alone, and ``choices`` other options of groups, e.g. ``{"optimizer": "adamw"}``; further ones
-    as ``{"hook@early": "early_stopping"}``, and none at all with null.
+    as ``{"hook@early": "early_stopping"}``, and none at all with null. ``transforms`` come after
+    the environment's own: classes of ``torchrl.envs.transforms`` by name, or of a file, each with
+    its arguments beside the name.
 
     An iteration is ``batches_per_iteration`` collected batches with their optimisation steps, by
     default as many as make 1,000 frames; environments are reset where it begins. With
@@ -34,6 +37,7 @@ class TorchRlParameters(SubParameters, read_for=Purpose.LEARNING):
 
     config: Annotated[dict[str, Any], Purpose.CONFIGURATION] = Field(default_factory=dict)
     choices: Annotated[dict[str, str | None], Purpose.CONFIGURATION] = Field(default_factory=dict)
+    transforms: Annotated[References, Purpose.CONFIGURATION] = ()
     batches_per_iteration: Annotated[PositiveInt | None, Purpose.CONFIGURATION] = None
     refresh_each_epoch: bool = False
     evaluation_period: PositiveInt | None = None

@@ -20,7 +20,8 @@ import yaml
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.torchrl_names import package_of
-from trainers.torchrl.environment import MAKER, environment_facts
+from trainers.torchrl.environment import MAKER, transform_configs
+from trainers.torchrl.environment_facts import environment_facts
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -30,19 +31,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULTS = Path(__file__).parent / "defaults"
-_ACTOR_CRITIC = ("environment", "on_policy", "{kind}_policy")
-_WITH_QVALUES = ("environment", "off_policy", "qvalue")
+_ACTOR_CRITIC = ("environment", "on_policy", "actor_critic", "{kind}_policy")
+_QVALUES_OF_GROUPS = ("environment", "off_policy", "qvalue", "group/common", "group/qvalue")
+_WITH_QVALUES = ("environment", "off_policy", "qvalue", "qvalue_networks")
 _FRAGMENTS = {
     "ppo": _ACTOR_CRITIC,
     "a2c": _ACTOR_CRITIC,
     "reinforce": _ACTOR_CRITIC,
-    "dqn": ("environment", "off_policy"),
+    "dqn": ("environment", "off_policy", "qvalue_policy"),
     "sac": (*_WITH_QVALUES, "normal_policy"),
     "cql": (*_WITH_QVALUES, "normal_policy"),
     "iql": (*_WITH_QVALUES, "normal_policy"),
     "td3": (*_WITH_QVALUES, "deterministic_policy"),
     "ddpg": (*_WITH_QVALUES, "deterministic_policy"),
 }
+_OF_GROUPS = {
+    "ppo": ("environment", "on_policy", "group/common", "group/actor_critic", "group/{kind}_policy"),
+    "sac": (*_QVALUES_OF_GROUPS, "group/normal_policy"),
+    "ddpg": (*_QVALUES_OF_GROUPS, "group/deterministic_policy"),
+    "dqn": ("environment", "off_policy", "group/common", "group/qvalue_policy"),
+}
+"""For environments whose agents form a group: MAPPO, MASAC, MADDPG, independent Q-learning."""
 _ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
     name: "continuous" for name in ("iql", "td3", "ddpg")
 }
@@ -71,17 +80,23 @@ def compose_config(hyper_params: HyperParameters) -> DictConfig:
         content["config"] = {"seed": hyper_params.seed, **content["config"]}
     else:
         content["facts"] = environment_facts(hyper_params)
+        content["transforms"] = transform_configs(hyper_params.torchrl.transforms)
     with _LOCK:
         return _composed(json.dumps(content)).copy()
 
 
 def _refuse_arguments(hyper_params: HyperParameters) -> None:
-    """Refuse what the section ``gymnasium`` says of an environment that is made elsewhere."""
-    for name in ("environment_kwargs", "max_episode_steps"):
-        value = getattr(hyper_params.gymnasium, name)
+    """Refuse what sections say of an environment that is made elsewhere."""
+    section = hyper_params.gymnasium
+    for path, value in (
+        ("gymnasium.environment_kwargs", section.environment_kwargs),
+        ("gymnasium.max_episode_steps", section.max_episode_steps),
+        ("gymnasium.wrappers", [wrapper.name for wrapper in section.wrappers]),
+        ("torchrl.transforms", [transform.name for transform in hyper_params.torchrl.transforms]),
+    ):
         if value:
             raise ParameterError(
-                f"gymnasium.{name}: got {value!r}, but the environment is made by the library's"
+                f"{path}: got {value!r}, but the environment is made by the library's"
                 " configuration. Say it there, or leave its list of `defaults` out."
             )
 
@@ -131,6 +146,7 @@ def _composed(content: str) -> DictConfig:
     primary["defaults"] = _with_choices(primary["defaults"], choices)
     if facts:
         primary["environment"] = facts
+        _append_transforms(primary, wanted["transforms"])
     config = _compose(primary, f"experiment_{hashlib.sha256(content.encode()).hexdigest()[:16]}")
     if "trainer" not in config or "collector" not in config.trainer:
         raise ParameterError(
@@ -158,7 +174,7 @@ def _primary(
             f" expected {expected} ones. Take torchrl_ppo, or another environment."
         )
     primary: dict[str, Any] = {"defaults": []}
-    for name in (*_FRAGMENTS[algorithm], algorithm):
+    for name in _fragments(algorithm, facts):
         text = (DEFAULTS / f"{name.format(kind=kind)}.yaml").read_text(encoding="utf-8")
         _add_fragment(primary, yaml.safe_load(text))
     if "arguments" in facts:
@@ -171,10 +187,34 @@ def _primary(
     return primary
 
 
+def _fragments(algorithm: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return which pieces are put over each other."""
+    if "group" not in facts:
+        return (*_FRAGMENTS[algorithm], algorithm)
+    if algorithm not in _OF_GROUPS:
+        raise ParameterError(
+            f"trainer: got torchrl_{algorithm} for {facts['name']!r}, whose agents form the group"
+            f" {facts['group']!r}; expected one of"
+            f" {', '.join(f'torchrl_{name}' for name in _OF_GROUPS)}, or a configuration of the"
+            " library's with its list of `defaults`."
+        )
+    return (*_OF_GROUPS[algorithm], algorithm)
+
+
+def _append_transforms(primary: dict[str, Any], transforms: list[dict[str, Any]]) -> None:
+    """Let transforms follow those that the environment has."""
+    if not transforms:
+        return
+    training = primary["training_env"]
+    chain = training["transform"]
+    chain = {**chain, "transforms": [*chain["transforms"], *transforms]}
+    primary["training_env"] = {**training, "transform": chain}
+
+
 def _take_maker(primary: dict[str, Any], arguments: Mapping[str, Any]) -> None:
     """Make the environment ourselves, where the library knows neither its class nor arguments."""
     entries = [e for e in primary["defaults"] if package_of(e) != _BASE_ENVIRONMENT]
-    maker = {"_target_": MAKER, "name": "${environment.name}", **arguments}
+    maker = {"_target_": MAKER, "_convert_": "all", "name": "${environment.name}", **arguments}
     training = {**primary["training_env"], "base_env": maker}
     primary |= {"defaults": entries, "training_env": training}
 

@@ -1,76 +1,59 @@
-"""Environments by name or by file: what a configuration may want to know of one, and one made."""
+"""Environments and transforms by name or by file, made for the library's trainers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.parameters.references import Reference
 from ratchet.plugins import is_class_spec, load_class
-from ratchet.scenarios.gymnasium.catalogue import checked_arguments
+from ratchet.scenarios.gymnasium.catalogue import PARALLEL, parallel_module, suite_of
+from ratchet.scenarios.gymnasium.wrappers import (
+    checked_arguments,
+    class_by_name,
+    refuse_wrappers,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import gymnasium
-    from torchrl.envs import EnvBase
-
-    from ratchet.parameters.hyper_parameters import HyperParameters
+    from torchrl.envs import EnvBase, Transform
 
 MAKER = "trainers.torchrl.environment.make_environment"
-_OBSERVATION = "observation"
-
-
-def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
-    """Look at the spaces of an experiment's environment.
-
-    Returns
-    -------
-    dict
-        ``name``, ``discrete``, ``observation_size``, and ``num_actions`` and ``one_hot`` or
-        ``action_size``, ``num_policy_outputs`` (location and scale),
-        ``observation_and_action_size``, ``action_low`` and ``action_high``; ``arguments``, those
-        of :func:`make_environment`, where the library alone does not make it.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such environment, or its spaces are of another kind.
-    """
-    name, section = hyper_params.dataset, hyper_params.gymnasium
-    arguments = {
-        "environment_kwargs": section.environment_kwargs,
-        "max_episode_steps": section.max_episode_steps,
-    }
-    given = {argument: value for argument, value in arguments.items() if value}
-    if not is_class_spec(name):
-        facts = _facts_by_id(name, json.dumps(given))
-        return {**facts, "arguments": given} if given else dict(facts)
-    environment = make_environment(name, **given)
-    try:
-        return {**_spec_facts(name, environment), "arguments": given}
-    finally:
-        environment.close()
+TRANSFORM = "trainers.torchrl.environment.make_transform"
+OBSERVATION = "observation"
+_TRANSFORMS = "torchrl.transforms"
+_Kwargs = dict[str, Any]
 
 
 def make_environment(
     name: str,
     environment_kwargs: Mapping[str, Any] | None = None,
     max_episode_steps: int | None = None,
+    wrappers: Iterable[Mapping[str, Any]] = (),
+    num_envs: int = 0,
     base_dir: Path | str | None = None,
 ) -> EnvBase:
-    """Make one of gymnasium's environments, or that of a user's class.
+    """Make an environment of gymnasium, PettingZoo, dm_control or VMAS, or that of a user's class.
 
     Parameters
     ----------
     name
-        An id, or ``path/to/file.py:ClassName`` with a subclass of ``gymnasium.Env`` or of
-        ``torchrl.envs.EnvBase``.
+        An id of gymnasium's, the module of a parallel environment of PettingZoo's,
+        ``dm_control/DOMAIN-TASK``, ``vmas/SCENARIO``, or ``path/to/file.py:ClassName`` with a
+        subclass of ``gymnasium.Env``, ``pettingzoo.ParallelEnv`` or ``torchrl.envs.EnvBase``.
     environment_kwargs
         Of its constructor.
     max_episode_steps
         After how many steps episodes are cut off.
+    wrappers
+        Of gymnasium's: their names, with their arguments beside.
+    num_envs
+        How many are played side by side; of VMAS one with a batch of that size.
     base_dir
         Where paths start from.
 
@@ -79,28 +62,39 @@ def make_environment(
     ParameterError
         If it cannot be made so.
     """
-    import gymnasium
-    from torchrl.envs import EnvBase, GymWrapper, StepCounter
+    from torchrl.envs import SerialEnv
 
     kwargs = dict(environment_kwargs or {})
-    if not is_class_spec(name):
-        return GymWrapper(_make_by_id(name, kwargs, max_episode_steps))
-    found = load_class(name, base_dir)
-    if not issubclass(found, gymnasium.Env | EnvBase):
-        raise ParameterError(
-            f"dataset: {found.__qualname__!r} has the bases"
-            f" {[base.__name__ for base in found.__bases__]}, expected a subclass of gymnasium.Env"
-            " or torchrl.envs.EnvBase. Others are played with `trainer: vanilla_ppo`."
-        )
-    with checked_arguments(found.__qualname__, kwargs):
-        environment = found(**kwargs)
-    if isinstance(environment, EnvBase):
-        if max_episode_steps is None:
-            return environment
-        return environment.append_transform(StepCounter(max_episode_steps))
-    if max_episode_steps is not None:
-        environment = gymnasium.wrappers.TimeLimit(environment, max_episode_steps)
-    return GymWrapper(environment)
+    references = [Reference.model_validate(dict(wrapper)) for wrapper in wrappers]
+    if suite_of(name) == "vmas":
+        return _from_vmas(name, kwargs, max_episode_steps, num_envs)
+    make = _maker(name, kwargs, max_episode_steps, references, base_dir)
+    return SerialEnv(num_envs, make) if num_envs > 1 else make()
+
+
+def make_transform(
+    name: str, arguments: Mapping[str, Any] | None = None, base_dir: Path | str | None = None
+) -> Transform:
+    """Make a transform of the library's by its class's name, or that of a user's file.
+
+    Raises
+    ------
+    ParameterError
+        If there is none, or it does not take the arguments.
+    """
+    from torchrl.envs import transforms
+
+    found = class_by_name(name, transforms, transforms.Transform, _TRANSFORMS, base_dir)
+    with checked_arguments(name, arguments or {}, _TRANSFORMS):
+        return found(**(arguments or {}))
+
+
+def transform_configs(transforms: Iterable[Reference]) -> list[dict[str, Any]]:
+    """Return what a configuration says that :func:`make_transform` makes."""
+    return [
+        {"_target_": TRANSFORM, "_convert_": "all", "name": r.name, "arguments": dict(r.given)}
+        for r in transforms
+    ]
 
 
 def with_base_dir(tree: Any, base_dir: str | None) -> Any:  # noqa: ANN401 -- plain data
@@ -110,89 +104,132 @@ def with_base_dir(tree: Any, base_dir: str | None) -> Any:  # noqa: ANN401 -- pl
     if not isinstance(tree, Mapping):
         return tree
     result = {name: with_base_dir(value, base_dir) for name, value in tree.items()}
-    return {**result, "base_dir": base_dir} if tree.get("_target_") == MAKER else result
+    made_here = tree.get("_target_") in (MAKER, TRANSFORM)
+    return {**result, "base_dir": base_dir} if made_here else result
 
 
-def _make_by_id(
-    name: str, kwargs: Mapping[str, Any], max_episode_steps: int | None
-) -> gymnasium.Env[Any, Any]:
+def _maker(
+    name: str,
+    kwargs: _Kwargs,
+    limit: int | None,
+    wrappers: list[Reference],
+    base_dir: Path | str | None,
+) -> Callable[[], EnvBase]:
+    """Return what makes one of those that are no batch."""
+    if is_class_spec(name):
+        return partial(_from_file, name, kwargs, limit, wrappers, base_dir)
+    module = None if suite_of(name) else parallel_module(name)
+    if module is None and not suite_of(name):
+        return partial(_from_gymnasium, name, kwargs, limit, wrappers, base_dir)
+    refuse_wrappers(wrappers, name)
+    if module is None:
+        return partial(_from_dm_control, name, kwargs, limit)
+    return partial(_from_pettingzoo, getattr(import_module(module), PARALLEL), kwargs, limit)
+
+
+def _from_gymnasium(
+    name: str,
+    kwargs: _Kwargs,
+    limit: int | None,
+    wrappers: list[Reference],
+    base_dir: Path | str | None,
+) -> EnvBase:
     import gymnasium
+    from torchrl.envs import GymWrapper
 
     try:
         with checked_arguments(name, kwargs):
-            return gymnasium.make(name, max_episode_steps=max_episode_steps, **kwargs)
+            environment: gymnasium.Env[Any, Any] = gymnasium.make(
+                name, max_episode_steps=limit, **kwargs
+            )
     except (gymnasium.error.Error, ImportError) as error:
         raise ParameterError(f"dataset: cannot make the environment {name!r}: {error}") from error
+    return GymWrapper(wrapped(environment, wrappers, base_dir))
 
 
-@cache
-def _facts_by_id(name: str, arguments: str) -> dict[str, Any]:
+def _from_file(
+    name: str,
+    kwargs: _Kwargs,
+    limit: int | None,
+    wrappers: list[Reference],
+    base_dir: Path | str | None,
+) -> EnvBase:
     import gymnasium
+    from pettingzoo import ParallelEnv
+    from torchrl.envs import EnvBase, GymWrapper
 
-    given = json.loads(arguments)
-    environment = _make_by_id(
-        name, given.get("environment_kwargs", {}), given.get("max_episode_steps")
-    )
-    observations, actions = environment.observation_space, environment.action_space
-    environment.close()
-    if not isinstance(observations, gymnasium.spaces.Box) or len(observations.shape) != 1:
-        raise _unsuited(name, "observations", observations)
-    size = observations.shape[0]
-    if isinstance(actions, gymnasium.spaces.Discrete):
-        return _discrete(name, size, int(actions.n), one_hot=True)
-    if not isinstance(actions, gymnasium.spaces.Box) or len(actions.shape) != 1:
-        raise _unsuited(name, "actions", actions)
-    return _continuous(name, size, actions.low.tolist(), actions.high.tolist())
-
-
-def _spec_facts(name: str, environment: EnvBase) -> dict[str, Any]:
-    from torchrl.data import Bounded, Categorical, OneHot
-
-    if environment.batch_size:
+    found = load_class(name, base_dir)
+    if not issubclass(found, gymnasium.Env | ParallelEnv | EnvBase):
         raise ParameterError(
-            f"dataset: {name!r} has the batch size {tuple(environment.batch_size)}, expected one"
-            " episode at a time. Write the groups yourself, with a `defaults` list."
+            f"dataset: {found.__qualname__!r} has the bases"
+            f" {[base.__name__ for base in found.__bases__]}, expected a subclass of gymnasium.Env,"
+            " pettingzoo.ParallelEnv or torchrl.envs.EnvBase. Others are played with"
+            " `trainer: vanilla_ppo`."
         )
-    observations = environment.observation_spec.get(_OBSERVATION, None)
-    actions = environment.action_spec
-    if observations is None or len(observations.shape) != 1:
-        raise _unsuited(name, "observations", environment.observation_spec)
-    size = observations.shape[0]
-    if isinstance(actions, OneHot) and len(actions.shape) == 1:
-        return _discrete(name, size, int(actions.space.n), one_hot=True)
-    if isinstance(actions, Categorical) and not actions.shape:
-        return _discrete(name, size, int(actions.space.n), one_hot=False)
-    if isinstance(actions, Bounded) and len(actions.shape) == 1:
-        return _continuous(name, size, actions.space.low.tolist(), actions.space.high.tolist())
-    raise _unsuited(name, "actions", actions)
+    if not issubclass(found, gymnasium.Env):
+        refuse_wrappers(wrappers, found.__qualname__)
+    if issubclass(found, ParallelEnv):
+        return _from_pettingzoo(found, kwargs, limit)
+    with checked_arguments(found.__qualname__, kwargs):
+        environment = found(**kwargs)
+    if isinstance(environment, EnvBase):
+        return _cut_off(environment, limit)
+    if limit is not None:
+        environment = gymnasium.wrappers.TimeLimit(environment, limit)
+    return GymWrapper(wrapped(environment, wrappers, base_dir))
 
 
-def _discrete(name: str, size: int, num_actions: int, *, one_hot: bool) -> dict[str, Any]:
-    return {
-        "name": name,
-        "observation_size": size,
-        "discrete": True,
-        "num_actions": num_actions,
-        "one_hot": one_hot,
-        "action_space": "one-hot" if one_hot else "categorical",
-    }
+def _from_pettingzoo(make: Callable[..., Any], kwargs: _Kwargs, limit: int | None) -> EnvBase:
+    """Make a parallel environment; agents whose names differ in a number are a group."""
+    from torchrl.envs.libs.pettingzoo import PettingZooWrapper
+
+    with checked_arguments(make.__qualname__, kwargs):
+        environment = make(**kwargs)
+    return _cut_off(PettingZooWrapper(environment), limit)
 
 
-def _continuous(name: str, size: int, low: list[float], high: list[float]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "observation_size": size,
-        "discrete": False,
-        "action_size": len(low),
-        "num_policy_outputs": 2 * len(low),
-        "observation_and_action_size": size + len(low),
-        "action_low": low,
-        "action_high": high,
-    }
+def _from_dm_control(name: str, kwargs: _Kwargs, limit: int | None) -> EnvBase:
+    """Make a task of the suite; its vectors and numbers are one vector, by their names' order."""
+    from dm_control import suite
+    from torchrl.envs import CatTensors, TransformedEnv
+    from torchrl.envs.libs.dm_control import DMControlEnv
+
+    domain, _, task = name.partition("/")[2].partition("-")
+    if (domain, task) not in suite.ALL_TASKS:
+        known = [f"dm_control/{'-'.join(each)}" for each in suite.ALL_TASKS]
+        raise UnknownNameError(f"dataset: dm_control has no task {name!r}.{nearest(name, known)}")
+    with checked_arguments(name, kwargs):
+        environment = DMControlEnv(domain, task, **kwargs)
+    specs = environment.observation_spec
+    names = sorted(str(key) for key in specs.keys())
+    if all(len(specs[key].shape) <= 1 for key in names):
+        join = CatTensors(names, OBSERVATION, unsqueeze_if_oor=True)
+        environment = TransformedEnv(environment, join)
+    return _cut_off(environment, limit)
 
 
-def _unsuited(name: str, what: str, space: object) -> ParameterError:
-    return ParameterError(
-        f"dataset: the {what} of {name!r} are {space}, expected a vector (or a choice of actions)."
-        " Write the groups yourself, with a `defaults` list."
-    )
+def _from_vmas(name: str, kwargs: _Kwargs, limit: int | None, num_envs: int) -> EnvBase:
+    from torchrl.envs import ExcludeTransform, TransformedEnv
+    from torchrl.envs.libs.vmas import VmasEnv
+
+    scenario = name.partition("/")[2]
+    if scenario not in VmasEnv.available_envs:
+        known = [f"vmas/{each}" for each in VmasEnv.available_envs]
+        raise UnknownNameError(f"dataset: VMAS has no scenario {name!r}.{nearest(name, known)}")
+    if limit is None:
+        raise ParameterError(
+            f"gymnasium.max_episode_steps: got None for {name!r}, but VMAS has no time limit, so"
+            " that tests might never end; expected a number of steps, e.g. 100."
+        )
+    with checked_arguments(name, kwargs):
+        environment = VmasEnv(scenario, num_envs=max(num_envs, 1), max_steps=limit, **kwargs)
+    # At a reset it still shows what it knew of the episode before, which nobody learns from.
+    shown = environment.observation_spec.keys(include_nested=True, leaves_only=True)
+    unread = [key for key in shown if "info" in key]
+    return TransformedEnv(environment, ExcludeTransform(*unread))
+
+
+def _cut_off(environment: EnvBase, limit: int | None) -> EnvBase:
+    from torchrl.envs import StepCounter
+
+    return environment if limit is None else environment.append_transform(StepCounter(limit))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from tensordict.nn import ProbabilisticTensorDictSequential
     from torch import nn
     from torchrl.data import Bounded
 
+Key: TypeAlias = str | Sequence[str]
+
 
 def make_categorical_policy(
     network: nn.Module,
-    in_keys: tuple[str, ...] = ("observation",),
-    out_keys: tuple[str, ...] = ("action",),
+    in_keys: Sequence[Key] = ("observation",),
+    out_keys: Sequence[Key] = ("action",),
     one_hot: bool = True,
     **kwargs: Any,  # noqa: ANN401 -- the module's own options
 ) -> ProbabilisticTensorDictSequential:
@@ -24,7 +27,8 @@ def make_categorical_policy(
     network
         Observations to logits.
     in_keys, out_keys
-        What it reads and where the action goes.
+        What it reads and where the action goes; the logits lie beside it. Keys of a group of
+        agents are lists.
     one_hot
         Whether actions are one-hot vectors, as gymnasium's are in the library, or indices.
     """
@@ -36,15 +40,21 @@ def make_categorical_policy(
     from torch.distributions import Categorical
     from torchrl.modules import OneHotCategorical
 
+    chosen = [_nested(key) for key in out_keys]
+    logits = [(*key[:-1], "logits") for key in chosen]
     sampler = ProbabilisticTensorDictModule(
-        in_keys=["logits"],
-        out_keys=list(out_keys),
+        in_keys={"logits": logits[0]},
+        out_keys=chosen,
         distribution_class=OneHotCategorical if one_hot else Categorical,
         return_log_prob=True,
         **kwargs,
     )
-    logits = TensorDictModule(network, in_keys=list(in_keys), out_keys=["logits"])
-    return ProbabilisticTensorDictSequential(logits, sampler)
+    scorer = TensorDictModule(network, in_keys=[_nested(key) for key in in_keys], out_keys=logits)
+    return ProbabilisticTensorDictSequential(scorer, sampler)
+
+
+def _nested(key: Key) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
 
 
 def make_action_spec(low: list[float], high: list[float]) -> Bounded:

@@ -89,7 +89,8 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             self.hyper_params.dataset,
             section.environment_kwargs,
             section.max_episode_steps,
-            self.settings.base_dir,
+            [wrapper.to_dict() for wrapper in section.wrappers],
+            base_dir=self.settings.base_dir,
         )
 
     @property

@@ -1,14 +1,14 @@
 """From the id of an environment to what plays it: dynamics on tensors, or simulators.
 
 An id is one of gymnasium's, the module of a PettingZoo environment, the name of a registered or
-installed class, or ``path/to/file.py:ClassName`` with a class of any of these kinds.
+installed class, or ``path/to/file.py:ClassName`` with a class of any of these kinds. Those of
+``SUITES`` are TorchRL's: ``dm_control/cartpole-swingup``, ``vmas/navigation``.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -22,13 +22,16 @@ from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.registry import ENVIRONMENTS, TIME_LIMITS
 from ratchet.scenarios.gymnasium.registry import register_dynamics as register_dynamics
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces, DiscreteActions
+from ratchet.scenarios.gymnasium.wrappers import checked_arguments, refuse_wrappers, wrapped
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.gymnasium.parameters import GymnasiumParameters
     from ratchet.scenarios.gymnasium.simulators import Simulator
 
-_PARALLEL = "parallel_env"
+SUITES = ("dm_control", "vmas")
+"""Packages whose environments only TorchRL's trainers play: the first part of their ids."""
+PARALLEL = "parallel_env"
 
 
 @dataclass(frozen=True)
@@ -87,25 +90,34 @@ def find_game(hyper_params: HyperParameters, base_dir: Path | None = None) -> Ga
         If it cannot be played as ``gymnasium.implementation`` asks for.
     """
     name, section = hyper_params.dataset, hyper_params.gymnasium
+    if suite_of(name) is not None:
+        require_packages(_packages_of(name), f"dataset: {name!r}")
+        refuse_wrappers(section.wrappers, name)
+        return LibraryGame(lambda: _refuse_to_simulate(name))
     if is_file(name) or name in ENVIRONMENTS.names():
         found = ENVIRONMENTS.find(name, base_dir)
         stands_in = issubclass(found, Dynamics) and not is_file(name)
         if not (stands_in and _wants_simulator(hyper_params)):
-            return _from_class(found, section, TIME_LIMITS.get(name))
+            return _from_class(found, section, TIME_LIMITS.get(name), base_dir)
     elif section.implementation == "batched":
         raise ParameterError(
             "gymnasium.implementation: got 'batched', but there are no dynamics on tensors for"
             f" {name!r}, only for {ENVIRONMENTS.names()}. Set it to 'auto'."
         )
     if _is_known(name) or "defaults" not in hyper_params.torchrl.config:
-        return _from_library(name, section)
+        return _from_library(name, section, base_dir)
     return LibraryGame(lambda: _refuse_to_simulate(name))
 
 
 def _wants_simulator(hyper_params: HyperParameters) -> bool:
-    """Return whether dynamics on tensors are passed over: TorchRL's trainers know none."""
-    simulated = hyper_params.gymnasium.implementation == "simulated"
-    return simulated or hyper_params.trainer_name in TORCHRL_TRAINERS
+    """Return whether dynamics on tensors are passed over: nothing wraps them.
+
+    TorchRL's trainers don't know them either.
+    """
+    section = hyper_params.gymnasium
+    if section.implementation == "simulated" or hyper_params.trainer_name in TORCHRL_TRAINERS:
+        return True
+    return bool(section.wrappers) and section.implementation == "auto"
 
 
 def _refuse_to_simulate(name: str) -> Simulator:
@@ -119,12 +131,15 @@ def _is_known(name: str) -> bool:
     """Return whether there is an environment of gymnasium's or PettingZoo's of that name."""
     import gymnasium
 
-    return ":" in name or name in gymnasium.registry or _parallel_module(name) is not None
+    return ":" in name or name in gymnasium.registry or parallel_module(name) is not None
 
 
-def _from_class(found: type, section: GymnasiumParameters, limit: int | None) -> Game:
+def _from_class(
+    found: type, section: GymnasiumParameters, limit: int | None, base_dir: Path | None
+) -> Game:
     """Play a class that was found by name or in a user's file."""
     if issubclass(found, Dynamics):
+        refuse_wrappers(section.wrappers, found.__qualname__)
         return _batched(found, section, limit or found.max_episode_steps)
     import gymnasium
     import pettingzoo
@@ -133,7 +148,13 @@ def _from_class(found: type, section: GymnasiumParameters, limit: int | None) ->
 
     kwargs, cut_off = section.environment_kwargs, section.max_episode_steps
     if issubclass(found, gymnasium.Env):
-        return SimulatedGame(lambda: GymnasiumSimulator(found(**kwargs), cut_off), found)
+
+        def make() -> Simulator:
+            environment = wrapped(found(**kwargs), section.wrappers, base_dir)
+            return GymnasiumSimulator(environment, cut_off)
+
+        return SimulatedGame(make, found)
+    refuse_wrappers(section.wrappers, found.__qualname__)
     if issubclass(found, pettingzoo.ParallelEnv):
         return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
     if _is_torchrls(found):
@@ -143,24 +164,6 @@ def _from_class(found: type, section: GymnasiumParameters, limit: int | None) ->
         " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"
         " pettingzoo.ParallelEnv or torchrl.envs.EnvBase."
     )
-
-
-@contextmanager
-def checked_arguments(name: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Say of an environment's constructor that is called within which arguments it got.
-
-    Raises
-    ------
-    ParameterError
-        If it does not take them.
-    """
-    try:
-        yield
-    except TypeError as error:
-        raise ParameterError(
-            f"gymnasium.environment_kwargs: {name} got {sorted(kwargs)}: {error}. Expected"
-            " arguments of its constructor."
-        ) from error
 
 
 def _is_torchrls(found: type) -> bool:
@@ -181,7 +184,9 @@ def _batched(
     return BatchedGame(make, dynamics, section.max_episode_steps or limit)
 
 
-def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
+def _from_library(
+    name: str, section: GymnasiumParameters, base_dir: Path | None
+) -> SimulatedGame:
     """Play one of gymnasium's or PettingZoo's."""
     require_packages(_packages_of(name), f"dataset: {name!r}")
     import gymnasium
@@ -190,22 +195,25 @@ def _from_library(name: str, section: GymnasiumParameters) -> SimulatedGame:
 
     kwargs: dict[str, Any] = dict(section.environment_kwargs)
     limit = section.max_episode_steps
-    module = _parallel_module(name)
+    module = parallel_module(name)
     if module is not None:
-        parallel_env = getattr(import_module(module), _PARALLEL)
+        refuse_wrappers(section.wrappers, name)
+        parallel_env = getattr(import_module(module), PARALLEL)
         return SimulatedGame(lambda: PettingZooSimulator(parallel_env(**kwargs), limit))
     if ":" not in name and name not in gymnasium.registry:
         raise UnknownNameError(
             f"dataset: no environment {name!r}.{nearest(name, gymnasium.registry)} Expected an id"
             " of gymnasium, the module of a parallel environment of PettingZoo such as"
-            " 'mpe2.simple_spread_v3', or 'path/to/file.py:ClassName'."
+            " 'mpe2.simple_spread_v3', 'dm_control/DOMAIN-TASK', 'vmas/SCENARIO', or"
+            " 'path/to/file.py:ClassName'."
         )
     if limit is not None:
         kwargs["max_episode_steps"] = limit
 
     def make() -> Simulator:
         with checked_arguments(name, section.environment_kwargs):
-            return GymnasiumSimulator(gymnasium.make(name, **kwargs))
+            environment = gymnasium.make(name, **kwargs)
+        return GymnasiumSimulator(wrapped(environment, section.wrappers, base_dir))
 
     return SimulatedGame(make)
 
@@ -224,16 +232,25 @@ def needed_packages(hyper_params: HyperParameters) -> list[str]:
 
 def _packages_of(name: str) -> list[str]:
     """Return the packages that have an environment: of PettingZoo's, that of its module too."""
+    suite = suite_of(name)
+    if suite is not None:
+        return ["gymnasium", suite]
     if not _is_module(name):
         return ["gymnasium"]
     return ["gymnasium", "pettingzoo", name.partition(".")[0]]
+
+
+def suite_of(name: str) -> str | None:
+    """Return the package of an environment that only TorchRL's trainers play; None of others."""
+    suite = name.partition("/")[0]
+    return suite if suite in SUITES and "/" in name and not is_file(name) else None
 
 
 def _is_module(name: str) -> bool:
     return "." in name and all(part.isidentifier() for part in name.split("."))
 
 
-def _parallel_module(name: str) -> str | None:
+def parallel_module(name: str) -> str | None:
     """Return the module of a PettingZoo environment, if the name is one's."""
     if not _is_module(name):
         return None
@@ -241,6 +258,6 @@ def _parallel_module(name: str) -> str | None:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    if found is None or not hasattr(import_module(name), _PARALLEL):
+    if found is None or not hasattr(import_module(name), PARALLEL):
         return None
     return name

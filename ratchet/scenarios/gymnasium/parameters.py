@@ -13,6 +13,7 @@ from ratchet.parameters.base import (
     register_parameters,
 )
 from ratchet.parameters.purposes import AGENT, SCENARIO
+from ratchet.parameters.references import References
 
 PROTOCOL = "environment"
 
@@ -39,7 +40,9 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
 class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     """The environment whose id is ``dataset``, and how many of it are played side by side.
 
-    ``environment_kwargs`` go to its constructor, nested ones too. ``implementation`` says whether
+    ``environment_kwargs`` go to its constructor, nested ones too. ``wrappers`` are put around it,
+    the first one innermost: classes of ``gymnasium.wrappers`` by name, or of a file, each with its
+    arguments beside the name. ``implementation`` says whether
     to play the batched version on tensors, if there is one, or the simulators. ``num_envs`` are 8
     when not given, or ``rl.frames_per_batch`` over ``rl.steps_per_env_per_iteration`` if that is.
     ``max_episode_steps`` replaces the environment's own time limit. Initial states are drawn from
@@ -50,6 +53,7 @@ class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     """
 
     environment_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+    wrappers: References = ()
     implementation: Literal["auto", "batched", "simulated"] = "auto"
     num_envs: PositiveInt | None = None
     max_episode_steps: PositiveInt | None = None

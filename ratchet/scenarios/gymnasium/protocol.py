@@ -23,6 +23,7 @@ from ratchet.protocols.handler import (
 )
 from ratchet.protocols.registry import register_protocol_handler
 from ratchet.scenarios.gymnasium.catalogue import Game, find_game
+from ratchet.scenarios.gymnasium.wrappers import classes_of_files
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -53,6 +54,8 @@ class EnvironmentProtocolHandler(ProtocolHandler):
                 f" expected scenario {_SCENARIO!r}. Take a protocol that agents speak by, e.g. nip."
             )
         self.game: Game = find_game(hyper_params, base_dir)
+        around = (*hyper_params.gymnasium.wrappers, *hyper_params.torchrl.transforms)
+        self._around = classes_of_files(around, base_dir)
 
     @classmethod
     def build(cls, hyper_params: HyperParameters, base_dir: Path | None) -> Self:
@@ -81,9 +84,10 @@ class EnvironmentProtocolHandler(ProtocolHandler):
 
     @property
     def source_classes(self) -> tuple[type, ...]:
-        """The class itself and the environment's, if it is on tensors or the user's own."""
+        """The class itself, the environment's if it is on tensors, and the user's own."""
         source = self.game.source
-        return (type(self),) if source is None else (type(self), source)
+        sources = () if source is None else (source,)
+        return (type(self), *sources, *self._around)
 
     def can_agent_be_active(self, agent_name: str, round: int, channel_name: str) -> bool:
         """Return true: everybody acts."""
