@@ -46,7 +46,13 @@ _FRAGMENTS = {
     "ddpg": (*_WITH_QVALUES, "deterministic_policy"),
 }
 _OF_GROUPS = {
-    "ppo": ("environment", "on_policy", "group/common", "group/actor_critic", "group/{kind}_policy"),
+    "ppo": (
+        "environment",
+        "on_policy",
+        "group/common",
+        "group/actor_critic",
+        "group/{kind}_policy",
+    ),
     "sac": (*_QVALUES_OF_GROUPS, "group/normal_policy"),
     "ddpg": (*_QVALUES_OF_GROUPS, "group/deterministic_policy"),
     "dqn": ("environment", "off_policy", "group/common", "group/qvalue_policy"),

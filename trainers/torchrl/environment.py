@@ -226,7 +226,7 @@ def _from_vmas(name: str, kwargs: _Kwargs, limit: int | None, num_envs: int) -> 
     # At a reset it still shows what it knew of the episode before, which nobody learns from.
     shown = environment.observation_spec.keys(include_nested=True, leaves_only=True)
     unread = [key for key in shown if "info" in key]
-    return TransformedEnv(environment, ExcludeTransform(*unread))
+    return TransformedEnv(environment, ExcludeTransform(*unread)) if unread else environment
 
 
 def _cut_off(environment: EnvBase, limit: int | None) -> EnvBase:

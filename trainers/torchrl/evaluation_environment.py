@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch.nn.parameter import is_lazy
 from torchrl.envs import EnvBase, TransformedEnv
 from torchrl.envs.batched_envs import BatchedEnvBase
 
@@ -47,17 +48,27 @@ def copy_normalization(collector: BaseCollector, environment: EnvBase) -> None:
     learned = _transform_state(source)
     if not learned:
         return
-    if learned.keys() != environment.transform.state_dict().keys():
+    if any(is_lazy(value) for value in environment.transform.buffers()):
+        environment.reset()  # transforms that make their buffers when they first see something
+    own = environment.transform.state_dict()
+    if learned.keys() != own.keys():
         logger.warning(
             "the environment of evaluations has other transforms than that of training: what"
             " those have learned (%s) is not used",
             ", ".join(sorted(learned)),
         )
         return
-    environment.transform.load_state_dict(learned)
+    # What has the shape of a batch, e.g. the last frames, each environment has for itself.
+    own |= {n: value for n, value in learned.items() if _shape(value) == _shape(own[n])}
+    environment.transform.load_state_dict(own)
     for transform in environment.transform:
         if hasattr(transform, "freeze"):
             transform.freeze()
+
+
+def _shape(value: object) -> object:
+    """Return a tensor's shape; None of what else a transform remembers."""
+    return getattr(value, "shape", None)
 
 
 def _transform_state(environment: EnvBase) -> dict[str, Any]:

@@ -184,9 +184,7 @@ def _batched(
     return BatchedGame(make, dynamics, section.max_episode_steps or limit)
 
 
-def _from_library(
-    name: str, section: GymnasiumParameters, base_dir: Path | None
-) -> SimulatedGame:
+def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None) -> SimulatedGame:
     """Play one of gymnasium's or PettingZoo's."""
     require_packages(_packages_of(name), f"dataset: {name!r}")
     import gymnasium
