@@ -190,18 +190,21 @@ def _from_pettingzoo(make: Callable[..., Any], kwargs: _Kwargs, limit: int | Non
 
 def _from_dm_control(name: str, kwargs: _Kwargs, limit: int | None) -> EnvBase:
     """Make a task of the suite; its vectors and numbers are one vector, by their names' order."""
-    from dm_control import suite
     from torchrl.envs import CatTensors, TransformedEnv
     from torchrl.envs.libs.dm_control import DMControlEnv
 
-    domain, _, task = name.partition("/")[2].partition("-")
-    if (domain, task) not in suite.ALL_TASKS:
-        known = [f"dm_control/{'-'.join(each)}" for each in suite.ALL_TASKS]
+    known = [
+        f"dm_control/{domain}-{task}"
+        for domain, tasks in DMControlEnv.available_envs
+        for task in tasks
+    ]
+    if name not in known:
         raise UnknownNameError(f"dataset: dm_control has no task {name!r}.{nearest(name, known)}")
+    domain, _, task = name.partition("/")[2].partition("-")
     with checked_arguments(name, kwargs):
-        environment = DMControlEnv(domain, task, **kwargs)
+        environment: EnvBase = DMControlEnv(domain, task, **kwargs)
     specs = environment.observation_spec
-    names = sorted(str(key) for key in specs.keys())
+    names = sorted(str(key) for key in specs.keys())  # noqa: SIM118 -- no mapping
     if all(len(specs[key].shape) <= 1 for key in names):
         join = CatTensors(names, OBSERVATION, unsqueeze_if_oor=True)
         environment = TransformedEnv(environment, join)
