@@ -95,12 +95,11 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
         If there is no such file, it isn't Python, or an import in it fails. Whatever else the
         file raises travels, with a note that says which plug-in was loaded.
     """
-    base_dir = base_dir or _START.get() or "."
-    file = (Path(base_dir) / Path(path).expanduser()).resolve()
+    file = file_at(path, base_dir)
     if not file.is_file():
         raise ParameterError(
             f"plug-in {str(path)!r}: there is no file {file}. Relative paths start from"
-            f" {Path(base_dir).resolve()}."
+            f" {file_at('.', base_dir)}."
         )
     source = file.read_bytes()
     digest = hashlib.sha256(source).hexdigest()
@@ -109,6 +108,12 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
     if known is not None and getattr(known, "__plugin_digest__", None) == digest:
         return known
     return _run(file, name, source)
+
+
+def file_at(path: Path | str, base_dir: Path | str | None = None) -> Path:
+    """Return the absolute path of a file, which starts where those of plug-ins do."""
+    start = base_dir or _START.get() or "."
+    return (Path(start) / Path(path).expanduser()).resolve()
 
 
 def module_name(file: Path) -> str:

@@ -70,6 +70,7 @@ BUILT_IN = {
     "torchrl_ddpg": "trainers.torchrl.algorithms",
     "torchrl_dqn": "trainers.torchrl.algorithms",
     "torchrl_iql": "trainers.torchrl.algorithms",
+    "torchrl_offline_to_online": "trainers.torchrl.algorithms",
     "torchrl_ppo": "trainers.torchrl.algorithms",
     "torchrl_reinforce": "trainers.torchrl.algorithms",
     "torchrl_sac": "trainers.torchrl.algorithms",

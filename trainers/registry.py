@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.discovery import agent_model
+from ratchet.parameters.torchrl_names import refuse_not_run
 from ratchet.registry import Registry
 from trainers.base import Trainer
 
@@ -56,6 +57,7 @@ def trainer_class(
         If what was found is no trainer, can't train the scenario's kind of agents, or refuses
         the parameters.
     """
+    refuse_not_run(hyper_params.trainer_name)
     found = TRAINERS.find(hyper_params.trainer, base_dir)
     _check_agents(found, hyper_params)
     found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))

@@ -10,8 +10,20 @@ from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.references import References
 
-TORCHRL_ALGORITHMS = ("ppo", "a2c", "reinforce", "dqn", "sac", "td3", "ddpg", "iql", "cql")
+TORCHRL_ALGORITHMS = (
+    *("ppo", "a2c", "reinforce", "dqn", "sac", "td3", "ddpg", "iql", "cql"),
+    "offline_to_online",
+)
 TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
+NOT_RUN = {
+    "torchrl_grpo": "The library's GRPO trains a language model on what an inference server (vLLM, SGLang)"
+    " or a collector of texts gives it, whose buffers of texts no stage could keep. Chat models"
+    " are trained by `trainer: pure_text_ei` or `pure_text_malt`.",
+    "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper, but no"
+    " trainer of it and no configuration. Put these into a trainer of your own, a"
+    " `TorchRlTrainer`: docs/guides/torchrl.md.",
+}
+"""What trainers of the library's other algorithms would be called, and why there are none."""
 
 
 @register_parameters("torchrl", trainers=TORCHRL_TRAINERS)

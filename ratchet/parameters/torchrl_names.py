@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
+from ratchet.parameters.torchrl import NOT_RUN, TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 
 _SECTION, _TRAINER, _DATASET = "torchrl", "trainer", "dataset"
 _ENV_NAME = "env_name"
@@ -97,11 +97,27 @@ def _algorithm(data: Mapping[str, Any], defaults: list[Any] | None) -> str | Non
     elif chosen is None:
         return None
     if chosen not in TORCHRL_ALGORITHMS:
+        refuse_not_run(f"torchrl_{chosen}")
         raise ParameterError(
             f"defaults: the trainer is {chosen!r}, expected an entry such as"
             f" `trainer@trainer: ppo`.{nearest(str(chosen), TORCHRL_ALGORITHMS)}"
         )
     return str(chosen)
+
+
+def refuse_not_run(trainer: str) -> None:
+    """Refuse a trainer called like an algorithm of the library that is not run here.
+
+    Raises
+    ------
+    ParameterError
+        If it is one of these, with what to do instead.
+    """
+    if trainer in NOT_RUN:
+        raise ParameterError(
+            f"{_TRAINER}: got {trainer!r}, expected one of {', '.join(TORCHRL_TRAINERS)}."
+            f" {NOT_RUN[trainer]}"
+        )
 
 
 def _refuse_other_trainer(data: Mapping[str, Any], chosen: str, *, follows: bool) -> None:

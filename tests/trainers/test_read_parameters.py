@@ -213,7 +213,7 @@ def test_the_librarys_trainers_read_its_section_for_learning_and_for_tests():
     section = TorchRlParameters()
     assert list(section_read(section, {Purpose.TESTS})) == ["keep_best"]
     learning = section_read(section, {Purpose.LEARNING})
-    configured = {"config", "choices", "batches_per_iteration"}
+    configured = {"config", "choices", "transforms", "batches_per_iteration"}
     assert set(section.to_dict()) - set(learning) == configured
 
 

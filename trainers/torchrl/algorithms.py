@@ -147,6 +147,11 @@ class CqlTrainer(AlgorithmTrainer):
     """Conservative Q-learning (Kumar et al. 2020)."""
 
 
+@register_trainer("torchrl_offline_to_online")
+class OfflineToOnlineTrainer(AlgorithmTrainer):
+    """Soft actor-critic that begins with frames of others (the library's own, no paper)."""
+
+
 def count_batches(hyper_params: HyperParameters, parameters: Mapping[str, Any]) -> int:
     """Count the collected batches of an iteration."""
     given = hyper_params.torchrl.batches_per_iteration

@@ -19,6 +19,7 @@ from torchrl import logger as torchrl_logger
 from torchrl.collectors import Collector, MultiSyncCollector
 from torchrl.envs import EnvBase, SerialEnv
 from torchrl.trainers import Trainer, UpdateWeights
+from torchrl.trainers.algorithms.offline_to_online import OfflineToOnlineReplayBufferHook
 
 from ratchet.errors import ParameterError
 from trainers.torchrl.loop import HookLoop
@@ -171,6 +172,7 @@ def _mend(trainer: Trainer) -> None:
     trainer._last_log = {}
     trainer._last_save = trainer._optim_count = trainer.collected_frames = 0
     trainer.progress_bar = False
+    _mend_mixture(trainer)
     if trainer.logger is not None:
         logger.warning(
             "the trainer's logger %s is not used: metrics go to the run's folder and its tracker",
@@ -188,3 +190,17 @@ def _mend(trainer: Trainer) -> None:
             " resumed run differs from an uninterrupted one",
             type(trainer.collector).__name__,
         )
+
+
+def _mend_mixture(trainer: Trainer) -> None:
+    """Let the trainer count what comes into a buffer of offline and online frames.
+
+    The library's asks the mixture how much was written into it, which it does not say. Its names
+    are read now, since that draws a sample, which the first batch after a resume would as well.
+    """
+    for _, hook in hooks(trainer):
+        if isinstance(hook, OfflineToOnlineReplayBufferHook):
+            hook._aligned_keys()
+            mixture = hook.replay_buffer
+            trainer.replay_buffer = mixture.online_buffer
+            trainer.replay_buffer._batch_size = hook.batch_size or mixture._batch_size

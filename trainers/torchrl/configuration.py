@@ -32,16 +32,19 @@ logger = logging.getLogger(__name__)
 
 DEFAULTS = Path(__file__).parent / "defaults"
 _ACTOR_CRITIC = ("environment", "on_policy", "actor_critic", "{kind}_policy")
-_QVALUES_OF_GROUPS = ("environment", "off_policy", "qvalue", "group/common", "group/qvalue")
-_WITH_QVALUES = ("environment", "off_policy", "qvalue", "qvalue_networks")
+_QVALUES_OF_GROUPS = ("environment", "replay", "off_policy", "qvalue", "group/common", "group/qvalue")
+_WITH_QVALUES = ("environment", "replay", "off_policy", "qvalue", "qvalue_networks")
 _FRAGMENTS = {
     "ppo": _ACTOR_CRITIC,
     "a2c": _ACTOR_CRITIC,
     "reinforce": _ACTOR_CRITIC,
-    "dqn": ("environment", "off_policy", "qvalue_policy"),
+    "dqn": ("environment", "replay", "off_policy", "qvalue_policy"),
     "sac": (*_WITH_QVALUES, "normal_policy"),
     "cql": (*_WITH_QVALUES, "normal_policy"),
     "iql": (*_WITH_QVALUES, "normal_policy"),
+    "offline_to_online": (
+        *("environment", "off_policy", "qvalue", "qvalue_networks", "normal_policy"),
+    ),
     "td3": (*_WITH_QVALUES, "deterministic_policy"),
     "ddpg": (*_WITH_QVALUES, "deterministic_policy"),
 }
@@ -55,11 +58,11 @@ _OF_GROUPS = {
     ),
     "sac": (*_QVALUES_OF_GROUPS, "group/normal_policy"),
     "ddpg": (*_QVALUES_OF_GROUPS, "group/deterministic_policy"),
-    "dqn": ("environment", "off_policy", "group/common", "group/qvalue_policy"),
+    "dqn": ("environment", "replay", "off_policy", "group/common", "group/qvalue_policy"),
 }
 """For environments whose agents form a group: MAPPO, MASAC, MADDPG, independent Q-learning."""
 _ACTIONS = {"dqn": "discrete", "sac": "continuous", "cql": "continuous"} | {
-    name: "continuous" for name in ("iql", "td3", "ddpg")
+    name: "continuous" for name in ("iql", "td3", "ddpg", "offline_to_online")
 }
 UNREAD = ("logger", "checkpoint", "checkpoint_rotation", "save_trainer_file")
 """What of the library's trainer gives way to the tracker and the stage store."""

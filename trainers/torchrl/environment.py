@@ -18,6 +18,7 @@ from ratchet.scenarios.gymnasium.wrappers import (
     refuse_wrappers,
     wrapped,
 )
+from trainers.torchrl.offline_data import BUFFER
 
 if TYPE_CHECKING:
     import gymnasium
@@ -98,14 +99,14 @@ def transform_configs(transforms: Iterable[Reference]) -> list[dict[str, Any]]:
 
 
 def with_base_dir(tree: Any, base_dir: str | None) -> Any:  # noqa: ANN401 -- plain data
-    """Say in a configuration where paths of environments start from, also in other processes."""
+    """Say in a configuration where paths in it start from, also in other processes."""
     if isinstance(tree, list):
         return [with_base_dir(item, base_dir) for item in tree]
     if not isinstance(tree, Mapping):
         return tree
     result = {name: with_base_dir(value, base_dir) for name, value in tree.items()}
-    made_here = tree.get("_target_") in (MAKER, TRANSFORM)
-    return {**result, "base_dir": base_dir} if made_here else result
+    reads_files = tree.get("_target_") in (MAKER, TRANSFORM, BUFFER)
+    return {**result, "base_dir": base_dir} if reads_files else result
 
 
 def _maker(

@@ -14,6 +14,7 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.reading import section_read
 from ratchet.plugins import class_name
 from trainers.torchrl.configuration import trainer_parameters
+from trainers.torchrl.offline_data import BUFFER, data_key
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -30,6 +31,7 @@ _NOT_RESULTS = (
     "seed",
     "total_frames",
 )
+_DATA = "offline_dataset"
 _STAGES = ("initial_state", "pretrain", "train", "test")
 
 
@@ -66,8 +68,13 @@ def algorithm_stage_parameters(
 
 
 def _without_paths(tree: Any) -> Any:  # noqa: ANN401 -- plain data
-    """Leave out where classes of the user's lie, whose source is in the code's fingerprint."""
+    """Leave out where classes and data of the user's lie.
+
+    The source of classes is in the code's fingerprint; data stand there by their content.
+    """
     if isinstance(tree, Mapping):
+        if tree.get("_target_") == BUFFER:
+            tree = {**tree, _DATA: data_key(tree[_DATA])}
         return {name: _without_paths(value) for name, value in tree.items()}
     if isinstance(tree, list):
         return [_without_paths(item) for item in tree]
@@ -76,6 +83,8 @@ def _without_paths(tree: Any) -> Any:  # noqa: ANN401 -- plain data
 
 def _results_only(parameters: Mapping[str, Any]) -> dict[str, Any]:
     config = {name: value for name, value in parameters.items() if name not in _NOT_RESULTS}
+    if "anneal_frames" in config and config["anneal_frames"] is None:  # then it is all frames
+        config["anneal_frames"] = parameters["total_frames"]
     collector = dict(config["collector"])
     collector.pop("total_frames", None)
     return {**config, "collector": collector}

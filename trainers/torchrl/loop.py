@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.trainers import ReplayBufferTrainer, Trainer
+from torchrl.trainers import Trainer
 from torchrl.trainers.trainers import ValueEstimatorHook
 
-from trainers.torchrl.snapshots import operations, registered
+from trainers.torchrl.snapshots import is_replay, operations, registered
 
 Batch: TypeAlias = TensorDictBase
 
@@ -159,7 +159,7 @@ def _steps(number: int | None) -> Iterable[int]:
 def _is_extension(operation: Callable[..., Any]) -> bool:
     method = registered(operation)
     owner = getattr(method, "__self__", None)
-    return isinstance(owner, ReplayBufferTrainer) and method.__name__ == "extend"
+    return is_replay(owner) and method.__name__ == "extend"
 
 
 def _is_preparation(operation: Callable[..., Any]) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from trainers.torchrl.offline_data import BUFFER
+
 _NETWORKS = ("torchrl.modules.", "torchrl.trainers.algorithms.configs.modules.")
 _LIBRARY = ("torchrl.", "torch.optim.")
 _TENSOR_STORAGES = ("LazyTensorStorage", "TensorStorage")
@@ -63,7 +65,7 @@ def _place(tree: Any, device: str) -> Any:  # noqa: ANN401 -- plain data
         name: value if name == _SIMULATORS else _place(value, device)
         for name, value in tree.items()
     }
-    if target.endswith(_TENSOR_STORAGES):
+    if target.endswith(_TENSOR_STORAGES) or target == BUFFER:
         result["device"] = device
     if target and (target.startswith(_NETWORKS) or not target.startswith(_LIBRARY)):
         return {"_target_": _PLACED, "made": result, "device": device}

@@ -23,13 +23,15 @@ from torchrl.trainers import (
     TrainerHookBase,
 )
 
+from torchrl.trainers.algorithms.offline_to_online import OfflineToOnlineReplayBufferHook
+
 from ratchet.errors import StateError
 from trainers.state_tree import Tree
 from trainers.torchrl.replay import ReplayContent, load_replay, load_sampler, take_sampler
 
 if TYPE_CHECKING:
     from torchrl.collectors import BaseCollector
-    from torchrl.data import ReplayBuffer
+    from torchrl.data import OfflineToOnlineReplayBuffer, ReplayBuffer
 
 HOOK_POINTS = (
     "setup",
@@ -89,9 +91,10 @@ def hooks(trainer: Trainer) -> Iterator[tuple[str, Any]]:
 
 
 def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
-    """Return the trainer's replay buffers by name."""
+    """Return the trainer's replay buffers that grow, by name."""
     found = [getattr(trainer, "replay_buffer", None)]
-    found += [hook.replay_buffer for _, hook in hooks(trainer) if _is_replay(hook)]
+    found += [hook.replay_buffer for _, hook in hooks(trainer) if is_replay(hook)]
+    found = [getattr(buffer, "online_buffer", buffer) for buffer in found]  # offline ones don't grow
     buffers = {id(buffer): buffer for buffer in found if buffer is not None}
     names = ("replay_buffer", *(f"replay_buffer_{i}" for i in range(1, len(buffers))))
     return dict(zip(names, buffers.values(), strict=False))
@@ -184,7 +187,9 @@ def _load_hooks(trainer: Trainer, states: dict[str, Tree]) -> None:
 
 def _access(hook: object) -> _HookState | None:
     """Find out how a hook's state is taken; None if it has none."""
-    if _is_replay(hook):  # the buffer is kept apart
+    if isinstance(hook, OfflineToOnlineReplayBufferHook):
+        return _mixture_access(hook.replay_buffer)
+    if is_replay(hook):  # the buffer is kept apart
         return None
     if isinstance(hook, TargetNetUpdaterHook):
         return _updater_access(hook.target_params_updater)
@@ -194,6 +199,20 @@ def _access(hook: object) -> _HookState | None:
         take = getattr(hook, "save_dict", None)  # as the library's guide calls it
     if not (callable(take) and callable(load)):
         return None
+    return _HookState(take, load)
+
+
+def _mixture_access(buffer: OfflineToOnlineReplayBuffer) -> _HookState:
+    """Keep how much of a sample is offline, and how the offline part is sampled."""
+
+    def take() -> Tree:
+        fractions = buffer._offline_fraction, buffer._base_offline_fraction
+        return {"fractions": list(fractions), "offline": take_sampler(buffer.offline_buffer)}
+
+    def load(state: Tree) -> None:
+        buffer._offline_fraction, buffer._base_offline_fraction = state["fractions"]
+        load_sampler(buffer.offline_buffer, state["offline"])
+
     return _HookState(take, load)
 
 
@@ -212,8 +231,9 @@ def _owner(operation: Any) -> Any:  # noqa: ANN401
     return getattr(operation, "__self__", operation)
 
 
-def _is_replay(hook: object) -> bool:
-    return isinstance(hook, ReplayBufferTrainer)
+def is_replay(hook: object) -> bool:
+    """Return whether a hook extends a replay buffer and samples from it."""
+    return isinstance(hook, ReplayBufferTrainer | OfflineToOnlineReplayBufferHook)
 
 
 def _counters(trainer: Trainer) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors.torch import save_file
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
@@ -13,6 +17,7 @@ from trainers.registry import trainer_class
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DATASETS = {"dqn": "CartPole-v1", "ppo": "CartPole-v1", "a2c": "CartPole-v1"}
 DATASETS["reinforce"] = "CartPole-v1"
+_FLAGS = ("done", "terminated")
 ON_POLICY = ("ppo", "a2c", "reinforce")
 BASE = {"scenario": "gymnasium", "gymnasium": {"num_test_episodes": 2, "num_train_seeds": 4}}
 COMMON = {
@@ -20,6 +25,7 @@ COMMON = {
     "collector.frames_per_batch": 24,
     "trainer.total_frames": 192,
 }
+_FRAMES = Path(tempfile.mkdtemp()) / "frames.safetensors"
 PARTS = {
     "on": {"replay_buffer.batch_size": 8, "trainer.num_epochs": 2},
     "off": {
@@ -30,11 +36,37 @@ PARTS = {
     },
 }
 
+PARTS["offline_to_online"] = {
+    "replay_buffer.batch_size": 8,
+    "replay_buffer.online_capacity": 100,
+    "replay_buffer.offline_dataset": str(_FRAMES),
+    "trainer.optim_steps_per_batch": 3,
+}
+
+
+def write_frames(path: Path = _FRAMES, number: int = 30) -> None:
+    """Write frames such as Pendulum's, which somebody has played."""
+    drawn = torch.Generator().manual_seed(5)
+
+    def uniform(size: int) -> torch.Tensor:
+        return torch.rand(number, size, generator=drawn) * 2 - 1
+
+    frames = {"observation": uniform(3), "action": 2 * uniform(1), "next/observation": uniform(3)}
+    flags = {f"next/{name}": torch.zeros(number, 1, dtype=torch.bool) for name in _FLAGS}
+    save_file({**frames, "next/reward": uniform(1), **flags}, path)
+
+
+def part_of(algorithm: str) -> dict[str, Any]:
+    """Return what makes an algorithm small."""
+    if algorithm == "offline_to_online" and not _FRAMES.exists():
+        write_frames()
+    return PARTS.get(algorithm) or PARTS["on" if algorithm in ON_POLICY else "off"]
+
 
 def parameters(algorithm: str, dataset: str | None = None, **changes: Any) -> HyperParameters:
     """Make the parameters of a library algorithm; dots in changes are two underscores."""
     plain = {path.replace("__", "."): value for path, value in changes.items()}
-    part = PARTS["on" if algorithm in ON_POLICY else "off"]
+    part = part_of(algorithm)
     base = HyperParameters(
         **BASE,
         trainer=f"torchrl_{algorithm}",

@@ -1,0 +1,130 @@
+"""Offline data: frames that others have played, to begin with; kept in a file or by the library."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError
+from ratchet.plugins import file_at
+from trainers.torchrl.replay import SEPARATOR
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+    from torchrl.data import OfflineToOnlineReplayBuffer
+
+BUFFER = "trainers.torchrl.offline_data.make_offline_to_online_buffer"
+_PATH = "replay_buffer.offline_dataset"
+_LIBRARY = ("minari:", "d4rl:")
+_FLAGS = ("done", "terminated")
+_KEYS = ("observation", "action", *(f"next/{n}" for n in ("observation", "reward", *_FLAGS)))
+
+
+def make_offline_to_online_buffer(
+    offline_dataset: str | None,
+    online_capacity: int,
+    offline_fraction: float = 0.5,
+    batch_size: int | None = None,
+    device: str = "cpu",
+    base_dir: Path | str | None = None,
+) -> OfflineToOnlineReplayBuffer:
+    """Make a buffer that mixes frames that there were with those that come.
+
+    Parameters
+    ----------
+    offline_dataset
+        A ``.safetensors`` file of N frames, named as in the replay buffers of stored stages:
+        ``observation`` [N, D], ``action`` [N, K], ``next/observation``, ``next/reward``,
+        ``next/done`` and ``next/terminated`` [N, 1]; or one of the library's by its id,
+        ``minari:…`` or ``d4rl:…``.
+    online_capacity
+        How many of the frames that come are kept.
+    offline_fraction
+        Of a sample, in the beginning.
+    batch_size
+        Of a sample.
+    device
+        Where frames lie.
+    base_dir
+        Where the file's path starts from.
+
+    Raises
+    ------
+    ParameterError
+        If there are no such data.
+    """
+    from torchrl.data import LazyTensorStorage, OfflineToOnlineReplayBuffer, ReplayBuffer
+
+    name = _given(offline_dataset)
+    offline: str | ReplayBuffer = name
+    if not name.startswith(_LIBRARY):
+        frames = _read(_found(name, base_dir))
+        offline = ReplayBuffer(storage=LazyTensorStorage(len(frames), device=device))
+        offline.extend(frames)
+    return OfflineToOnlineReplayBuffer(
+        offline,
+        online_storage=LazyTensorStorage(online_capacity, device=device),
+        offline_fraction=offline_fraction,
+        batch_size=batch_size,
+    )
+
+
+def data_key(offline_dataset: str | None) -> str:
+    """Return what stands for offline data in a stage's key: a file's SHA-256, the library's id."""
+    name = _given(offline_dataset)
+    if name.startswith(_LIBRARY):
+        return name
+    file = _found(name)
+    found = file.stat()
+    return _digest(file, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=64)
+def _digest(file: Path, _changed: int, _size: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _given(offline_dataset: str | None) -> str:
+    if not offline_dataset:
+        raise ParameterError(
+            f"{_PATH}: got {offline_dataset!r}, expected the data to begin with: a .safetensors"
+            " file of frames, e.g. the replay buffer of a stored stage, or 'minari:ID' or 'd4rl:ID'."
+        )
+    return offline_dataset
+
+
+def _found(name: str, base_dir: Path | str | None = None) -> Path:
+    file = file_at(name, base_dir)
+    if not file.is_file():
+        raise ParameterError(
+            f"{_PATH}: there is no file {file}, expected a .safetensors file of frames, or"
+            " 'minari:ID' or 'd4rl:ID'. Relative paths start from the experiment file's folder."
+        )
+    return file
+
+
+def _read(file: Path) -> TensorDict:
+    """Read the frames: what SAC learns from, without what another policy has noted."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+    from tensordict import TensorDict
+
+    try:
+        found = load_file(file)
+    except SafetensorError as error:
+        raise ParameterError(
+            f"{_PATH}: {file} cannot be read as safetensors: {error}. Write it with"
+            " safetensors.torch.save_file."
+        ) from error
+    missing = [key for key in _KEYS if key not in found]
+    if missing:
+        raise ParameterError(
+            f"{_PATH}: {file} has {sorted(found)}, expected {list(_KEYS)}: {missing} are missing."
+        )
+    frames = {key: found[key] for key in _KEYS}
+    for key in ("next/reward", *(f"next/{flag}" for flag in _FLAGS)):
+        frames[key] = frames[key].reshape(-1, 1)
+    return TensorDict(frames, [len(frames["action"])]).unflatten_keys(SEPARATOR)
