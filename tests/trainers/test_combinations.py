@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
@@ -66,7 +71,11 @@ LIBRARY = {
 }
 ON_POLICY = ("torchrl_a2c", "torchrl_ppo", "torchrl_reinforce")
 ENVIRONMENTS = dict.fromkeys(
-    ("torchrl_cql", "torchrl_ddpg", "torchrl_iql", "torchrl_sac", "torchrl_td3"), "Pendulum-v1"
+    (
+        *("torchrl_cql", "torchrl_ddpg", "torchrl_iql", "torchrl_sac", "torchrl_td3"),
+        "torchrl_offline_to_online",
+    ),
+    "Pendulum-v1",
 )
 """Of trainers that can't play CartPole, whose actions are discrete."""
 
@@ -95,7 +104,19 @@ def make(scenario, trainer, protocol, *, zero_knowledge=False):
         if trainer in ON_POLICY
         else {"collector.init_random_frames": 24, "trainer.optim_steps_per_batch": 2}
     )
+    if trainer == "torchrl_offline_to_online":
+        policy["replay_buffer.offline_dataset"] = offline_frames()
     return HyperParameters(**data).replace({**LIBRARY, **policy})
+
+
+@cache
+def offline_frames():
+    """Write frames to begin with, such as Pendulum's."""
+    path = Path(tempfile.mkdtemp()) / "frames.safetensors"
+    sizes = {"observation": 3, "action": 1, "next/observation": 3, "next/reward": 1}
+    flags = {f"next/{name}": torch.zeros(8, 1, dtype=torch.bool) for name in ("done", "terminated")}
+    save_file({**{name: torch.zeros(8, size) for name, size in sizes.items()}, **flags}, path)
+    return str(path)
 
 
 def reason_to_refuse(hyper_params):

@@ -55,14 +55,18 @@ def assemble(
     ParameterError
         If it cannot be run batch by batch, or kept from stage to stage.
     """
-    if "RL_LOGGING_LEVEL" not in os.environ:
-        torchrl_logger.setLevel(logging.WARNING)  # it tells of each storage it makes
     _check(trainer)
     _mend(trainer)
     push_weights(trainer)
     trainer._setup_hook()
     loop = HookLoop(trainer, refresh_each_epoch=refresh_each_epoch, exploration=exploration)
     return Assembly(trainer, loop, iter(trainer.collector))
+
+
+def hush_library() -> None:
+    """Have the library warn only: else it tells of each storage it makes."""
+    if "RL_LOGGING_LEVEL" not in os.environ:
+        torchrl_logger.setLevel(logging.WARNING)
 
 
 @contextmanager

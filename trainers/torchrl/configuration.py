@@ -32,7 +32,14 @@ logger = logging.getLogger(__name__)
 
 DEFAULTS = Path(__file__).parent / "defaults"
 _ACTOR_CRITIC = ("environment", "on_policy", "actor_critic", "{kind}_policy")
-_QVALUES_OF_GROUPS = ("environment", "replay", "off_policy", "qvalue", "group/common", "group/qvalue")
+_QVALUES_OF_GROUPS = (
+    "environment",
+    "replay",
+    "off_policy",
+    "qvalue",
+    "group/common",
+    "group/qvalue",
+)
 _WITH_QVALUES = ("environment", "replay", "off_policy", "qvalue", "qvalue_networks")
 _FRAGMENTS = {
     "ppo": _ACTOR_CRITIC,

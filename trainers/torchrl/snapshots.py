@@ -22,7 +22,6 @@ from torchrl.trainers import (
     Trainer,
     TrainerHookBase,
 )
-
 from torchrl.trainers.algorithms.offline_to_online import OfflineToOnlineReplayBufferHook
 
 from ratchet.errors import StateError
@@ -94,7 +93,9 @@ def replay_buffers(trainer: Trainer) -> dict[str, ReplayBuffer]:
     """Return the trainer's replay buffers that grow, by name."""
     found = [getattr(trainer, "replay_buffer", None)]
     found += [hook.replay_buffer for _, hook in hooks(trainer) if is_replay(hook)]
-    found = [getattr(buffer, "online_buffer", buffer) for buffer in found]  # offline ones don't grow
+    found = [
+        getattr(buffer, "online_buffer", buffer) for buffer in found
+    ]  # offline ones don't grow
     buffers = {id(buffer): buffer for buffer in found if buffer is not None}
     names = ("replay_buffer", *(f"replay_buffer_{i}" for i in range(1, len(buffers))))
     return dict(zip(names, buffers.values(), strict=False))

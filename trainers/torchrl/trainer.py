@@ -26,6 +26,7 @@ from trainers.torchrl.assembly import (
     assemble,
     enter_environments,
     has_workers,
+    hush_library,
     push_weights,
     seeded_resets,
 )
@@ -146,6 +147,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             warnings.filterwarnings("ignore", category=UserWarning, module="torchrl")
             warnings.filterwarnings("ignore", category=FutureWarning, module="torchrl")
             warnings.filterwarnings("ignore", message=".*experimental/prototype.*")
+            hush_library()
             trainer = self.build_trainer()
             self._register_hooks(trainer)
             return assemble(

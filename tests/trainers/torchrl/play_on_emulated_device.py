@@ -34,7 +34,8 @@ def make(name: str) -> Any:
         changes["torchrl__choices"] = dict.fromkeys(untyped)
         changes["torchrl__config__networks"] = dict.fromkeys(NETWORKS, own)
         changes["torchrl__config__models__value_model"] = {"_target_": VALUE_MODEL}
-    if name.removeprefix("own_") not in ON_POLICY:  # whose frames lie in files of the CPU's else
+    ring = name.removeprefix("own_") not in (*ON_POLICY, "offline_to_online")
+    if ring:  # whose frames lie in files of the CPU's else
         changes["torchrl__choices"] = {"replay_buffer.storage": "lazy_tensor"}
     params = small_trainers.parameters(name.removeprefix("own_"), **changes)
     return small_trainers.build(params, device=emulated_device.NAME)

@@ -41,6 +41,6 @@ def test_the_librarys_networks_do(names):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sac", "iql", "cql"])
-def test_ensembles_of_critics_do(name):
-    play(name)
+@pytest.mark.parametrize("names", [("sac", "offline_to_online"), ("iql",), ("cql",)])
+def test_ensembles_of_critics_do(names):
+    play(*names)
