@@ -16,11 +16,11 @@ TORCHRL_ALGORITHMS = (
 )
 TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
 NOT_RUN = {
-    "torchrl_grpo": "The library's GRPO trains a language model on what an inference server (vLLM, SGLang)"
-    " or a collector of texts gives it, whose buffers of texts no stage could keep. Chat models"
-    " are trained by `trainer: pure_text_ei` or `pure_text_malt`.",
-    "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper, but no"
-    " trainer of it and no configuration. Put these into a trainer of your own, a"
+    "torchrl_grpo": "The library's GRPO trains a language model on what an inference server (vLLM,"
+    " SGLang) or a collector of texts gives it, whose buffers of texts no stage could keep. Chat"
+    " models are trained by `trainer: pure_text_ei` or `pure_text_malt`.",
+    "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper,"
+    " but no trainer of it and no configuration. Put these into a trainer of your own, a"
     " `TorchRlTrainer`: docs/guides/torchrl.md.",
 }
 """What trainers of the library's other algorithms would be called, and why there are none."""

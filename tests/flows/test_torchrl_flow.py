@@ -45,10 +45,17 @@ def stored_frames(lab):
     return sum(len(next(iter(frames.values()))) for frames in files)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "sac", "dqn"])
+ROOM = {
+    "ppo": {},
+    "sac": {"replay_buffer__storage__max_size": 1000},
+    "dqn": {"replay_buffer__storage__max_size": 1000},
+    "offline_to_online": {"replay_buffer__online_capacity": 1000, "trainer__anneal_frames": 120},
+}
+
+
+@pytest.mark.parametrize("algorithm", ROOM)
 def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, small, algorithm):
-    room = {} if algorithm == "ppo" else {"replay_buffer__storage__max_size": 1000}
-    chosen = small.parameters(algorithm, **room)
+    chosen = small.parameters(algorithm, **ROOM[algorithm])
     settings = lab.settings(iterations_per_task=1)
     lab.kill("stage=train;iteration=3;within=0.1", chosen.to_dict(), settings)
     before = {path.name for path in stages(lab).iterdir()}

@@ -91,7 +91,7 @@ def _given(offline_dataset: str | None) -> str:
     if not offline_dataset:
         raise ParameterError(
             f"{_PATH}: got {offline_dataset!r}, expected the data to begin with: a .safetensors"
-            " file of frames, e.g. the replay buffer of a stored stage, or 'minari:ID' or 'd4rl:ID'."
+            " file of frames, e.g. a stored stage's replay buffer, or 'minari:ID' or 'd4rl:ID'."
         )
     return offline_dataset
 
