@@ -86,8 +86,20 @@ def make_transform(
     from torchrl.envs import transforms
 
     found = class_by_name(name, transforms, transforms.Transform, _TRANSFORMS, base_dir)
-    with checked_arguments(name, arguments or {}, _TRANSFORMS):
-        return found(**(arguments or {}))
+    given = {argument: _keys(argument, value) for argument, value in (arguments or {}).items()}
+    with checked_arguments(name, given, _TRANSFORMS):
+        return found(**given)
+
+
+def _keys(argument: str, value: Any) -> Any:  # noqa: ANN401 -- plain data
+    """Return the keys of tensors as the library wants them: nested ones as tuples."""
+    if not isinstance(value, list):
+        return value
+    if argument.endswith("_key"):
+        return tuple(value)
+    if argument.endswith(("_keys", "_keys_inv")):
+        return [tuple(key) if isinstance(key, list) else key for key in value]
+    return value
 
 
 def transform_configs(transforms: Iterable[Reference]) -> list[dict[str, Any]]:

@@ -176,6 +176,14 @@ def test_what_cannot_be_put_around_is_said(load, asked, error, message):
         begun(load(**asked))
 
 
+def test_keys_of_groups_are_lists_in_files():
+    from trainers.torchrl.environment import make_transform
+
+    keys = [["agents", "reward"], "reward"]
+    made = make_transform("RewardScaling", {"loc": 0.0, "scale": 2.0, "in_keys": keys})
+    assert made.in_keys == [("agents", "reward"), "reward"]
+
+
 def test_they_are_refused_where_a_list_of_defaults_makes_the_environment(load):
     params = load(transforms=["VecNormV2"]).hyper_params
     config = {**params.torchrl.config, "defaults": [{"trainer@trainer": "ppo"}]}
