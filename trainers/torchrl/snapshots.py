@@ -136,7 +136,7 @@ def load_trainer(trainer: Trainer, state: Tree, buffers: dict[str, ReplayContent
     trainer._log_dict.clear()
     trainer._log_dict.update({name: [value] for name, value in state["last_values"].items()})
     try:
-        _make_value_estimator(trainer.loss_module, state["loss"])
+        _make_value_estimators(trainer.loss_module, state["loss"])
         _load(trainer.loss_module, state["loss"])
         _load(trainer.optimizer, state["optimizer"])
         for name, part in _exploration(trainer):
@@ -257,11 +257,16 @@ def _load(part: Any, state: Tree) -> None:  # noqa: ANN401
         part.load_state_dict(state)
 
 
-def _make_value_estimator(loss: Any, state: Tree) -> None:  # noqa: ANN401
-    """Make what a loss makes when it is first called, if that had been when the state was taken."""
-    made = getattr(loss, "_value_estimator", loss)
-    if made is None and any(name.startswith("_value_estimator.") for name in state):
-        _ = loss.value_estimator
+def _make_value_estimators(loss: Any, state: Tree) -> None:  # noqa: ANN401
+    """Make what losses make when they are first called, if that had been when the state was taken.
+
+    A loss may be made of others.
+    """
+    for path, part in loss.named_modules() if isinstance(loss, torch.nn.Module) else ():
+        start = f"{path}._value_estimator.".removeprefix(".")
+        made = getattr(part, "_value_estimator", part)
+        if made is None and any(name.startswith(start) for name in state):
+            _ = part.value_estimator
 
 
 def _take_collector(collector: BaseCollector) -> Tree:
