@@ -20,8 +20,8 @@ NOT_RUN = {
     " SGLang) or a collector of texts gives it, whose buffers of texts no stage could keep. Chat"
     " models are trained by `trainer: pure_text_ei` or `pure_text_malt`.",
     "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper,"
-    " but no trainer of it and no configuration. Put these into a trainer of your own, a"
-    " `TorchRlTrainer`: docs/guides/torchrl.md.",
+    " but no trainer of it and no configuration. Put these into a trainer of your own, as"
+    " examples/own_dreamer_trainer.py does.",
 }
 """What trainers of the library's other algorithms would be called, and why there are none."""
 

@@ -1,9 +1,15 @@
-"""The library's DreamerV3 parts in a trainer of one's own: a small world model of Pendulum."""
+"""DreamerV3 (Hafner et al. 2023) from TorchRL's parts: a small world model of Pendulum.
+
+The library has DreamerV3's loss, optimizer and optimization stepper, and no trainer of it. Here
+they are put together: a policy that remembers, a ring of frames from which sequences are drawn, and
+one learner whose networks the world model, the imagination and the policy share.
+Run with ``python examples/own_dreamer_trainer.py``.
+"""
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tensordict import TensorDictBase
 from tensordict.nn import (
     NormalParamExtractor,
     ProbabilisticTensorDictModule,
@@ -20,7 +26,7 @@ from torchrl.data import (
     TensorDictReplayBuffer,
     Unbounded,
 )
-from torchrl.envs import Compose, GymEnv, InitTracker, TensorDictPrimer, TransformedEnv
+from torchrl.envs import Compose, EnvBase, GymEnv, InitTracker, TensorDictPrimer, TransformedEnv
 from torchrl.envs.model_based import DreamerEnv
 from torchrl.modules import (
     MLP,
@@ -37,28 +43,31 @@ from torchrl.objectives import (
     DreamerV3ValueLoss,
     SoftUpdate,
 )
-from torchrl.trainers import Trainer
+from torchrl.trainers import Trainer as LibraryTrainer
+from torchrl.trainers import TrainerHookBase
 from torchrl.trainers.algorithms import DreamerV3OptimizationStepper, DreamerV3Optimizer
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
 from trainers import TorchRlTrainer
 
-SEEN, WIDTH, STATE, SLICE = 3, 8, 4, 4
+SEEN, WIDTH, CATEGORIES, CLASSES, SLICE = 3, 32, 4, 4, 8
+STATE = CATEGORIES * CLASSES
 FEATURES = ["state", "belief"]
 AFTER = [("next", name) for name in FEATURES]
 
 
-def perceptron(inputs, outputs):
+def perceptron(inputs: int, outputs: int) -> MLP:
+    """Make a network with one hidden layer."""
     return MLP(in_features=inputs, out_features=outputs, num_cells=WIDTH, depth=1)
 
 
 class Learner:
     """The networks that world model, imagination and policy share."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         sizes = {"hidden_dim": WIDTH, "rnn_hidden_dim": WIDTH}
-        sizes |= {"num_categoricals": 2, "num_classes": 2}
+        sizes |= {"num_categoricals": CATEGORIES, "num_classes": CLASSES}
         self.prior = RSSMPriorV3(action_shape=(1,), action_dim=1, **sizes)
         self.posterior = RSSMPosteriorV3(obs_embed_dim=WIDTH, **sizes)
         self.encoder = torch.nn.Linear(SEEN, WIDTH)
@@ -76,7 +85,7 @@ class Learner:
         )
         self.value = TensorDictModule(perceptron(STATE + WIDTH, 1), FEATURES, ["state_value"])
 
-    def policy(self):
+    def policy(self) -> TensorDictSequential:
         """Infer the state from what is seen and remembered, act, and remember."""
         taken = [*FEATURES, "action"]
         return TensorDictSequential(
@@ -86,7 +95,8 @@ class Learner:
             TensorDictModule(self.prior, taken, ["_", "_", ("next", "belief")]),
         )
 
-    def loss(self):
+    def loss(self) -> DreamerV3Loss:
+        """Make the objective of world model, actor and critic."""
         taken = [*FEATURES, "action"]
         inferred = [("next", "posterior_logits"), ("next", "state")]
         world = TensorDictSequential(
@@ -107,8 +117,8 @@ class Learner:
         value = DreamerV3ValueLoss(self.value, actor_loss=actor, slow_critic_regularization=1.0)
         return DreamerV3Loss(model, actor, value)
 
-    def dreams(self):
-        """The environment that the world model imagines."""
+    def dreams(self) -> DreamerEnv:
+        """Make the environment that the world model imagines."""
         world = WorldModelWrapper(
             TensorDictModule(self.prior, [*FEATURES, "action"], ["_", *FEATURES]),
             TensorDictModule(self.reward, FEATURES, ["reward"]),
@@ -121,75 +131,95 @@ class Learner:
         return environment
 
 
-class Dreamer(TorchRlTrainer):
-    """DreamerV3 (Hafner et al. 2023), without its pictures."""
+class Sequences(TrainerHookBase):
+    """Keeps frames, and draws sequences of them; the frames are kept with the trainer's state."""
 
-    def build_trainer(self):
-        learner = Learner()
+    def __init__(self, replay_buffer: TensorDictReplayBuffer) -> None:
+        self.replay_buffer = replay_buffer
+
+    def extend(self, batch: TensorDictBase) -> TensorDictBase:
+        """Keep what was collected."""
+        self.replay_buffer.extend(batch.reshape(-1))
+        return batch
+
+    def sample(self, _: TensorDictBase) -> TensorDictBase:
+        """Draw sequences [B, SLICE]."""
+        drawn: TensorDictBase = self.replay_buffer.sample()
+        return drawn.reshape(-1, SLICE).exclude("index")
+
+    def register(self, trainer: LibraryTrainer, name: str = "sequences") -> None:
+        """Keep before an epoch, draw for each step of it."""
+        trainer.register_op("pre_epoch", self.extend)
+        trainer.register_op("process_optim_batch", self.sample)
+
+
+# --8<-- [start:dreamer]
+class Dreamer(TorchRlTrainer):
+    """A world model, and an actor that learns within it."""
+
+    _policy: TensorDictSequential
+
+    def build_trainer(self) -> LibraryTrainer:
+        """Put the parts together."""
+        rl, learner = self.hyper_params.rl, Learner()
         loss = learner.loss()
         self._policy = learner.policy()
         stepper = DreamerV3OptimizationStepper(
             loss,
-            DreamerV3Optimizer(loss.parameters(), lr=1e-3, warmup_steps=4),
+            DreamerV3Optimizer(loss.parameters(), lr=rl.lr, warmup_steps=10),
             SoftUpdate(loss.value_loss, tau=0.02),
         )
-        rl = self.hyper_params.rl
         collector = Collector(
             self.build_environment(), self._policy, frames_per_batch=rl.frames_per_batch
         )
-        trainer = Trainer(
+        trainer = LibraryTrainer(
             collector=collector,
             total_frames=rl.num_iterations * rl.frames_per_batch,
             frame_skip=1,
-            optim_steps_per_batch=2,
+            optim_steps_per_batch=rl.num_epochs,
             loss_module=loss,
             optimization_stepper=stepper,
         )
-        buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(60),
+        trainer.replay_buffer = TensorDictReplayBuffer(
+            storage=LazyTensorStorage(10_000),
             sampler=SliceSampler(slice_len=SLICE, traj_key=("collector", "traj_ids")),
-            batch_size=4 * SLICE,
+            batch_size=rl.minibatch_size,
         )
-        trainer.replay_buffer = buffer
-        trainer.register_op("pre_epoch", lambda batch: buffer.extend(batch.reshape(-1)) * 0)
-        trainer.register_op(
-            "process_optim_batch", lambda _: buffer.sample().reshape(-1, SLICE).exclude("index")
-        )
+        Sequences(trainer.replay_buffer).register(trainer)
         return trainer
 
-    def build_environment(self):
+    def build_environment(self) -> EnvBase:
+        """Make Pendulum, with room for what the policy remembers."""
         remembered = TensorDictPrimer(belief=Unbounded((WIDTH,)), default_value=0.0)
-        return TransformedEnv(GymEnv("Pendulum-v1"), Compose(InitTracker(), remembered))
+        return TransformedEnv(GymEnv(self.hyper_params.dataset), Compose(InitTracker(), remembered))
 
     @property
-    def policy(self):
-        self.torchrl_trainer  # noqa: B018 -- which makes it
+    def policy(self) -> TensorDictSequential:
+        """Who plays in tests: the loss has no actor that remembers."""
+        _ = self.torchrl_trainer  # which makes it
         return self._policy
 
 
-@pytest.fixture
-def make():
-    params = HyperParameters(
+# --8<-- [end:dreamer]
+
+
+def main() -> None:
+    """Train for a few iterations and show the metrics."""
+    hyper_params = HyperParameters(
         scenario="gymnasium",
-        trainer="torchrl_ppo",  # for the section; the class is given
+        trainer={"module_path": "own_dreamer_trainer.py", "class_name": "Dreamer"},
         dataset="Pendulum-v1",
-        gymnasium={"num_test_episodes": 2, "num_train_seeds": 4, "max_episode_steps": 12},
-        rl={"num_iterations": 3, "frames_per_batch": 24},
+        gymnasium={"num_test_episodes": 2},
+        rl={"num_iterations": 3, "frames_per_batch": 200, "minibatch_size": 64, "num_epochs": 4},
     )
-    instance = build_scenario_instance(params, ExperimentSettings())
-    return lambda: Dreamer(params, instance, ExperimentSettings())
+    settings = ExperimentSettings()
+    instance = build_scenario_instance(hyper_params, settings)
+    trainer = Dreamer(hyper_params, instance, settings)
+    trainer.train()
+    for record in trainer.history:
+        shown = {name: round(value, 3) for name, value in record.values.items()}
+        print(record.stage, record.iteration, shown)
 
 
-def test_its_world_model_learns_resumes_and_its_policy_is_tested(make):
-    whole, cut, resumed = make(), make(), make()
-    for trainer in (whole, cut):
-        trainer.initial_state()
-    before = whole.state
-    metrics = whole.run_iterations(0, 3)
-    cut.run_iterations(0, 1)
-    resumed.state = cut.state
-    assert resumed.run_iterations(1, 3) == metrics[1:]
-    assert resumed.state == whole.state != before
-    assert any(name.startswith("loss_model") for name in metrics[0])
-    assert any("momentum" in name for name in whole.state.tensors)
-    assert whole.run_test("test").metrics["agent.mean_episode_reward"] < 0
+if __name__ == "__main__":
+    main()
