@@ -153,7 +153,6 @@ class Sequences(TrainerHookBase):
         trainer.register_op("process_optim_batch", self.sample)
 
 
-# --8<-- [start:dreamer]
 class Dreamer(TorchRlTrainer):
     """A world model, and an actor that learns within it."""
 
@@ -198,9 +197,6 @@ class Dreamer(TorchRlTrainer):
         """Who plays in tests: the loss has no actor that remembers."""
         _ = self.torchrl_trainer  # which makes it
         return self._policy
-
-
-# --8<-- [end:dreamer]
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The library's DreamerV3 parts in the example's trainer: it resumes, is tested, and runs as said."""
+"""The library's DreamerV3 parts in the example's trainer: it resumes, and runs as it says."""
 
 from __future__ import annotations
 
