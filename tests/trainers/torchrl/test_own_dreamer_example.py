@@ -11,6 +11,7 @@ import pytest
 SMALL = {"num_iterations": 3, "frames_per_batch": 24, "minibatch_size": 16, "num_epochs": 2}
 
 
+@pytest.mark.slow
 def test_a_world_model_learns_resumes_and_its_policy_is_tested(small):
     trainer = {"module_path": "own_dreamer_trainer.py", "class_name": "Dreamer"}
     params = small.own_parameters(trainer=trainer, dataset="Pendulum-v1", rl=SMALL)
