@@ -21,6 +21,8 @@ EXTRAS = {
     "pettingzoo": "rl",
     "mpe2": "rl",
     "hydra": "rl",
+    "vmas": "rl",
+    "dm_control": "rl",
     "ray": "ray",
 }
 """The extra of Ratchet with which an optional package is installed."""
