@@ -3,30 +3,57 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import sqlite3
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model: its id, where it lies, and the base model it comes from."""
+    """A model: its id, where it lies, and the base model it comes from.
+
+    Parameters
+    ----------
+    below
+        Where its folder holds an adapter: the folders of what it stands on, the whole model first.
+    """
 
     id: str
     folder: Path
     root: str
+    below: tuple[Path, ...] = ()
 
     @property
     def is_fine_tuned(self) -> bool:
         """Whether a job has made it."""
         return self.id != self.root
+
+    @property
+    def whole_folder(self) -> Path:
+        """The whole model that it is, or that it is an adapter to."""
+        return self.below[0] if self.below else self.folder
+
+    @property
+    def adapters(self) -> tuple[Path, ...]:
+        """What is merged into the whole model, the lowest first."""
+        return (*self.below[1:], self.folder) if self.below else ()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether nothing of it has been deleted."""
+        return all(folder.is_dir() for folder in (self.folder, *self.below))
 
 
 class ModelRegistry:
@@ -62,8 +89,8 @@ class ModelRegistry:
             row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
             if row is None or not self._is_served(row):
                 raise not_found("model", model_id, param=param)
-            folder = self.folder / row["folder"]  # relative if it is ours, so that it can be moved
-            model = StoredModel(id=row["id"], folder=folder, root=row["root"])
+            folder = self._folder_of(row)
+            model = StoredModel(row["id"], folder, row["root"], self._below(row["id"], folder))
             self._known[model_id] = model
         return model
 
@@ -104,11 +131,55 @@ class ModelRegistry:
             if job is not None:
                 message = f"The job {job['id']} starts from {model_id!r}; cancel that job first."
                 raise ApiError(409, message, code="model_in_use", param="model")
+            if adapters := self._adapters_to(model_id):
+                message = f"{adapters[0]!r} is an adapter to {model_id!r}; delete that model first."
+                raise ApiError(409, message, code="model_in_use", param="model")
             connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
         with self._lock:
             self._known.pop(model_id, None)
         if model.folder.is_relative_to(self.folder):
             shutil.rmtree(model.folder, ignore_errors=True)
+
+    def _folder_of(self, row: sqlite3.Row) -> Path:
+        """Return where a model lies: relative if it is ours, so that the home can be moved."""
+        return self.folder / str(row["folder"])
+
+    def _below(self, model_id: str, folder: Path) -> tuple[Path, ...]:
+        """Return the folders that a folder's adapter stands on, the whole model first.
+
+        Raises
+        ------
+        ApiError
+            409 if one of them is not there any more, or has other weights by now.
+        """
+        base = AdapterBase.read(folder)
+        if base is None:
+            return ()
+        row = self._database.row("SELECT * FROM models WHERE id = ?", (base.name,))
+        known = [] if row is None else [self._folder_of(row)]
+        places = (*known, Path(base.folder))  # by its name; or where an earlier version lay
+        for place in places:
+            if place.is_dir() and weights_print(place) == base.weights:
+                return (*self._below(base.name, place), place)
+        where = ", ".join(map(str, places))
+        logger.error("%s needs the weights of %s; they are not in %s", model_id, base.name, where)
+        raise ApiError(
+            409,
+            f"{model_id!r} is an adapter to {base.name!r}, whose weights are not what they were"
+            " when it was trained, or gone. Put them back (the service's log says where), or train"
+            " it again.",
+            code="base_model_changed",
+            param="model",
+        )
+
+    def _adapters_to(self, model_id: str) -> Sequence[str]:
+        """Return the models that are adapters to one."""
+        found: Sequence[str] = ()
+        for row in self._database.rows("SELECT * FROM models WHERE job_id IS NOT NULL"):
+            base = AdapterBase.read(self._folder_of(row))
+            if base is not None and base.name == model_id:
+                found = (*found, row["id"])
+        return found
 
     def _is_served(self, row: sqlite3.Row) -> bool:
         """Leave out base models of earlier starts: their folders are not ours to keep."""

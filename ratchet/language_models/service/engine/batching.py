@@ -244,11 +244,11 @@ class Batcher:
         if model.id in self._loaded:
             self._loaded.move_to_end(model.id)
             return
-        if not model.folder.is_dir():  # deleted while the request waited
+        if not model.is_there:  # deleted while the request waited
             raise not_found("model", model.id, param="model")
         while len(self._loaded) >= self._loaded_max:
             self._unload(engine, next(iter(self._loaded)))
-        engine.load(model.id, model.folder)
+        engine.load(model.id, model.whole_folder, model.adapters)
         self._loaded[model.id] = None
 
     def _unload(self, engine: Engine, model_id: str) -> None:

@@ -186,7 +186,7 @@ class Engine(Protocol):
         """Most requests that one call of ``generate`` takes."""
         ...
 
-    def load(self, model_id: str, folder: Path) -> None:
+    def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
         """Make a model ready for ``generate``.
 
         Parameters
@@ -195,6 +195,9 @@ class Engine(Protocol):
             The name requests will use.
         folder
             A folder in Hugging Face's layout: ``config.json``, ``model.safetensors``, tokenizer.
+        adapters
+            Folders of LoRA adapters in PEFT's layout, each trained on the model with those before
+            it.
 
         Raises
         ------

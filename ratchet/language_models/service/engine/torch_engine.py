@@ -79,9 +79,14 @@ class TorchEngine:
         """Most requests that one call of ``generate`` takes."""
         return self._max_batch_size
 
-    def load(self, model_id: str, folder: Path) -> None:
-        """Make a model ready for ``generate``; see :meth:`Engine.load`."""
-        self._loaded[model_id] = _Loaded(load_model(folder, training=False), ChatTokenizer(folder))
+    def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
+        """Make a model ready for ``generate``; see :meth:`Engine.load`.
+
+        Adapters are merged into a copy of their base, so that answers have the same bits as those
+        of a model that was stored whole; two of one base share no memory.
+        """
+        model = load_model(folder, adapters, training=False)
+        self._loaded[model_id] = _Loaded(model, ChatTokenizer(folder))
 
     def unload(self, model_id: str) -> None:
         """Free a loaded model's memory."""

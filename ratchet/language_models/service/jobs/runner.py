@@ -189,11 +189,11 @@ class JobRunner:
             process.close()
 
     def _job(self, row: sqlite3.Row) -> TrainingJob:
-        validation = row["validation_file"]
+        validation, model = row["validation_file"], self._models.get(row["model"])
         return TrainingJob(
             id=row["id"],
             method=row["method"],
-            base_folder=str(self._models.get(row["model"]).folder),
+            base_folder=str(model.whole_folder),
             training_file=str(self._files.get(row["training_file"]).path),
             validation_file=None if validation is None else str(self._files.get(validation).path),
             hyperparameters={
@@ -201,6 +201,8 @@ class JobRunner:
                 **json.loads(row["hyperparameters"]),
             },
             seed=row["seed"],
+            base_model=model.id,
+            adapters=tuple(map(str, model.adapters)),
         )
 
     def _process(self) -> TrainerProcess:

@@ -80,7 +80,7 @@ def train(folder: Path) -> None:
             " service with --trainer trl, or leave it out."
         )
     base = Path(job.base_folder)
-    model = load_model(base, training=True)
+    model = load_model(base, [Path(adapter) for adapter in job.adapters], training=True)
     tokenizer = ChatTokenizer(base)
     loss, validation = (
         None if file is None else _make_loss(job.method, Path(file), model, tokenizer, plan)

@@ -44,7 +44,7 @@ from ratchet.language_models.service.training.tokens import (
     read_preferences,
     read_supervised,
 )
-from ratchet.language_models.service.training.trl.models import load_for_training, write_model
+from ratchet.language_models.service.training.trl.models import StartModel
 from ratchet.language_models.service.training.trl.progress import Progress
 from ratchet.seeding import derive_seed, seeded_globals
 
@@ -65,17 +65,15 @@ def train(folder: Path) -> None:
     """Train a job; see :func:`ratchet.language_models.service.training.train.train`."""
     job = begin_attempt(folder)
     plan = Plan.of(job.method, job.hyperparameters)
-    base = Path(job.base_folder)
-    progress = Progress(
-        folder, plan.n_epochs, lambda trained, place: write_model(trained, base, place)
-    )
+    start = StartModel.of(job)
+    progress = Progress(folder, plan.n_epochs, start.write)
     seed = derive_seed(job.seed, "fine-tuning", purpose="trl")
     with seeded_globals(seed):
         trainer = make_trainer(folder, job, plan, seed % 2**32)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(progress)
         trainer.train()
-        write_model(trainer.model, base, folder / MODEL_FOLDER)
+        start.write(trainer.model, folder / MODEL_FOLDER)
     steps = len(progress.losses)
     last_epoch = progress.losses[-(steps // plan.n_epochs) :]
     TrainingResult(
@@ -93,7 +91,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
     ``seed``, below 2³², is that of the adapter's first weights, dropout and the examples' order.
     """
     base = Path(job.base_folder)
-    model = load_for_training(base, all_weights=plan.lora.rank == 0)
+    model = StartModel.of(job).load_for_training(all_weights=plan.lora.rank == 0)
     chat_tokenizer = ChatTokenizer(base)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
     if tokenizer.pad_token is None:  # what stands in the padding is never read
