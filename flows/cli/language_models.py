@@ -38,6 +38,13 @@ def serve(
         typer.Option(help="The change's scale times its rank; twice the rank if unsaid."),
     ] = None,
     lora_dropout: Annotated[float, typer.Option(help="Of what the change reads.")] = 0.0,
+    keep_checkpoints: Annotated[
+        int | None, typer.Option(help="Models of a job's last epochs that stay; all if unsaid.")
+    ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(help="Unused models and files go after so long, unless a run needs them."),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Of the engine on a CPU.")] = 1,
 ) -> None:
     """Serve OpenAI's API for chat and fine-tuning: the tiny model, or another.
@@ -48,7 +55,13 @@ def serve(
     options += ["--threads", str(threads), *(["--model", model] if model else [])]
     options += ["--trainer", trainer, "--lora-rank", str(lora_rank)]
     options += ["--lora-dropout", str(lora_dropout)]
-    options += [] if lora_alpha is None else ["--lora-alpha", str(lora_alpha)]
+    unsaid = {
+        "--lora-alpha": lora_alpha,
+        "--keep-checkpoints": keep_checkpoints,
+        "--keep-days": keep_days,
+    }
+    for name, value in unsaid.items():
+        options += [] if value is None else [name, str(value)]
     require_packages(["tokenizers"], "ratchet llm serve")
     sys.stdout.flush()
     os.execv(

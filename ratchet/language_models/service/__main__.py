@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
+from ratchet.language_models.service.settings import (
+    API_KEY_VARIABLE,
+    RetentionRules,
+    ServiceSettings,
+)
 from ratchet.language_models.service.training.lora import Lora
 
 
@@ -28,6 +32,7 @@ def main() -> int:
             engine=arguments.engine,
             trainer=arguments.trainer,
             lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
+            retention=RetentionRules(arguments.keep_checkpoints, arguments.keep_days),
             api_key=os.environ.get(API_KEY_VARIABLE),
             embedded=arguments.embedded,
         )
@@ -57,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
+    parser.add_argument("--keep-checkpoints", type=int, help="of each job; default: all")
+    parser.add_argument(
+        "--keep-days", type=float, help="what no run and no model needs, after its last use"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine on a CPU")
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)
     return parser

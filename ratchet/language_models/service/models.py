@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 import sqlite3
 import threading
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import ModelList, ModelObject
-from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.database import Database, record_deleted
 from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
 
 logger = logging.getLogger(__name__)
+_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class ModelRegistry:
         self.folder = folder
         self.base = base
         self._known: dict[str, StoredModel] = {}
+        self._used: dict[str, float] = {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         with database.transaction() as connection:
@@ -84,30 +87,41 @@ class ModelRegistry:
     def get(self, model_id: str, *, param: str = "model") -> StoredModel:
         """Find a model; raises a 404 if there is none of that id."""
         with contextlib.suppress(KeyError):
-            return self._known[model_id]
+            return self._touched(self._known[model_id])
         with self._lock:  # a deletion must not come between reading and remembering
-            row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
-            if row is None or not self._is_served(row):
-                raise not_found("model", model_id, param=param)
+            row = self._row(model_id, param=param)
             folder = self._folder_of(row)
             model = StoredModel(row["id"], folder, row["root"], self._below(row["id"], folder))
             self._known[model_id] = model
+        return self._touched(model)
+
+    def last_used(self, model_id: str) -> float:
+        """Return when a model was last asked for, within an hour; 0 if it never was."""
+        row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
+        try:
+            return 0.0 if row is None else self._folder_of(row).stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
+
+    def _touched(self, model: StoredModel) -> StoredModel:
+        """Note at its folder that a model is used."""
+        now = time.monotonic()
+        if model.is_fine_tuned and now - self._used.get(model.id, -_HOUR) >= _HOUR:
+            self._used[model.id] = now
+            with contextlib.suppress(OSError):  # it may be deleted right now
+                os.utime(model.folder)
         return model
 
     def describe(self, model_id: str) -> ModelObject:
         """Return a model as the API shows it."""
-        self.get(model_id)
-        row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
-        if row is None:
-            raise not_found("model", model_id)
-        return _to_object(row)
+        return _to_object(self._row(model_id, param="model"))
 
     def list(self) -> ModelList:
         """List the models, oldest first."""
         rows = self._database.rows("SELECT * FROM models ORDER BY created, rowid")
         return ModelList(data=[_to_object(row) for row in rows if self._is_served(row)])
 
-    def delete(self, model_id: str) -> None:
+    def delete(self, model_id: str, *, reason: str = "a client asked for it") -> None:
         """Remove a fine-tuned model and its weights.
 
         Raises
@@ -115,8 +129,8 @@ class ModelRegistry:
         ApiError
             404 if there is none, 403 for the base model, 409 while a job starts from it.
         """
-        model = self.get(model_id)
-        if not model.is_fine_tuned:
+        row = self._row(model_id, param="model")
+        if row["job_id"] is None:
             raise ApiError(
                 403,
                 f"{model_id!r} is a base model; only fine-tuned ones can be deleted.",
@@ -135,10 +149,18 @@ class ModelRegistry:
                 message = f"{adapters[0]!r} is an adapter to {model_id!r}; delete that model first."
                 raise ApiError(409, message, code="model_in_use", param="model")
             connection.execute("DELETE FROM models WHERE id = ?", (model_id,))
+            record_deleted(connection, "model", model_id, reason)
         with self._lock:
             self._known.pop(model_id, None)
-        if model.folder.is_relative_to(self.folder):
-            shutil.rmtree(model.folder, ignore_errors=True)
+            self._used.pop(model_id, None)
+        shutil.rmtree(self._folder_of(row), ignore_errors=True)
+
+    def _row(self, model_id: str, *, param: str) -> sqlite3.Row:
+        row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
+        if row is None or not self._is_served(row):
+            more = self._database.deletion("model", model_id)
+            raise not_found("model", model_id, param=param, more=more)
+        return row
 
     def _folder_of(self, row: sqlite3.Row) -> Path:
         """Return where a model lies: relative if it is ours, so that the home can be moved."""

@@ -52,6 +52,33 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """How much is kept; by default everything.
+
+    Parameters
+    ----------
+    checkpoints
+        The models of a job's last epochs, beside its own, that are kept; None for all.
+    days
+        After how many days models and files go that nobody has used; None for never. Those that a
+        run of Ratchet's has asked for stay, and so does what another model stands on.
+
+    Raises
+    ------
+    ParameterError
+        If one is negative.
+    """
+
+    checkpoints: int | None = None
+    days: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("checkpoints", self.checkpoints), ("days", self.days)):
+            if value is not None and value < 0:
+                raise ParameterError(f"keep_{name}: got {value}, expected 0 or more.")
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """Where a service keeps its things, where it listens, what it serves.
 
@@ -70,6 +97,8 @@ class ServiceSettings:
         that plain torch runs, TRL for all others and wherever LoRA is asked for.
     lora
         What of a model is trained, where a job does not say so itself.
+    retention
+        What is deleted in time; by default nothing.
     api_key
         What clients must send as bearer token; None for no key, on loopback only.
     embedded
@@ -89,6 +118,7 @@ class ServiceSettings:
     engine: str = "torch"
     trainer: TrainerName = "auto"
     lora: Lora = field(default_factory=Lora)
+    retention: RetentionRules = field(default_factory=RetentionRules)
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
     limits: Limits = field(default_factory=Limits)

@@ -1,7 +1,7 @@
-"""Adapters as folders: in PEFT's layout, and beside it what they stand on. Imports nothing heavy.
+"""Adapters as folders: PEFT's layout, and beside it what they stand on. Imports nothing heavy.
 
-``adapter_model.safetensors`` and ``adapter_config.json`` are PEFT's. ``base.json`` tells which model
-the adapter was trained on, and knows its weights again: an adapter to other weights is another model.
+``adapter_model.safetensors`` and ``adapter_config.json`` are PEFT's. ``base.json`` tells on which
+model the adapter was trained, and knows its weights again: on others it is another model.
 """
 
 from __future__ import annotations

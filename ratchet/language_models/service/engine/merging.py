@@ -58,8 +58,9 @@ class LowRankChange:
         """Add the change to a model's weights by name."""
         for layer, a in self.a.items():
             name = f"{layer}.weight"
-            if name not in weights:
-                raise DataError(f"an adapter changes {layer}, which its base model has not.")
+            shape = (self.b[layer].shape[0], a.shape[1])
+            if name not in weights or weights[name].shape != shape:
+                raise DataError(f"an adapter changes {layer} {shape}, which its base has not.")
             weights[name] += (self.b[layer] @ a) * self.scale
 
 
@@ -97,4 +98,4 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
                 model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
-    return model
+    return model.requires_grad_(True)  # PEFT has frozen it

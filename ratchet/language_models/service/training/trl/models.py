@@ -1,4 +1,4 @@
-"""Models for TRL's trainers: read for training, written whole or as the adapter that was trained."""
+"""Models for TRL's trainers: read for training, written whole or as the trained adapter."""
 
 from __future__ import annotations
 

@@ -1,0 +1,148 @@
+"""Models that are adapters: found, merged, refused where what they stand on has changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from micro_model import write_micro_model
+from safetensors.torch import load_file, save_file
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
+from ratchet.language_models.service.engine.interface import GenerationRequest
+from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.types import ChatMessage
+
+RANK, ALPHA = 2, 6
+
+
+def write_adapter(folder, base, name, *, seed=0, **config):
+    """Write an adapter to all projections of a model of any base, in PEFT's layout."""
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for weight, tensor in load_file(base / "model.safetensors").items():
+        if "_proj." in weight:
+            layer = f"base_model.model.{weight.removesuffix('.weight')}"
+            for part, shape in (("A", (RANK, tensor.shape[1])), ("B", (tensor.shape[0], RANK))):
+                values = torch.randn(shape, generator=generator) * 0.3
+                tensors[f"{layer}.lora_{part}.weight"] = values
+    save_file(tensors, folder / "adapter_model.safetensors")
+    values = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+    return tensors
+
+
+@pytest.fixture
+def base(tmp_path):
+    return write_micro_model(tmp_path / "micro")
+
+
+@pytest.fixture
+def registry(tmp_path, base):
+    """A service's models: the base, an adapter to it and an adapter to that one."""
+    models = tmp_path / "models"
+    for number, (name, below) in enumerate((("first", base), ("second", models / "first"))):
+        write_adapter(models / name, base, name, seed=number)
+        AdapterBase.of("micro" if below == base else "first", below).write(models / name)
+    database = Database(tmp_path / "service.sqlite3")
+    with database.transaction() as connection:
+        for name in ("first", "second"):
+            values = (name, name, 1, "micro", f"job-{name}")
+            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?)", values)
+    return ModelRegistry(database, models, StoredModel("micro", base, "micro"))
+
+
+def test_a_model_stands_on_all_that_its_adapter_was_trained_on(registry, base):
+    first, second = registry.get("first"), registry.get("second")
+    assert (first.whole_folder, first.adapters) == (base, (first.folder,))
+    assert (second.whole_folder, second.adapters) == (base, (first.folder, second.folder))
+    whole = registry.get("micro")
+    assert (whole.whole_folder, whole.adapters) == (base, ())
+    assert second.is_there
+    shutil.rmtree(first.folder)
+    assert not second.is_there
+
+
+def test_answers_are_those_of_the_merged_model_bit_for_bit(registry, base, tmp_path):
+    second = registry.get("second")
+    weights = load_file(base / "model.safetensors")
+    for folder in second.adapters:
+        tensors = load_file(folder / "adapter_model.safetensors")
+        for name in [name for name in weights if "_proj." in name]:
+            layer = f"base_model.model.{name.removesuffix('.weight')}"
+            a, b = (tensors[f"{layer}.lora_{part}.weight"] for part in "AB")
+            weights[name] = weights[name] + (b @ a) * (ALPHA / RANK)
+    merged = shutil.copytree(base, tmp_path / "merged")
+    save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})
+    trained = load_model(second.whole_folder, second.adapters, training=True).llama.weights()
+    assert all(torch.equal(trained[name], tensor) for name, tensor in weights.items())
+
+    engine = TorchEngine()
+    engine.load("adapted", second.whole_folder, second.adapters)
+    engine.load("merged", merged)
+    engine.load("base", base)
+    said = {}
+    for name in ("adapted", "merged", "base"):
+        chat = (ChatMessage("user", "same"),)
+        ask = [
+            GenerationRequest(name, chat, seed, max_tokens=8, logprobs=True) for seed in range(20)
+        ]
+        said[name] = engine.generate(ask)
+    assert said["adapted"] == said["merged"]
+    assert said["adapted"] != said["base"]
+
+
+def test_other_weights_below_an_adapter_are_noticed(registry, base, tmp_path):
+    again = shutil.copytree(base, tmp_path / "elsewhere" / "micro")
+    assert weights_print(again) == weights_print(base)
+    weights = load_file(base / "model.safetensors")
+    weights["model.norm.weight"] += 1e-6
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ApiError, match="is an adapter to 'micro', whose weights are not") as caught:
+        registry.get("second")
+    assert caught.value.status == 409
+    assert str(tmp_path) not in str(caught.value)
+    moved = ModelRegistry(
+        registry._database, registry.folder, StoredModel("micro", again, "micro")
+    )  # the base lies elsewhere by now
+    assert moved.get("second").whole_folder == again
+
+
+def test_what_another_model_stands_on_is_not_deleted(registry):
+    with pytest.raises(ApiError, match="'second' is an adapter to 'first'") as caught:
+        registry.delete("first")
+    assert (caught.value.status, caught.value.code) == (409, "model_in_use")
+    registry.delete("second")
+    registry.delete("first")
+    assert [model.id for model in registry.list().data] == ["micro"]
+    assert list(registry.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"peft_type": "IA3"}, "expected LoRA"),
+        ({"use_dora": True}, "use_dora"),
+        ({"bias": "all"}, "expected LoRA"),
+    ],
+)
+def test_adapters_of_other_kinds_are_refused(base, tmp_path, config, complaint):
+    write_adapter(tmp_path / "adapter", base, "micro", **config)
+    with pytest.raises(DataError, match=complaint):
+        load_model(base, [tmp_path / "adapter"], training=False)
+
+
+def test_an_adapter_to_another_shape_is_refused(base, tmp_path):
+    tensors = write_adapter(tmp_path / "adapter", base, "micro")
+    more = {name.replace("layers.0", "layers.7"): tensor for name, tensor in tensors.items()}
+    save_file(more, tmp_path / "adapter" / "adapter_model.safetensors")
+    with pytest.raises(DataError, match=r"layers.7.* which its base has not"):
+        load_model(base, [tmp_path / "adapter"], training=False)
