@@ -38,6 +38,10 @@ def serve(
         typer.Option(help="The change's scale times its rank; twice the rank if unsaid."),
     ] = None,
     lora_dropout: Annotated[float, typer.Option(help="Of what the change reads.")] = 0.0,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(help="Examples of a batch that training holds in memory at once."),
+    ] = None,
     keep_checkpoints: Annotated[
         int | None, typer.Option(help="Models of a job's last epochs that stay; all if unsaid.")
     ] = None,
@@ -57,6 +61,7 @@ def serve(
     options += ["--lora-dropout", str(lora_dropout)]
     unsaid = {
         "--lora-alpha": lora_alpha,
+        "--micro-batch-size": micro_batch_size,
         "--keep-checkpoints": keep_checkpoints,
         "--keep-days": keep_days,
     }

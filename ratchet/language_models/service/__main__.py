@@ -32,6 +32,7 @@ def main() -> int:
             engine=arguments.engine,
             trainer=arguments.trainer,
             lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
+            micro_batch_size=arguments.micro_batch_size,
             retention=RetentionRules(arguments.keep_checkpoints, arguments.keep_days),
             api_key=os.environ.get(API_KEY_VARIABLE),
             embedded=arguments.embedded,
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
+    parser.add_argument("--micro-batch-size", type=int, help="examples in memory at once")
     parser.add_argument("--keep-checkpoints", type=int, help="of each job; default: all")
     parser.add_argument(
         "--keep-days", type=float, help="what no run and no model needs, after its last use"

@@ -97,6 +97,9 @@ class ServiceSettings:
         that plain torch runs, TRL for all others and wherever LoRA is asked for.
     lora
         What of a model is trained, where a job does not say so itself.
+    micro_batch_size
+        How many examples of a batch training holds in memory at once, where a job does not say so
+        itself; None for all of them.
     retention
         What is deleted in time; by default nothing.
     api_key
@@ -118,6 +121,7 @@ class ServiceSettings:
     engine: str = "torch"
     trainer: TrainerName = "auto"
     lora: Lora = field(default_factory=Lora)
+    micro_batch_size: int | None = None
     retention: RetentionRules = field(default_factory=RetentionRules)
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
@@ -134,6 +138,10 @@ class ServiceSettings:
         if self.trainer not in get_args(TrainerName):
             known = ", ".join(get_args(TrainerName))
             raise ParameterError(f"trainer: got {self.trainer!r}, expected one of {known}.")
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ParameterError(
+                f"micro_batch_size: got {self.micro_batch_size}, expected 1 or more."
+            )
         if self.trainer == "plain" and self.lora.rank:
             raise ParameterError(
                 f"The plain trainer trains all weights, but got lora_rank {self.lora.rank}. Take"

@@ -390,3 +390,25 @@ def test_all_weights_of_an_adapted_model_can_be_trained(trl_training, base, tmp_
     assert event.train_loss == pytest.approx(supervised_loss(first), rel=1e-5)
     assert AdapterBase.read(tmp_path / "second" / "model") is None
     assert supervised_loss(tmp_path / "second" / "model") < supervised_loss(first)
+
+
+@pytest.mark.parametrize(("method", "kinds"), [("supervised", CHATS), ("dpo", PAIRS)])
+@pytest.mark.parametrize("micro", [2, 4])
+def test_a_batch_that_is_read_in_parts_makes_the_same_step(
+    trl_training, base, tmp_path, method, kinds, micro
+):
+    lines = (kinds * 7)[:14]  # batches of 8 and 6: of parts of 4 the last holds 2
+    values = {"batch_size": 8, "n_epochs": 2, "lora_rank": RANK, "learning_rate_multiplier": 0.3}
+    for name, more in (("whole", {}), ("parts", {"micro_batch_size": micro})):
+        write_job(tmp_path / name, base, lines, method, **values, **more)
+        trl_training.train(tmp_path / name)
+    one, other = (
+        load_file(tmp_path / name / "model" / "adapter_model.safetensors")
+        for name in ("whole", "parts")
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
+    told, again = (read_training_events(tmp_path / name)[0] for name in ("whole", "parts"))
+    assert len(told) == len(again) == 4
+    for event, same in zip(told, again, strict=True):
+        assert same.train_loss == pytest.approx(event.train_loss, rel=1e-4)

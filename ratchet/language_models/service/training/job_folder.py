@@ -66,7 +66,8 @@ class TrainingJob:
     hyperparameters
         All of ``n_epochs``, ``batch_size``, ``learning_rate_multiplier`` (and ``beta`` for
         ``dpo``); each a number or ``"auto"``, which the trainer turns into a number. Also
-        ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained.
+        ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained, and
+        ``micro_batch_size`` where a batch is not in memory at once.
     seed
         Seed of everything random: same files, same seed, same weights.
     base_model

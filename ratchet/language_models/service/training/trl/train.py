@@ -55,10 +55,28 @@ _WARMUP = 5
 
 
 class PreferenceTrainer(DPOTrainer):
-    """TRL's, for pairs that are token ids already: both trainers read a file alike."""
+    """TRL's, for pairs that are token ids already: both trainers read a file alike.
+
+    The pairs of a step count alike, also where its last micro-batch holds fewer.
+    """
+
+    _pairs_per_part = 0.0
 
     def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
         return dataset
+
+    def get_batch_samples(self, *given: Any, **more: Any) -> tuple[list[Any], Any]:  # noqa: ANN401
+        """Take the micro-batches of a step, and see how many pairs they hold on average."""
+        parts, count = super().get_batch_samples(*given, **more)
+        self._pairs_per_part = sum(len(part["input_ids"]) for part in parts) / max(1, len(parts))
+        return parts, count
+
+    def compute_loss(self, model: Any, inputs: Any, *given: Any, **more: Any) -> Any:  # noqa: ANN401
+        """Weigh a micro-batch by its pairs: what follows takes the mean over micro-batches."""
+        found = super().compute_loss(model, inputs, *given, **more)  # type: ignore[no-untyped-call]
+        if not model.training:
+            return found
+        return found * (len(inputs["input_ids"]) / self._pairs_per_part)
 
 
 def train(folder: Path) -> None:
@@ -131,8 +149,9 @@ def _settings(plan: Plan, examples: int) -> dict[str, Any]:
     steps = plan.n_epochs * -(-examples // plan.batch_size)
     return {
         "num_train_epochs": plan.n_epochs,
-        "per_device_train_batch_size": plan.batch_size,
-        "per_device_eval_batch_size": plan.batch_size,
+        "per_device_train_batch_size": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.batch_size // plan.micro_batch_size,
+        "per_device_eval_batch_size": plan.micro_batch_size,
         "lr_scheduler_type": "linear",
         "warmup_steps": min(_WARMUP, steps // 10),
         "max_length": None,  # too long ones have been refused
