@@ -27,6 +27,13 @@ def serve(
         str | None, typer.Option(help="A model's folder or its name on the Hugging Face hub.")
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
+    max_loras: Annotated[int, typer.Option(help="Adapters in one batch of vllm's.")] = 4,
+    sleep_level: Annotated[
+        int,
+        typer.Option(
+            help="vllm's GPU memory while a job trains: 1 to the machine's, 2 dropped, 0 kept."
+        ),
+    ] = 1,
     trainer: Annotated[
         str, typer.Option(help="Of fine-tuning jobs: plain, trl, or what fits the model.")
     ] = "auto",
@@ -57,6 +64,7 @@ def serve(
     """
     options = ["--home", home, "--host", host, "--port", str(port), "--engine", engine]
     options += ["--threads", str(threads), *(["--model", model] if model else [])]
+    options += ["--max-loras", str(max_loras), "--sleep-level", str(sleep_level)]
     options += ["--trainer", trainer, "--lora-rank", str(lora_rank)]
     options += ["--lora-dropout", str(lora_dropout)]
     unsaid = {

@@ -30,6 +30,8 @@ def main() -> int:
             port=arguments.port,
             model=arguments.model,
             engine=arguments.engine,
+            max_loras=arguments.max_loras,
+            sleep_level=arguments.sleep_level,
             trainer=arguments.trainer,
             lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
             micro_batch_size=arguments.micro_batch_size,
@@ -59,6 +61,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8399, help="0 takes a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
     parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
+    parser.add_argument("--max-loras", type=int, default=4, help="adapters in a batch of vllm's")
+    parser.add_argument(
+        "--sleep-level", type=int, default=1, help="0, 1, 2: vllm's memory while a job trains"
+    )
     parser.add_argument("--trainer", default="auto", help="of fine-tuning jobs: auto, plain, trl")
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")

@@ -46,6 +46,7 @@ class ModelService:
         self.runner = JobRunner(
             *(self.database, self.files, self.models, folder / "jobs", trainer),
             tidy=retention.sweep,
+            memory=self.batcher.asleep,
         )
 
     @contextlib.contextmanager

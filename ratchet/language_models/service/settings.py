@@ -92,6 +92,11 @@ class ServiceSettings:
         A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet makes.
     engine
         What runs the models: ``torch``, ``vllm``, or a class of one's own as ``module:Class``.
+    max_loras
+        How many adapters ``vllm`` applies in one batch.
+    sleep_level
+        How ``vllm`` gives its memory away while a job trains: 1 keeps the weights in the machine's
+        memory, 2 reads them again, 0 keeps everything where it is.
     trainer
         What runs fine-tuning jobs: ``plain``, ``trl``, or ``auto``: the plain loop for models
         that plain torch runs, TRL for all others and wherever LoRA is asked for.
@@ -119,6 +124,8 @@ class ServiceSettings:
     port: int = 0
     model: str | None = None
     engine: str = "torch"
+    max_loras: int = 4
+    sleep_level: int = 1
     trainer: TrainerName = "auto"
     lora: Lora = field(default_factory=Lora)
     micro_batch_size: int | None = None
@@ -138,6 +145,11 @@ class ServiceSettings:
         if self.trainer not in get_args(TrainerName):
             known = ", ".join(get_args(TrainerName))
             raise ParameterError(f"trainer: got {self.trainer!r}, expected one of {known}.")
+        if self.max_loras < 1 or self.sleep_level not in (0, 1, 2):
+            raise ParameterError(
+                f"Got max_loras {self.max_loras} and sleep_level {self.sleep_level}, expected 1 or"
+                " more, and 0, 1 or 2."
+            )
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
             raise ParameterError(
                 f"micro_batch_size: got {self.micro_batch_size}, expected 1 or more."

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
 import torch
-from micro_model import write_micro_model
+from micro_model import ALPHA, RANK, write_adapter, write_micro_model
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import DataError
@@ -19,25 +18,6 @@ from ratchet.language_models.service.engine.model_folder import load_model
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.types import ChatMessage
-
-RANK, ALPHA = 2, 6
-
-
-def write_adapter(folder, base, name, *, seed=0, **config):
-    """Write an adapter to all projections of a model of any base, in PEFT's layout."""
-    folder.mkdir(parents=True)
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for weight, tensor in load_file(base / "model.safetensors").items():
-        if "_proj." in weight:
-            layer = f"base_model.model.{weight.removesuffix('.weight')}"
-            for part, shape in (("A", (RANK, tensor.shape[1])), ("B", (tensor.shape[0], RANK))):
-                values = torch.randn(shape, generator=generator) * 0.3
-                tensors[f"{layer}.lora_{part}.weight"] = values
-    save_file(tensors, folder / "adapter_model.safetensors")
-    values = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, **config}
-    (folder / "adapter_config.json").write_text(json.dumps(values))
-    return tensors
 
 
 @pytest.fixture

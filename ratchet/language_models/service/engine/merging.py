@@ -5,13 +5,14 @@ Small models' weights get it here, as PEFT would add it; all others through PEFT
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
@@ -62,6 +63,34 @@ class LowRankChange:
             if name not in weights or weights[name].shape != shape:
                 raise DataError(f"an adapter changes {layer} {shape}, which its base has not.")
             weights[name] += (self.b[layer] @ a) * self.scale
+
+
+def compose(adapters: Sequence[Path], folder: Path) -> int:
+    """Write a chain of adapters as one to the whole model; return its rank, the sum of theirs.
+
+    Its change is that of the chain but for rounding.
+    """
+    changes = [LowRankChange(adapter) for adapter in adapters]
+    tensors: dict[str, Tensor] = {}
+    for layer in sorted(set().union(*(change.a for change in changes))):
+        (wide, tall) = next((c.a[layer], c.b[layer]) for c in changes if layer in c.a)
+        parts = [
+            (change.a[layer], change.b[layer] * change.scale)
+            if layer in change.a
+            else (
+                wide.new_zeros(change.rank, wide.shape[1]),
+                tall.new_zeros(len(tall), change.rank),
+            )
+            for change in changes
+        ]
+        tensors[f"{_PREFIX}{layer}{_A}"] = torch.cat([a for a, _ in parts], dim=0)
+        tensors[f"{_PREFIX}{layer}{_B}"] = torch.cat([b for _, b in parts], dim=1).contiguous()
+    rank = sum(change.rank for change in changes)
+    config = {**changes[-1].config, "r": rank, "lora_alpha": rank}
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+    (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(config, indent=1), "utf-8")
+    return rank
 
 
 _OTHER_WAYS = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern")

@@ -26,6 +26,7 @@ from ratchet.language_models.service.engine.interface import (
     PromptToken,
     RequestRefusedError,
     TokenChoice,
+    tokens_within,
 )
 from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
 from ratchet.language_models.service.engine.prompts import read_prompt, read_text
@@ -253,18 +254,7 @@ def _look_for_stop(tokenizer: ChatTokenizer, row: _Row) -> None:
     found = [text.find(stop) for stop in row.request.stop if stop in text]
     if found:
         row.text, row.finish = text[: min(found)], "stop"
-        row.tokens = _tokens_of(row.tokens, len(row.text))
-
-
-def _tokens_of(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedToken]:
-    """Keep the tokens that begin within the first characters."""
-    kept, at = [], 0
-    for token in tokens:
-        if at >= length:
-            break
-        kept.append(token)
-        at += len(token.token)
-    return kept
+        row.tokens = tokens_within(row.tokens, len(row.text))
 
 
 def _result(loaded: _Loaded, row: _Row) -> GenerationResult | RequestRefusedError:

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ratchet.errors import RatchetError
@@ -43,7 +44,7 @@ class JobRunner:
 
     What an interrupted job has left in the folder is removed. What is no fault of a job, such as a
     full disk, does not fail it: it is begun anew until the machine lets it through. ``tidy`` is
-    called before each job, and every hour where there is none.
+    called before each job, and every hour where there is none; a job trains within ``memory``.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class JobRunner:
         models: ModelRegistry,
         folder: Path,
         trainer: JobTrainer,
+        *,
         tidy: Callable[[], None],
+        memory: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._database = database
         self._files = files
@@ -61,6 +64,7 @@ class JobRunner:
         self._folder = folder
         self._trainer = trainer
         self._tidy = tidy
+        self._memory = memory
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._problem: str | None = None
@@ -185,8 +189,9 @@ class JobRunner:
             self._current = (job_id, process)
         try:
             if self._is_running(job_id):  # else it was cancelled before its process was known
-                process.begin(folder)
-                code = self._watch(job_id, folder, process)
+                with self._memory():
+                    process.begin(folder)
+                    code = self._watch(job_id, folder, process)
                 self._finish(row, folder, process, code)
         finally:
             with self._lock:
