@@ -23,6 +23,7 @@ from ratchet.language_models.service.engine.adapters import (
 from ratchet.language_models.service.engine.tokenizer import read_json
 
 _PREFIX = "base_model.model."
+_TARGETS = "target_modules"
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 
 
@@ -65,8 +66,8 @@ class LowRankChange:
             weights[name] += (self.b[layer] @ a) * self.scale
 
 
-def compose(adapters: Sequence[Path], folder: Path) -> int:
-    """Write a chain of adapters as one to the whole model; return its rank, the sum of theirs.
+def compose(adapters: Sequence[Path], folder: Path) -> None:
+    """Write a chain of adapters as one to the whole model, whose rank is the sum of theirs.
 
     Its change is that of the chain but for rounding.
     """
@@ -87,10 +88,11 @@ def compose(adapters: Sequence[Path], folder: Path) -> int:
         tensors[f"{_PREFIX}{layer}{_B}"] = torch.cat([b for _, b in parts], dim=1).contiguous()
     rank = sum(change.rank for change in changes)
     config = {**changes[-1].config, "r": rank, "lora_alpha": rank}
+    if all(isinstance(change.config.get(_TARGETS), list) for change in changes):
+        config[_TARGETS] = sorted(set().union(*(change.config[_TARGETS] for change in changes)))
     folder.mkdir(parents=True)
     save_file(tensors, folder / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
     (folder / ADAPTER_CONFIG_FILE).write_text(json.dumps(config, indent=1), "utf-8")
-    return rank
 
 
 _OTHER_WAYS = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern")

@@ -113,14 +113,14 @@ class VllmEngine:
             raise LanguageServiceError(f"{folder} holds no model: it has no config.json.")
         known = _Known(folder, ChatTokenizer(folder))
         if adapters:
-            adapter, rank = self._as_one(adapters)
+            rank = sum(int(read_json(each / ADAPTER_CONFIG_FILE)["r"]) for each in adapters)
             if rank > _RANKS[-1]:
                 raise LanguageServiceError(
                     f"{model_id} is a chain of {len(adapters)} adapters of rank {rank} together;"
                     f" vLLM takes {_RANKS[-1]}. Write it out as a whole model with `ratchet llm"
                     " export` and serve that, or take --engine torch."
                 )
-            known = _Known(folder, known.tokenizer, adapter, rank)
+            known = _Known(folder, known.tokenizer, self._as_one(adapters), rank)
         self._known[model_id] = known
         if self._resident is None:
             self._llm(known)
@@ -195,11 +195,12 @@ class VllmEngine:
             llm.llm_engine.remove_lora(number)
         self._numbers.clear()
 
-    def _as_one(self, adapters: Sequence[Path]) -> tuple[Path, int]:
+    def _as_one(self, adapters: Sequence[Path]) -> Path:
         if len(adapters) == 1:
-            return adapters[0], int(read_json(adapters[0] / ADAPTER_CONFIG_FILE)["r"])
+            return adapters[0]
         folder = Path(tempfile.mkdtemp(dir=self._composed.name)) / "adapter"
-        return folder, compose(adapters, folder)
+        compose(adapters, folder)
+        return folder
 
     def _llm(self, known: _Known) -> Any:  # noqa: ANN401 -- vllm.LLM
         """Return what runs a model and all known ones on its base; make it where it is not."""
