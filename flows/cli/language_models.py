@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flows.process.messages import print_plain
 from ratchet.lazy import require_packages
 
 llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
@@ -80,3 +82,17 @@ def serve(
     os.execv(
         sys.executable, [sys.executable, "-P", "-m", "ratchet.language_models.service", *options]
     )
+
+
+@llm.command()
+def export(
+    model: Annotated[str, typer.Argument(help="A model's id, as jobs and MLflow name it.")],
+    folder: Annotated[str, typer.Argument(help="A new folder.")],
+    home: Annotated[str, typer.Option(help="The service's home.")] = ".ratchet",
+) -> None:
+    """Write a model that jobs have trained as a whole folder, its adapters merged into it."""
+    require_packages(["tokenizers", "safetensors"], "ratchet llm export")
+    from ratchet.language_models.service.export import export_model
+
+    export_model(Path(home), model, Path(folder))
+    print_plain(f"{model} is in {folder}.")

@@ -90,8 +90,7 @@ class ModelRegistry:
             return self._touched(self._known[model_id])
         with self._lock:  # a deletion must not come between reading and remembering
             row = self._row(model_id, param=param)
-            folder = self._folder_of(row)
-            model = StoredModel(row["id"], folder, row["root"], self._below(row["id"], folder))
+            model = _stored(self._database, self.folder, row)
             self._known[model_id] = model
         return self._touched(model)
 
@@ -158,41 +157,11 @@ class ModelRegistry:
     def _row(self, model_id: str, *, param: str) -> sqlite3.Row:
         row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
         if row is None or not self._is_served(row):
-            more = self._database.deletion("model", model_id)
-            raise not_found("model", model_id, param=param, more=more)
+            raise _no_model(self._database, model_id, param)
         return row
 
     def _folder_of(self, row: sqlite3.Row) -> Path:
-        """Return where a model lies: relative if it is ours, so that the home can be moved."""
-        return self.folder / str(row["folder"])
-
-    def _below(self, model_id: str, folder: Path) -> tuple[Path, ...]:
-        """Return the folders that a folder's adapter stands on, the whole model first.
-
-        Raises
-        ------
-        ApiError
-            409 if one of them is not there any more, or has other weights by now.
-        """
-        base = AdapterBase.read(folder)
-        if base is None:
-            return ()
-        row = self._database.row("SELECT * FROM models WHERE id = ?", (base.name,))
-        known = [] if row is None else [self._folder_of(row)]
-        places = (*known, Path(base.folder))  # by its name; or where an earlier version lay
-        for place in places:
-            if place.is_dir() and weights_print(place) == base.weights:
-                return (*self._below(base.name, place), place)
-        where = ", ".join(map(str, places))
-        logger.error("%s needs the weights of %s; they are not in %s", model_id, base.name, where)
-        raise ApiError(
-            409,
-            f"{model_id!r} is an adapter to {base.name!r}, whose weights are not what they were"
-            " when it was trained, or gone. Put them back (the service's log says where), or train"
-            " it again.",
-            code="base_model_changed",
-            param="model",
-        )
+        return _folder_of(self.folder, row)
 
     def _adapters_to(self, model_id: str) -> Sequence[str]:
         """Return the models that are adapters to one."""
@@ -211,3 +180,54 @@ class ModelRegistry:
 def _to_object(row: sqlite3.Row) -> ModelObject:
     owner = "ratchet" if row["job_id"] is None else "user"
     return ModelObject(id=row["id"], created=row["created"], owned_by=owner)
+
+
+def find_stored_model(database: Database, folder: Path, model_id: str) -> StoredModel:
+    """Find a model in a service's database, with its folder of models; a 404 if there is none."""
+    row = database.row("SELECT * FROM models WHERE id = ?", (model_id,))
+    if row is None:
+        raise _no_model(database, model_id, "model")
+    return _stored(database, folder, row)
+
+
+def _no_model(database: Database, model_id: str, param: str) -> ApiError:
+    more = database.deletion("model", model_id)
+    return not_found("model", model_id, param=param, more=more)
+
+
+def _stored(database: Database, folder: Path, row: sqlite3.Row) -> StoredModel:
+    own = _folder_of(folder, row)
+    return StoredModel(row["id"], own, row["root"], _below(database, folder, row["id"], own))
+
+
+def _folder_of(folder: Path, row: sqlite3.Row) -> Path:
+    """Return where a model lies: relative if it is ours, so that the home can be moved."""
+    return folder / str(row["folder"])
+
+
+def _below(database: Database, folder: Path, model_id: str, own: Path) -> tuple[Path, ...]:
+    """Return the folders that the adapter in a model's own stands on, the whole model first.
+
+    Raises
+    ------
+    ApiError
+        409 if one of them is not there any more, or has other weights by now.
+    """
+    base = AdapterBase.read(own)
+    if base is None:
+        return ()
+    row = database.row("SELECT * FROM models WHERE id = ?", (base.name,))
+    known = [] if row is None else [_folder_of(folder, row)]
+    places = (*known, Path(base.folder))  # by its name; or where an earlier version lay
+    for place in places:
+        if place.is_dir() and weights_print(place) == base.weights:
+            return (*_below(database, folder, base.name, place), place)
+    where = ", ".join(map(str, places))
+    logger.error("%s needs the weights of %s; they are not in %s", model_id, base.name, where)
+    raise ApiError(
+        409,
+        f"{model_id!r} is an adapter to {base.name!r}, whose weights are not what they were when it"
+        " was trained, or gone. Put them back (the service's log says where), or train it again.",
+        code="base_model_changed",
+        param="model",
+    )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 
 import pytest
 import torch
 from micro_model import ALPHA, RANK, write_adapter, write_micro_model
 from safetensors.torch import load_file, save_file
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, LanguageServiceError
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
 from ratchet.language_models.service.engine.interface import GenerationRequest
 from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.export import export_model
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.types import ChatMessage
 
@@ -126,3 +130,26 @@ def test_an_adapter_to_another_shape_is_refused(base, tmp_path):
     save_file(more, tmp_path / "adapter" / "adapter_model.safetensors")
     with pytest.raises(DataError, match=r"layers.7.* which its base has not"):
         load_model(base, [tmp_path / "adapter"], training=False)
+
+
+def test_a_model_is_written_whole_for_those_who_read_no_adapters(registry, base, tmp_path):
+    home = tmp_path / "home"
+    (home / "llm").mkdir(parents=True)
+    shutil.copytree(registry.folder, home / "llm" / "models")
+    with contextlib.closing(sqlite3.connect(tmp_path / "service.sqlite3")) as connection:
+        connection.execute("VACUUM INTO ?", (str(home / "llm" / "service.sqlite3"),))
+    export_model(home, "second", tmp_path / "out" / "second")
+    second = registry.get("second")
+    now = load_model(second.whole_folder, second.adapters, training=True).llama.weights()
+    written = load_model(tmp_path / "out" / "second", training=True).llama.weights()
+    assert all(torch.equal(written[name], tensor) for name, tensor in now.items())
+    assert ChatTokenizer(tmp_path / "out" / "second").end_ids == ChatTokenizer(base).end_ids
+    export_model(home, "micro", tmp_path / "out" / "base")
+    assert weights_print(tmp_path / "out" / "base") == weights_print(base)
+    with pytest.raises(LanguageServiceError, match="is there already"):
+        export_model(home, "second", tmp_path / "out" / "second")
+    with pytest.raises(ApiError, match="no model 'third'"):
+        export_model(home, "third", tmp_path / "out" / "third")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"second", "base"}
+    with pytest.raises(LanguageServiceError, match="has no model service"):
+        export_model(tmp_path / "nowhere", "second", tmp_path / "out" / "third")
