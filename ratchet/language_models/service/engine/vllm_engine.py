@@ -1,6 +1,6 @@
 """An engine that stands on vLLM, for a machine with a GPU (``--engine vllm``).
 
-vLLM is not among Ratchet's dependencies; install it beside them (0.16 or newer). One whole model is
+vLLM is not among Ratchet's dependencies; install it beside them (0.15 or newer). One whole model is
 in memory at a time, with as many adapters to it as are asked for, in one batch; another whole model
 takes its place when it is asked. Results may depend on the batch in their last digits;
 ``VLLM_BATCH_INVARIANT=1`` makes them not.
