@@ -17,16 +17,18 @@ logger = logging.getLogger(__name__)
 _DAY = 86400.0
 _OF_A_RUN = "json_extract(jobs.metadata, '$.ratchet_intent') IS NOT NULL"
 """Jobs whose models and files a run of Ratchet's names in what it has stored, wherever it runs."""
-_SURPLUS = """
+_STARTS_OF_RUNS = f"SELECT model FROM jobs WHERE {_OF_A_RUN}"
+_SURPLUS = f"""
 SELECT model_id FROM (
     SELECT model_id, ROW_NUMBER() OVER (PARTITION BY job_id ORDER BY sequence DESC) AS place
     FROM checkpoints WHERE model_id IN (SELECT id FROM models)
     AND model_id NOT IN (SELECT fine_tuned_model FROM jobs WHERE fine_tuned_model IS NOT NULL)
-) WHERE place > ?
+) WHERE place > ? AND model_id NOT IN ({_STARTS_OF_RUNS})
 """
 _OTHERS_MODELS = f"""
 SELECT models.id, models.created FROM models JOIN jobs ON jobs.id = models.job_id
-WHERE NOT ({_OF_A_RUN}) ORDER BY models.created DESC, models.rowid DESC
+WHERE NOT ({_OF_A_RUN}) AND models.id NOT IN ({_STARTS_OF_RUNS})
+ORDER BY models.created DESC, models.rowid DESC
 """
 _OTHERS_FILES = f"""
 SELECT id, MAX(created_at, COALESCE(

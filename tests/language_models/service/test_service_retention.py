@@ -86,7 +86,10 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
     make_service, tmp_path, upload, wait_for
 ):
     with make_service().serving() as service, service.client() as client:
-        of_a_run = train(client, upload, wait_for, word="a", metadata={"ratchet_intent": "x"})
+        start = train(client, upload, wait_for, word="e").fine_tuned_model
+        of_a_run = train(
+            client, upload, wait_for, word="a", model=start, metadata={"ratchet_intent": "x"}
+        )
         unused = train(client, upload, wait_for, word="b")
         below = train(client, upload, wait_for, word="c")
         used = train(client, upload, wait_for, word="d", model=below.fine_tuned_model)
@@ -100,7 +103,7 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
     rules = RetentionRules(days=30)
     with make_service(retention=rules).serving() as service, service.client() as client:
         _await(lambda: unused.fine_tuned_model not in models_of(client))
-        kept = {job.fine_tuned_model for job in (of_a_run, below, used)}
+        kept = {start} | {job.fine_tuned_model for job in (of_a_run, below, used)}
         assert kept <= models_of(client)
         assert checkpoint_of(client, of_a_run) in models_of(
             client
