@@ -21,12 +21,15 @@ class DrowsyEngine(FakeEngine):
     """Sleeps when it is told, and refuses to work meanwhile."""
 
     shares_base = True
+    sleeps = True
 
     def __init__(self):
         super().__init__()
         self.awake = True
         self.said = []
         self.fails = False
+        self.began, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
 
     def sleep(self):
         self.said.append("sleep")
@@ -43,6 +46,8 @@ class DrowsyEngine(FakeEngine):
 
     def generate(self, requests):
         assert self.awake
+        self.began.set()
+        assert self.goes_on.wait(30)
         return super().generate(requests)
 
 
@@ -109,6 +114,23 @@ def test_an_engine_that_cannot_sleep_goes_on_answering(service, upload, wait_for
         (gate / "open").touch()
         assert wait_for(client, job.id).status == "succeeded"
         assert service.engine.said == ["sleep"]
+
+
+def test_an_engine_that_is_not_to_sleep_keeps_no_job_waiting(service, upload, wait_for, gate):
+    service.service.batcher._sleeper = None
+    with service.client() as client:
+        service.engine.goes_on.clear()
+        asking = threading.Thread(target=_say, args=(client,))
+        asking.start()
+        assert service.engine.began.wait(20)
+        job = _create(client, upload)
+        _await(lambda: _pids(gate))
+        assert asking.is_alive()
+        service.engine.goes_on.set()
+        asking.join(20)
+        (gate / "open").touch()
+        assert wait_for(client, job.id).status == "succeeded"
+    assert service.engine.said == []
 
 
 def test_a_service_stops_while_its_engine_sleeps(running_service, tmp_path, upload, gate):

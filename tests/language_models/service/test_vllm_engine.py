@@ -343,8 +343,10 @@ def test_memory_is_given_away_and_taken_back(family, level, calls):
     before = engine.generate([_ask("x")])
     (llm,) = FakeLlm.made
     assert llm.can_sleep == (level > 0)
-    engine.sleep()
-    engine.wake_up()
+    assert engine.sleeps == (level > 0)
+    if engine.sleeps:
+        engine.sleep()
+        engine.wake_up()
     assert llm.calls == [("generate",), *calls]
     assert bool(llm.loras) == (level < 2)  # after level 2 adapters are read again
     assert engine.generate([_ask("x")]) == before

@@ -83,6 +83,8 @@ class Batcher:
         self._stopped = False
         self._arrived = 0
         self._nap: _Nap | None = None
+        self._is_made = False
+        self._sleeper: SleepingEngine | None = None
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self.ready: Future[None] = Future()
 
@@ -176,7 +178,7 @@ class Batcher:
 
     @contextlib.contextmanager
     def asleep(self) -> Iterator[None]:
-        """Let the engine give its memory away until the end of the block, if it can.
+        """Let the engine give its memory away until the end of the block, if it is one that does.
 
         What waits at the beginning is answered before; what comes later waits for the end.
         """
@@ -185,7 +187,9 @@ class Batcher:
             self._nap = nap
             self._changed.notify_all()
             while self._thread.is_alive() and not (nap.has_begun or self._stopped):
-                self._changed.wait(_NAP_SECONDS)  # or the thread has ended, and told nobody
+                if self._is_made and self._sleeper is None:
+                    break
+                self._changed.wait(_NAP_SECONDS)  # the thread may have ended, and told nobody
         try:
             yield
         finally:
@@ -223,6 +227,11 @@ class Batcher:
     def _work(self) -> None:
         try:
             engine = self._make_engine()
+            if isinstance(engine, SleepingEngine) and engine.sleeps:
+                self._sleeper = engine
+            with self._changed:
+                self._is_made = True
+                self._changed.notify_all()
             self._load(engine, self._first)
         except Exception as error:  # noqa: BLE001 -- told to whoever waits for the start
             self.ready.set_exception(error)
@@ -230,10 +239,7 @@ class Batcher:
         self.ready.set_result(None)
         shares_base = getattr(engine, "shares_base", False)
         while True:
-            with self._changed:
-                is_bedtime = self._is_bedtime()
-            if is_bedtime:
-                self._sleep(engine)
+            self._sleep_if_due()
             batch, unload = self._next(engine.max_batch_size, shares_base=shares_base)
             for model_id in unload:
                 self._unload(engine, model_id)
@@ -244,28 +250,29 @@ class Batcher:
 
     def _is_bedtime(self) -> bool:
         nap = self._nap
-        if nap is None or nap.has_begun or nap.is_over:
+        if self._sleeper is None or nap is None or nap.has_begun or nap.is_over:
             return False
         return all(item.number > nap.after for item in self._waiting)
 
-    def _sleep(self, engine: Engine) -> None:
-        """Let the engine sleep for as long as it shall; one that cannot goes on."""
-        sleeper = engine if isinstance(engine, SleepingEngine) else None
+    def _sleep_if_due(self) -> None:
+        """Let the engine sleep for as long as it shall; one that fails to goes on."""
+        with self._changed:
+            nap, sleeper = self._nap, self._sleeper
+            if sleeper is None or nap is None or not self._is_bedtime():
+                return
+        sleeps = True
         try:
-            if sleeper is not None:
-                sleeper.sleep()
+            sleeper.sleep()
         except Exception as error:  # the thread must live, and the job may find room all the same
             logger.error("The engine did not give its memory away", exc_info=error)
-            sleeper = None
+            sleeps = False
         with self._changed:
-            nap = self._nap
-            assert nap is not None
             nap.has_begun = True
             self._changed.notify_all()
-            while sleeper is not None and not (nap.is_over or self._stopped):
+            while sleeps and not (nap.is_over or self._stopped):
                 self._changed.wait()
         try:
-            if sleeper is not None:
+            if sleeps:
                 sleeper.wake_up()
         except Exception as error:  # what is asked next will fail, and say so
             logger.error("The engine did not take its memory back", exc_info=error)

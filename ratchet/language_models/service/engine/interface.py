@@ -257,6 +257,11 @@ class Engine(Protocol):
 class SleepingEngine(Protocol):
     """What an engine has beside :class:`Engine` that gives its memory away while a job trains."""
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is to; otherwise it goes on answering."""
+        ...
+
     def sleep(self) -> None:
         """Let go of the memory; nothing but ``unload`` and ``wake_up`` is called until that."""
         ...

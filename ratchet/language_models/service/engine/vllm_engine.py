@@ -175,14 +175,19 @@ class VllmEngine:
             for _ in requests
         ]
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether it gives memory away while a job trains."""
+        return self._sleep_level > 0
+
     def sleep(self) -> None:
         """Give the GPU's memory away until :meth:`wake_up`."""
-        if self._resident is not None and self._sleep_level:
+        if self._resident is not None:
             self._resident.llm.sleep(level=self._sleep_level)
 
     def wake_up(self) -> None:
         """Take the memory back, with the same weights."""
-        if self._resident is None or not self._sleep_level:
+        if self._resident is None:
             return
         llm = self._resident.llm
         if self._sleep_level == 1:
@@ -213,7 +218,7 @@ class VllmEngine:
         if rank:
             rank = next(room for room in _RANKS if room >= rank)
             options = {"enable_lora": True, "max_loras": self._max_loras, "max_lora_rank": rank}
-        if self._sleep_level:
+        if self.sleeps:
             options["enable_sleep_mode"] = True
         self._resident = _Resident(whole, self._vllm.LLM(model=str(whole), **options), rank)
         return self._resident.llm
