@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sqlite3
 
@@ -21,6 +22,8 @@ from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.export import export_model
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.training.job_folder import TrainingJob
+from ratchet.language_models.service.training.train import train
 from ratchet.language_models.types import ChatMessage
 
 
@@ -153,3 +156,27 @@ def test_a_model_is_written_whole_for_those_who_read_no_adapters(registry, base,
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"second", "base"}
     with pytest.raises(LanguageServiceError, match="has no model service"):
         export_model(tmp_path / "nowhere", "second", tmp_path / "out" / "third")
+
+
+def test_the_plain_trainer_goes_on_from_an_adapter_as_from_the_merged_model(
+    registry, base, tmp_path
+):
+    second = registry.get("second")
+    merged = shutil.copytree(base, tmp_path / "merged")
+    llama = load_model(second.whole_folder, second.adapters, training=True).llama
+    save_file(llama.weights(), merged / "model.safetensors", metadata={"format": "pt"})
+    chat = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "add"}]
+    file = tmp_path / "examples.jsonl"
+    file.write_text((json.dumps({"messages": chat}) + "\n") * 4)
+    trained = []
+    for name, whole, adapters in (("a", merged, ()), ("b", base, tuple(map(str, second.adapters)))):
+        folder = tmp_path / name
+        folder.mkdir()
+        TrainingJob(
+            *("j", "supervised", str(whole), str(file), None, {"n_epochs": 1}, 3),
+            adapters=adapters,
+        ).write(folder)
+        train(folder)
+        trained.append((folder / "model" / "model.safetensors").read_bytes())
+    assert trained[0] == trained[1]
+    assert AdapterBase.read(tmp_path / "b" / "model") is None
