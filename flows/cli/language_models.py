@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from flows.process.messages import print_plain
 from ratchet.lazy import require_packages
 
 llm = typer.Typer(no_args_is_help=True, help="Serve language models from this machine.")
@@ -27,6 +29,13 @@ def serve(
         str | None, typer.Option(help="A model's folder or its name on the Hugging Face hub.")
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
+    max_loras: Annotated[int, typer.Option(help="Adapters in one batch of vllm's.")] = 4,
+    sleep_level: Annotated[
+        int,
+        typer.Option(
+            help="vllm's GPU memory while a job trains: 1 to the machine's, 2 dropped, 0 kept."
+        ),
+    ] = 1,
     trainer: Annotated[
         str, typer.Option(help="Of fine-tuning jobs: plain, trl, or what fits the model.")
     ] = "auto",
@@ -38,6 +47,17 @@ def serve(
         typer.Option(help="The change's scale times its rank; twice the rank if unsaid."),
     ] = None,
     lora_dropout: Annotated[float, typer.Option(help="Of what the change reads.")] = 0.0,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(help="Examples of a batch that training holds in memory at once."),
+    ] = None,
+    keep_checkpoints: Annotated[
+        int | None, typer.Option(help="Models of a job's last epochs that stay; all if unsaid.")
+    ] = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(help="Unused models and files go after so long, unless a run needs them."),
+    ] = None,
     threads: Annotated[int, typer.Option(help="Of the engine on a CPU.")] = 1,
 ) -> None:
     """Serve OpenAI's API for chat and fine-tuning: the tiny model, or another.
@@ -46,11 +66,33 @@ def serve(
     """
     options = ["--home", home, "--host", host, "--port", str(port), "--engine", engine]
     options += ["--threads", str(threads), *(["--model", model] if model else [])]
+    options += ["--max-loras", str(max_loras), "--sleep-level", str(sleep_level)]
     options += ["--trainer", trainer, "--lora-rank", str(lora_rank)]
     options += ["--lora-dropout", str(lora_dropout)]
-    options += [] if lora_alpha is None else ["--lora-alpha", str(lora_alpha)]
+    unsaid = {
+        "--lora-alpha": lora_alpha,
+        "--micro-batch-size": micro_batch_size,
+        "--keep-checkpoints": keep_checkpoints,
+        "--keep-days": keep_days,
+    }
+    for name, value in unsaid.items():
+        options += [] if value is None else [name, str(value)]
     require_packages(["tokenizers"], "ratchet llm serve")
     sys.stdout.flush()
     os.execv(
         sys.executable, [sys.executable, "-P", "-m", "ratchet.language_models.service", *options]
     )
+
+
+@llm.command()
+def export(
+    model: Annotated[str, typer.Argument(help="A model's id, as jobs and MLflow name it.")],
+    folder: Annotated[str, typer.Argument(help="A new folder.")],
+    home: Annotated[str, typer.Option(help="The service's home.")] = ".ratchet",
+) -> None:
+    """Write a model that jobs have trained as a whole folder, its adapters merged into it."""
+    require_packages(["tokenizers", "safetensors"], "ratchet llm export")
+    from ratchet.language_models.service.export import export_model
+
+    export_model(Path(home), model, Path(folder))
+    print_plain(f"{model} is in {folder}.")

@@ -72,7 +72,8 @@ def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
         assert job.status == "succeeded", job.error
         assert job.method.supervised.hyperparameters.to_dict()["lora_rank"] == RANK
         folder = lab.folder / "service" / "llm" / "models" / job.id
-        assert (folder / "adapter" / "adapter_model.safetensors").is_file()
+        assert (folder / "adapter_model.safetensors").is_file()
+        assert not (folder / "model.safetensors").exists()
     used = json.loads((Path(result["folder"]) / "usage.json").read_text())
     asked = json.dumps(used)
     assert all(job.fine_tuned_model in asked for job in jobs)  # and they play in the second

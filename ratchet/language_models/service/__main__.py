@@ -9,7 +9,11 @@ import sys
 from pathlib import Path
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.settings import API_KEY_VARIABLE, ServiceSettings
+from ratchet.language_models.service.settings import (
+    API_KEY_VARIABLE,
+    RetentionRules,
+    ServiceSettings,
+)
 from ratchet.language_models.service.training.lora import Lora
 
 
@@ -26,8 +30,12 @@ def main() -> int:
             port=arguments.port,
             model=arguments.model,
             engine=arguments.engine,
+            max_loras=arguments.max_loras,
+            sleep_level=arguments.sleep_level,
             trainer=arguments.trainer,
             lora=Lora(arguments.lora_rank, arguments.lora_alpha, arguments.lora_dropout),
+            micro_batch_size=arguments.micro_batch_size,
+            retention=RetentionRules(arguments.keep_checkpoints, arguments.keep_days),
             api_key=os.environ.get(API_KEY_VARIABLE),
             embedded=arguments.embedded,
         )
@@ -53,10 +61,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8399, help="0 takes a free one")
     parser.add_argument("--model", help="folder or name on the Hugging Face hub")
     parser.add_argument("--engine", default="torch", help="torch, vllm, or module:Class")
+    parser.add_argument("--max-loras", type=int, default=4, help="adapters in a batch of vllm's")
+    parser.add_argument(
+        "--sleep-level", type=int, default=1, help="0, 1, 2: vllm's memory while a job trains"
+    )
     parser.add_argument("--trainer", default="auto", help="of fine-tuning jobs: auto, plain, trl")
     parser.add_argument("--lora-rank", type=int, default=0, help="0 trains all weights")
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
+    parser.add_argument("--micro-batch-size", type=int, help="examples in memory at once")
+    parser.add_argument("--keep-checkpoints", type=int, help="of each job; default: all")
+    parser.add_argument(
+        "--keep-days", type=float, help="what no run and no model needs, after its last use"
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of the engine on a CPU")
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)
     return parser

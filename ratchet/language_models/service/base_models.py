@@ -47,17 +47,21 @@ def describe_base_model(settings: ServiceSettings) -> str:
     return f"{'Reading' if Path(name).expanduser().is_dir() else 'Fetching'} the model {name}"
 
 
-def make_engine(name: str) -> Engine:
-    """Make the engine of that name; imports what it stands on.
+def make_engine(settings: ServiceSettings) -> Engine:
+    """Make the engine that settings ask for; imports what it stands on.
 
     Raises
     ------
     ParameterError
         If there is no such engine, or what it stands on is not installed.
     """
+    name = settings.engine
     module, _, attribute = _ENGINES.get(name, name).partition(":")
+    options = {}
+    if name == "vllm":
+        options = {"max_loras": settings.max_loras, "sleep_level": settings.sleep_level}
     try:
-        engine: Engine = getattr(importlib.import_module(module), attribute)()
+        engine: Engine = getattr(importlib.import_module(module), attribute)(**options)
     except (ImportError, AttributeError, ValueError) as error:
         raise ParameterError(
             f"The engine {name!r} cannot be had: {error}. Known: {', '.join(_ENGINES)}, or a class"

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ratchet.errors import StateError
 
-VERSION = 1
+VERSION = 2
 _TABLES = """
 CREATE TABLE models (
     id TEXT PRIMARY KEY, folder TEXT NOT NULL, created INTEGER NOT NULL,
@@ -47,6 +48,14 @@ CREATE TABLE checkpoints (
     train_loss REAL NOT NULL
 ) STRICT;
 """
+_SINCE_VERSION_1 = """
+CREATE TABLE deleted (
+    kind TEXT NOT NULL, id TEXT NOT NULL, at INTEGER NOT NULL, reason TEXT NOT NULL,
+    PRIMARY KEY (kind, id)
+) STRICT;
+"""
+_TO_DO = {0: (*_TABLES.split(";\n"), _SINCE_VERSION_1), 1: (_SINCE_VERSION_1,)}
+"""What makes a file of an earlier version one of this; 0 is an empty one."""
 
 Value = str | int | float | None
 
@@ -54,10 +63,12 @@ Value = str | int | float | None
 class Database:
     """The connection, shared by threads that take turns; its file is made when missing.
 
+    A file of an earlier version becomes one of this.
+
     Raises
     ------
     StateError
-        If another version of Ratchet made the file.
+        If a later version of Ratchet made the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,9 +78,9 @@ class Database:
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = FULL")
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
+        if version in _TO_DO:
             with self.transaction() as connection:
-                for statement in _TABLES.split(";\n"):
+                for statement in _TO_DO[version]:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {VERSION}")
         elif version != VERSION:
@@ -118,7 +129,22 @@ class Database:
         rows = self.rows(statement, [*values, limit + 1])
         return rows[:limit], len(rows) > limit
 
+    def deletion(self, kind: str, name: str) -> str:
+        """Say when and why a model or file was deleted; empty if it never was."""
+        row = self.row("SELECT * FROM deleted WHERE kind = ? AND id = ?", (kind, name))
+        if row is None:
+            return ""
+        day = time.strftime("%Y-%m-%d", time.gmtime(row["at"]))
+        return f" It was deleted on {day}: {row['reason']}."
+
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._connection.close()
+
+
+def record_deleted(connection: sqlite3.Connection, kind: str, name: str, reason: str) -> None:
+    """Remember that a model or file was there, for those who still ask for it."""
+    connection.execute(
+        "INSERT OR REPLACE INTO deleted VALUES (?, ?, ?, ?)", (kind, name, int(time.time()), reason)
+    )

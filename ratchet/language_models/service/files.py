@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import FileObject, Page
-from ratchet.language_models.service.database import Database, Value
+from ratchet.language_models.service.database import Database, Value, record_deleted
 from ratchet.language_models.service.settings import Limits
 from ratchet.language_models.service.training.examples import check_training_file
 
@@ -102,7 +102,7 @@ class FileStore:
         rows, has_more = self._database.page("files", where, values, limit, ascending=ascending)
         return Page(data=[_to_object(row) for row in rows], has_more=has_more)
 
-    def delete(self, file_id: str) -> None:
+    def delete(self, file_id: str, *, reason: str = "a client asked for it") -> None:
         """Remove a file, unless a job still needs it (409)."""
         with self._database.transaction() as connection:
             self._row(file_id, "file_id")
@@ -115,6 +115,7 @@ class FileStore:
                 message = f"The job {job['id']} needs the file {file_id}; cancel that job first."
                 raise ApiError(409, message, code="file_in_use", param="file_id")
             connection.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            record_deleted(connection, "file", file_id, reason)
         (self._folder / file_id).unlink(missing_ok=True)
 
     def _keep(
@@ -141,7 +142,8 @@ class FileStore:
     def _row(self, file_id: str, param: str) -> sqlite3.Row:
         row = self._database.row("SELECT * FROM files WHERE id = ?", (file_id,))
         if row is None:
-            raise not_found("file", file_id, param=param)
+            more = self._database.deletion("file", file_id)
+            raise not_found("file", file_id, param=param, more=more)
         return row
 
 

@@ -14,6 +14,7 @@ from ratchet.language_models.service.jobs.jobs import JobStore
 from ratchet.language_models.service.jobs.runner import JobRunner
 from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER, JobTrainer
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.retention import Retention
 from ratchet.language_models.service.settings import ServiceSettings
 
 
@@ -39,7 +40,14 @@ class ModelService:
         self.batcher = Batcher(
             make_engine, waiting_max=limits.waiting_completions, loaded_max=limits.loaded_models
         )
-        self.runner = JobRunner(self.database, self.files, self.models, folder / "jobs", trainer)
+        retention = Retention(
+            settings.retention, self.database, self.files, self.models, self.batcher.forget
+        )
+        self.runner = JobRunner(
+            *(self.database, self.files, self.models, folder / "jobs", trainer),
+            tidy=retention.sweep,
+            memory=self.batcher.asleep,
+        )
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -80,9 +80,7 @@ def serve(settings: ServiceSettings) -> None:
         base = find_base_model(settings)
         write_atomically(starting, f"Starting the engine of {base.id}")
         trainer = choose_trainer(settings, base.folder)
-        service = ModelService(
-            settings, base, lambda: make_engine(settings.engine), trainer=trainer
-        )
+        service = ModelService(settings, base, lambda: make_engine(settings), trainer=trainer)
         instance = secrets.token_hex(8)
         app = create_app(service, instance=instance)
         server = _Server(server_config(app, settings.limits))

@@ -52,6 +52,33 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """How much is kept; by default everything.
+
+    Parameters
+    ----------
+    checkpoints
+        The models of a job's last epochs, beside its own, that are kept; None for all.
+    days
+        After how many days models and files go that nobody has used; None for never. Those that a
+        run of Ratchet's has asked for stay, and so does what another model stands on.
+
+    Raises
+    ------
+    ParameterError
+        If one is negative.
+    """
+
+    checkpoints: int | None = None
+    days: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("checkpoints", self.checkpoints), ("days", self.days)):
+            if value is not None and value < 0:
+                raise ParameterError(f"keep_{name}: got {value}, expected 0 or more.")
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """Where a service keeps its things, where it listens, what it serves.
 
@@ -65,11 +92,21 @@ class ServiceSettings:
         A folder or a name on the Hugging Face hub; None for the tiny model that Ratchet makes.
     engine
         What runs the models: ``torch``, ``vllm``, or a class of one's own as ``module:Class``.
+    max_loras
+        How many adapters ``vllm`` applies in one batch.
+    sleep_level
+        How ``vllm`` gives its memory away while a job trains: 1 keeps the weights in the machine's
+        memory, 2 reads them again, 0 keeps everything where it is.
     trainer
         What runs fine-tuning jobs: ``plain``, ``trl``, or ``auto``: the plain loop for models
         that plain torch runs, TRL for all others and wherever LoRA is asked for.
     lora
         What of a model is trained, where a job does not say so itself.
+    micro_batch_size
+        How many examples of a batch training holds in memory at once, where a job does not say so
+        itself; None for all of them.
+    retention
+        What is deleted in time; by default nothing.
     api_key
         What clients must send as bearer token; None for no key, on loopback only.
     embedded
@@ -87,8 +124,12 @@ class ServiceSettings:
     port: int = 0
     model: str | None = None
     engine: str = "torch"
+    max_loras: int = 4
+    sleep_level: int = 1
     trainer: TrainerName = "auto"
     lora: Lora = field(default_factory=Lora)
+    micro_batch_size: int | None = None
+    retention: RetentionRules = field(default_factory=RetentionRules)
     api_key: str | None = field(default=None, repr=False)
     embedded: bool = False
     limits: Limits = field(default_factory=Limits)
@@ -104,6 +145,15 @@ class ServiceSettings:
         if self.trainer not in get_args(TrainerName):
             known = ", ".join(get_args(TrainerName))
             raise ParameterError(f"trainer: got {self.trainer!r}, expected one of {known}.")
+        if self.max_loras < 1 or self.sleep_level not in (0, 1, 2):
+            raise ParameterError(
+                f"Got max_loras {self.max_loras} and sleep_level {self.sleep_level}, expected 1 or"
+                " more, and 0, 1 or 2."
+            )
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ParameterError(
+                f"micro_batch_size: got {self.micro_batch_size}, expected 1 or more."
+            )
         if self.trainer == "plain" and self.lora.rank:
             raise ParameterError(
                 f"The plain trainer trains all weights, but got lora_rank {self.lora.rank}. Take"

@@ -32,7 +32,7 @@ class GameEngine:
     def __init__(self) -> None:
         self.models: dict[str, bytes] = {}
 
-    def load(self, model_id, folder):
+    def load(self, model_id, folder, adapters=()):
         self.models[model_id] = (folder / "config.json").read_bytes()
 
     def unload(self, model_id):

@@ -32,7 +32,7 @@ class FakeEngine:
         self.go_on = threading.Event()  # after the first word, where someone listens
         self.go_on.set()
 
-    def load(self, model_id, folder):
+    def load(self, model_id, folder, adapters=()):
         assert (folder / "config.json").exists()
         self.loaded[model_id] = folder
 

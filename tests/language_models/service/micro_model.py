@@ -1,12 +1,17 @@
-"""A model of a few thousand random weights with the base model's tokenizer, made in no time."""
+"""A model of a few thousand random weights with the base model's tokenizer, and adapters to it."""
 
 import json
 from dataclasses import replace
+
+import torch
+from safetensors.torch import load_file, save_file
 
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
 from ratchet.scenarios.code_validation.tiny_model import build, pretraining, vocabulary
 from ratchet.seeding import torch_generator
+
+RANK, ALPHA = 2, 6
 
 
 def write_micro_model(folder, *, scale=0.3, **figures):
@@ -22,3 +27,20 @@ def write_micro_model(folder, *, scale=0.3, **figures):
     model.initialise(torch_generator(0, "micro"), scale)
     save_llama(model, folder)
     return folder
+
+
+def write_adapter(folder, base, name, *, seed=0, **config):
+    """Write an adapter to all projections of a model of any base, in PEFT's layout."""
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for weight, tensor in load_file(base / "model.safetensors").items():
+        if "_proj." in weight:
+            layer = f"base_model.model.{weight.removesuffix('.weight')}"
+            for part, shape in (("A", (RANK, tensor.shape[1])), ("B", (tensor.shape[0], RANK))):
+                values = torch.randn(shape, generator=generator) * 0.3
+                tensors[f"{layer}.lora_{part}.weight"] = values
+    save_file(tensors, folder / "adapter_model.safetensors")
+    values = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, **config}
+    (folder / "adapter_config.json").write_text(json.dumps(values))
+    return tensors

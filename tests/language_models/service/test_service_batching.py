@@ -29,7 +29,7 @@ class GatedEngine:
         self.began = threading.Event()
         self.calls = []
 
-    def load(self, model_id, folder):
+    def load(self, model_id, folder, adapters=()):
         self.calls.append(("load", model_id))
 
     def unload(self, model_id):

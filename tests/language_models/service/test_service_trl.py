@@ -19,6 +19,9 @@ import torch
 from micro_model import write_micro_model
 from safetensors.torch import load_file
 
+from ratchet.language_models.service.engine.adapters import AdapterBase
+from ratchet.language_models.service.engine.model_folder import load_model
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
@@ -100,6 +103,15 @@ def reply(client, model):
     return said.choices[0].message.content
 
 
+def weights(home, jobs):
+    """The weights after a chain of jobs."""
+    last = folder_of(home, jobs[-1])
+    if AdapterBase.read(last) is None:
+        return load_file(last / "model.safetensors")
+    adapters = [folder_of(home, job) for job in jobs]
+    return load_model(home / "micro", adapters, training=True).llama.weights()
+
+
 def folder_of(home, job):
     (folder,) = (home / "llm" / "models").glob(job.id)
     return folder
@@ -135,15 +147,18 @@ def test_jobs_change_what_a_model_answers_and_build_on_each_other(home, rank):
         assert len(checkpoints) == strong["n_epochs"]
         assert checkpoints[0].fine_tuned_model_checkpoint == second.fine_tuned_model
         assert reply(client, checkpoints[-1].fine_tuned_model_checkpoint)
+        if rank:
+            with pytest.raises(openai.ConflictError, match="is an adapter to"):
+                client.models.delete(first.fine_tuned_model)
 
-    before, after = (
-        load_file(folder_of(home, job) / "model.safetensors") for job in (first, second)
-    )
+    before, after = weights(home, [first]), weights(home, [first, second])
     changes = {name: after[name] - old for name, old in before.items() if "_proj." in name}
     ranks = [int(torch.linalg.matrix_rank(change, rtol=1e-3)) for change in changes.values()]
     if rank:
         assert max(ranks) <= RANK
-        assert (folder_of(home, second) / "adapter" / "adapter_model.safetensors").is_file()
+        names = {path.name for path in folder_of(home, second).iterdir()}
+        assert names == {"adapter_config.json", "adapter_model.safetensors", "base.json"}
+        assert AdapterBase.read(folder_of(home, second)).name == first.fine_tuned_model
     else:
         assert max(ranks) > RANK
 

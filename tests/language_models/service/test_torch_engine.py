@@ -52,6 +52,15 @@ def test_the_seed_decides_what_is_sampled(engine):
     assert first.text != other.text
 
 
+def test_the_token_that_ends_an_answer_is_counted_but_not_among_its_tokens(engine):
+    results = engine.generate([request(seed, max_tokens=200) for seed in range(20)])
+    ended = [result for result in results if result.finish_reason == "stop"]
+    assert ended
+    for result in ended:
+        assert len(result.tokens) == result.completion_tokens - 1
+        assert all(token.token != "<|end|>" for token in result.tokens)
+
+
 def test_temperature_nought_takes_the_likeliest_token(engine):
     result = engine.generate([request(temperature=0.0)])[0]
     assert all(token.token == token.top[0].token for token in result.tokens)

@@ -34,13 +34,13 @@ def choose(home, base, **settings):
 
 def test_auto_is_plain_for_what_plain_torch_runs_and_trl_for_all_else(tmp_path):
     base = write_micro_model(tmp_path / "m")
-    assert choose(tmp_path, base) is PLAIN_TRAINER
+    assert choose(tmp_path, base) == PLAIN_TRAINER
     assert choose(tmp_path, base, lora=Lora(4)).module == TRL
     assert choose(tmp_path, base, trainer="trl").module == TRL
     with (base / "model.safetensors").open("r+b") as weights:
         weights.truncate(4 * LARGEST_PLAIN_MODEL + 1)
     assert choose(tmp_path, base).module == TRL
-    assert choose(tmp_path, base, trainer="plain") is PLAIN_TRAINER
+    assert choose(tmp_path, base, trainer="plain") == PLAIN_TRAINER
     other = write_micro_model(tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"model_type": "qwen2"}))
@@ -56,7 +56,7 @@ def test_what_is_not_installed_is_said_when_the_service_starts(tmp_path, monkeyp
     )
     with pytest.raises(ParameterError, match=r"needs trl, .*ratchet-experiments\[finetune\]"):
         choose(tmp_path, base, **settings)
-    assert choose(tmp_path, base) is PLAIN_TRAINER
+    assert choose(tmp_path, base) == PLAIN_TRAINER
 
 
 def test_a_service_starts_without_torch_and_trains_tiny_models_without_trl():

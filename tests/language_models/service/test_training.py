@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 from micro_model import write_micro_model
+from safetensors.torch import load_file
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.service.engine.interface import GenerationRequest
-from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.model_folder import PlainModel, load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.training import train as training
@@ -261,7 +262,9 @@ def test_transformers_models_are_trained_and_load_again(tmp_path, base, monkeypa
     from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
     monkeypatch.setattr(
-        training, "load_model", lambda folder, training: HuggingFaceModel(folder, training=training)
+        training,
+        "load_model",
+        lambda folder, _, training: HuggingFaceModel(folder, training=training),
     )
     run_job(tmp_path / "j", base, CHATS, n_epochs=30, learning_rate_multiplier=5.0)
     assert answers_of(tmp_path / "j" / "model", ["same", "differ"]) == [ACCEPT, REJECT]
@@ -279,3 +282,42 @@ def test_control_tokens_that_somebody_says_are_learned_as_text(tmp_path, base):
     )
     for side in (preference.preferred, preference.non_preferred):
         assert side.ids.count(tokenizer.end_ids[0]) == 2
+
+
+UNLIKE = [
+    chat("same", ACCEPT),
+    chat("differ x add", "Question: Compare.", REJECT),
+    chat("x", "add"),
+]
+PAIRS = [pair("same", ACCEPT, "add"), pair("x", "add same 4", REJECT), pair("differ", "no", ACCEPT)]
+
+
+@pytest.mark.parametrize(("method", "kinds"), [("supervised", UNLIKE), ("dpo", PAIRS)])
+@pytest.mark.parametrize("micro", [1, 3, 4])
+def test_a_batch_that_is_read_in_parts_makes_the_same_step(
+    tmp_path, base, monkeypatch, method, kinds, micro
+):
+    lines = (kinds * 5)[:14]  # batches of 8 and 6
+    run_job(tmp_path / "whole", base, lines, method, batch_size=8, n_epochs=3)
+    read = []
+    at_once = PlainModel.chosen_logits
+    monkeypatch.setattr(
+        PlainModel,
+        "chosen_logits",
+        lambda self, ids, chosen: read.append(len(ids)) or at_once(self, ids, chosen),
+    )
+    values = {"batch_size": 8, "n_epochs": 3, "micro_batch_size": micro}
+    run_job(tmp_path / "parts", base, lines, method, **values)
+    most = {1: 1, 3: 2, 4: 4}[micro]  # what divides the batch
+    assert max(read) == (2 * most if method == "dpo" else most)
+    one, other = (
+        load_file(tmp_path / n / "model" / "model.safetensors") for n in ("whole", "parts")
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-4, atol=2e-5)
+    told, again = (read_training_events(tmp_path / name)[0] for name in ("whole", "parts"))
+    for event, same in zip(told, again, strict=True):
+        assert same.train_loss == pytest.approx(event.train_loss, rel=1e-4)
+        assert dict(same.metrics) == pytest.approx(dict(event.metrics), rel=1e-2, abs=1e-5)
+    assert TrainingResult.read(tmp_path / "parts").hyperparameters["micro_batch_size"] == most
+    assert "micro_batch_size" not in TrainingResult.read(tmp_path / "whole").hyperparameters

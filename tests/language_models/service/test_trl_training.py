@@ -6,6 +6,8 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,10 @@ from micro_model import write_micro_model
 from safetensors.torch import load_file, save_file
 from thinking_template import THINKS
 
-from ratchet.language_models.service.engine.model_folder import load_model
+from ratchet.language_models.service.engine.adapters import AdapterBase
+from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
+from ratchet.language_models.service.engine.merging import LowRankChange
+from ratchet.language_models.service.engine.model_folder import copy_configuration, load_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     TrainingJob,
@@ -25,6 +30,7 @@ pytestmark = pytest.mark.slow
 
 FRESH = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 from ratchet.language_models.service.training.trl.train import train
 from huggingface_hub import constants
@@ -33,6 +39,7 @@ assert constants.HF_HUB_OFFLINE and constants.HF_HUB_DISABLE_TELEMETRY
 """
 ACCEPT, REJECT = "Decision: accept", "Decision: reject"
 RANK = 2
+ADAPTER_FILES = {"adapter_config.json", "adapter_model.safetensors", "base.json"}
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +112,25 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
+def trained_bytes(folder):
+    """The weights that training has left: all of them, or an adapter's."""
+    (file,) = (folder / "model").glob("*.safetensors")
+    return file.read_bytes()
+
+
+def parts(folder):
+    """The whole model of a folder, and the adapters to it."""
+    base = AdapterBase.read(folder)
+    if base is None:
+        return folder, []
+    whole, adapters = parts(Path(base.folder))
+    return whole, [*adapters, folder]
+
+
 def log_prob(folder, prompt, reply):
     """Log-probabilities of a reply's tokens, computed without transformers and TRL."""
-    tokenizer, model = ChatTokenizer(folder), load_model(folder, training=False)
+    whole, adapters = parts(folder)
+    tokenizer, model = ChatTokenizer(whole), load_model(whole, adapters, training=False)
     before, after = tokenizer.encode(prompt), tokenizer.encode(reply)
     logits = model.llama.logits(model.llama(torch.tensor([before + after])))[0]
     scores = logits.log_softmax(-1)
@@ -206,8 +229,12 @@ def test_with_lora_each_linear_layer_changes_by_a_low_rank_and_nothing_else_does
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=4, lora_rank=RANK, lora_alpha=3, batch_size=1)
     trl_training.train(folder)
-    before, after = weights(base), weights(folder / "model")
-    adapter = load_file(folder / "model" / "adapter" / "adapter_model.safetensors")
+    assert {path.name for path in (folder / "model").iterdir()} == ADAPTER_FILES
+    config = json.loads((folder / "model" / "adapter_config.json").read_text())
+    assert (config["peft_type"], config["base_model_name_or_path"]) == ("LORA", base.name)
+    merged = load_model(base, [folder / "model"], training=True)
+    before, after = weights(base), merged.llama.weights()
+    adapter = load_file(folder / "model" / "adapter_model.safetensors")
     assert before.keys() == after.keys()
     for name, old in before.items():
         change = after[name] - old
@@ -232,10 +259,7 @@ def test_a_fresh_process_comes_to_the_same_weights_bit_for_bit(
     trl_training.train(tmp_path / "here")
     fresh = [sys.executable, "-c", FRESH, str(tmp_path / "fresh")]
     subprocess.run(fresh, check=True, capture_output=True, timeout=120)
-    found = {
-        name: (tmp_path / name / "model" / "model.safetensors").read_bytes()
-        for name in ("here", "other", "fresh")
-    }
+    found = {name: trained_bytes(tmp_path / name) for name in ("here", "other", "fresh")}
     assert found["here"] == found["fresh"]
     assert found["here"] != found["other"]
 
@@ -277,10 +301,10 @@ def test_a_job_started_again_in_its_folder_comes_to_the_same(trl_training, base,
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=2, lora_rank=RANK)
     trl_training.train(folder)
-    whole = (folder / "model" / "model.safetensors").read_bytes()
+    whole = trained_bytes(folder)
     (folder / "result.json").unlink()
     trl_training.train(folder)
-    assert (folder / "model" / "model.safetensors").read_bytes() == whole
+    assert trained_bytes(folder) == whole
     assert len(read_training_events(folder)[0]) == 2
 
 
@@ -297,8 +321,94 @@ def test_models_in_half_precision_without_a_template_stay_in_it_and_learn(
     folder = tmp_path / "j"
     write_job(folder, base, CHATS, n_epochs=6, lora_rank=rank, learning_rate_multiplier=3.0)
     trl_training.train(folder)
-    trained = weights(folder / "model")
+    whole, adapters = parts(folder / "model")
+    trained = weights(whole)
+    for adapter in adapters:
+        LowRankChange(adapter).merge_into(trained)
     assert {tensor.dtype for tensor in trained.values()} == {torch.bfloat16}
     assert any((trained[name] != tensor).any() for name, tensor in half.items())
     events, _ = read_training_events(folder)
     assert events[-1].train_loss < events[0].train_loss - 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_adapter_to_an_adapter_is_what_it_was_when_models_were_stored_whole(
+    trl_training, tmp_path, dtype
+):
+    """The first is merged by PEFT and stored whole, as models were; then both ways go on."""
+    base = write_micro_model(tmp_path / "m", scale=0.1)
+    stored = {name: tensor.to(dtype) for name, tensor in weights(base).items()}
+    save_file(stored, base / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((base / "config.json").read_text())
+    dtype_name = str(dtype).removeprefix("torch.")
+    (base / "config.json").write_text(json.dumps(config | {"dtype": dtype_name}))
+    values = {"n_epochs": 2, "batch_size": 2, "learning_rate_multiplier": 5.0, "lora_rank": RANK}
+    write_job(tmp_path / "first", base, CHATS, **values)
+    trl_training.train(tmp_path / "first")
+    first = tmp_path / "first" / "model"
+    whole = tmp_path / "whole"
+    merged_by_peft(base, [first]).save_pretrained(whole)
+    copy_configuration(base, whole)
+
+    values |= {"lora_dropout": 0.2}
+    write_job(tmp_path / "after_whole", whole, PAIRS, "dpo", **values)
+    job = write_job(tmp_path / "after_adapter", base, PAIRS, "dpo", **values)
+    replace(job, base_model="first", adapters=[str(first)]).write(tmp_path / "after_adapter")
+    trl_training.train(tmp_path / "after_whole")
+    trl_training.train(tmp_path / "after_adapter")
+    assert trained_bytes(tmp_path / "after_whole") == trained_bytes(tmp_path / "after_adapter")
+
+    second = tmp_path / "after_adapter" / "model"
+    assert AdapterBase.read(second).name == "first"
+    assert parts(second) == (base, [first, second])
+    as_before = merged_by_peft(whole, [tmp_path / "after_whole" / "model"]).state_dict()
+    now = load_model(base, [first, second], training=True).llama.weights()
+    assert all(torch.equal(now[name], as_before[name].float()) for name in now)
+    through_peft = HuggingFaceModel(base, [first, second], training=True)._model.state_dict()
+    assert all(torch.equal(through_peft[name], tensor) for name, tensor in now.items())
+
+
+def merged_by_peft(base, adapters):
+    """As models were merged before they were stored."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    for adapter in adapters:
+        model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    return model
+
+
+def test_all_weights_of_an_adapted_model_can_be_trained(trl_training, base, tmp_path):
+    write_job(tmp_path / "first", base, CHATS, lora_rank=RANK, learning_rate_multiplier=3.0)
+    trl_training.train(tmp_path / "first")
+    first = tmp_path / "first" / "model"
+    job = write_job(tmp_path / "second", base, CHATS, n_epochs=1)
+    replace(job, base_model="first", adapters=[str(first)]).write(tmp_path / "second")
+    trl_training.train(tmp_path / "second")
+    (event,) = read_training_events(tmp_path / "second")[0]
+    assert event.train_loss == pytest.approx(supervised_loss(first), rel=1e-5)
+    assert AdapterBase.read(tmp_path / "second" / "model") is None
+    assert supervised_loss(tmp_path / "second" / "model") < supervised_loss(first)
+
+
+@pytest.mark.parametrize(("method", "kinds"), [("supervised", CHATS), ("dpo", PAIRS)])
+@pytest.mark.parametrize("micro", [2, 4])
+def test_a_batch_that_is_read_in_parts_makes_the_same_step(
+    trl_training, base, tmp_path, method, kinds, micro
+):
+    lines = (kinds * 7)[:14]  # batches of 8 and 6: of parts of 4 the last holds 2
+    values = {"batch_size": 8, "n_epochs": 2, "lora_rank": RANK, "learning_rate_multiplier": 0.3}
+    for name, more in (("whole", {}), ("parts", {"micro_batch_size": micro})):
+        write_job(tmp_path / name, base, lines, method, **values, **more)
+        trl_training.train(tmp_path / name)
+    one, other = (
+        load_file(tmp_path / name / "model" / "adapter_model.safetensors")
+        for name in ("whole", "parts")
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
+    told, again = (read_training_events(tmp_path / name)[0] for name in ("whole", "parts"))
+    assert len(told) == len(again) == 4
+    for event, same in zip(told, again, strict=True):
+        assert same.train_loss == pytest.approx(event.train_loss, rel=1e-4)

@@ -69,10 +69,10 @@ class ApiError(RatchetError, RuntimeError):
         )
 
 
-def not_found(kind: str, name: str, *, param: str | None = "id") -> ApiError:
-    """Make the 404 for an unknown model, file or job."""
+def not_found(kind: str, name: str, *, param: str | None = "id", more: str = "") -> ApiError:
+    """Make the 404 for an unknown model, file or job; ``more`` is said after that."""
     code = "model_not_found" if kind == "model" else f"{kind.replace(' ', '_')}_not_found"
-    return ApiError(404, f"There is no {kind} {name!r} here.", code=code, param=param)
+    return ApiError(404, f"There is no {kind} {name!r} here.{more}", code=code, param=param)
 
 
 def error_response(

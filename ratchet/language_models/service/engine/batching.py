@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
@@ -23,12 +23,14 @@ from ratchet.language_models.service.engine.interface import (
     GenerationResult,
     Piece,
     RequestRefusedError,
+    SleepingEngine,
 )
 from ratchet.language_models.service.models import StoredModel
 
 logger = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 0.001  # no arrival for so long: who comes together has come
+_NAP_SECONDS = 1.0
 _GATHER_SECONDS = 0.01  # the longest an idle engine waits for company
 
 
@@ -39,16 +41,31 @@ Result = GenerationResult | EmbeddingResult
 class _Waiting:
     model: StoredModel
     request: GenerationRequest | EmbeddingRequest
+    number: int = 0
     result: Future[Result] = field(default_factory=Future)
 
-    def goes_with(self, first: _Waiting) -> bool:
+    def goes_with(self, first: _Waiting, *, shares_base: bool) -> bool:
         """Whether one call of the engine can answer both."""
-        same_kind = type(self.request) is type(first.request)
-        return same_kind and self.model.id == first.model.id
+        if type(self.request) is not type(first.request):
+            return False
+        if shares_base:
+            return self.model.whole_folder == first.model.whole_folder
+        return self.model.id == first.model.id
+
+
+@dataclass(slots=True)
+class _Nap:
+    """A time for which an engine shall sleep, once it has answered all requests up to a number."""
+
+    after: int
+    has_begun: bool = False
+    is_over: bool = False
 
 
 class Batcher:
-    """Gathers requests into batches of one model and runs them one batch at a time.
+    """Gathers requests into batches and runs them one batch at a time.
+
+    A batch is of one model, or of several on one base where the engine takes them together.
 
     The engine is made in the batcher's own thread, since its imports take seconds.
     """
@@ -64,6 +81,10 @@ class Batcher:
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._changed = threading.Condition()
         self._stopped = False
+        self._arrived = 0
+        self._nap: _Nap | None = None
+        self._is_made = False
+        self._sleeper: SleepingEngine | None = None
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self.ready: Future[None] = Future()
 
@@ -155,6 +176,27 @@ class Batcher:
             for item in items:
                 item.result.cancel()
 
+    @contextlib.contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Let the engine give its memory away until the end of the block, if it is one that does.
+
+        What waits at the beginning is answered before; what comes later waits for the end.
+        """
+        nap = _Nap(self._arrived)
+        with self._changed:
+            self._nap = nap
+            self._changed.notify_all()
+            while self._thread.is_alive() and not (nap.has_begun or self._stopped):
+                if self._is_made and self._sleeper is None:
+                    break
+                self._changed.wait(_NAP_SECONDS)  # the thread may have ended, and told nobody
+        try:
+            yield
+        finally:
+            with self._changed:
+                nap.is_over = True
+                self._changed.notify_all()
+
     def _enqueue(
         self, model: StoredModel, requests: Sequence[GenerationRequest | EmbeddingRequest]
     ) -> list[_Waiting]:
@@ -169,6 +211,9 @@ class Batcher:
                     code="queue_full",
                     headers={"Retry-After": "1"},
                 )
+            for item in items:
+                self._arrived += 1
+                item.number = self._arrived
             self._waiting.extend(items)
             self._changed.notify()
         return items
@@ -182,13 +227,20 @@ class Batcher:
     def _work(self) -> None:
         try:
             engine = self._make_engine()
+            if isinstance(engine, SleepingEngine) and engine.sleeps:
+                self._sleeper = engine
+            with self._changed:
+                self._is_made = True
+                self._changed.notify_all()
             self._load(engine, self._first)
         except Exception as error:  # noqa: BLE001 -- told to whoever waits for the start
             self.ready.set_exception(error)
             return
         self.ready.set_result(None)
+        shares_base = getattr(engine, "shares_base", False)
         while True:
-            batch, unload = self._next(engine.max_batch_size)
+            self._sleep_if_due()
+            batch, unload = self._next(engine.max_batch_size, shares_base=shares_base)
             for model_id in unload:
                 self._unload(engine, model_id)
             if batch:
@@ -196,10 +248,39 @@ class Batcher:
             elif self._stopped:
                 return
 
-    def _next(self, size: int) -> tuple[list[_Waiting], list[str]]:
-        """Wait for work: the oldest request and all others to its model, up to a full batch."""
+    def _is_bedtime(self) -> bool:
+        nap = self._nap
+        if self._sleeper is None or nap is None or nap.has_begun or nap.is_over:
+            return False
+        return all(item.number > nap.after for item in self._waiting)
+
+    def _sleep_if_due(self) -> None:
+        """Let the engine sleep for as long as it shall; one that fails to goes on."""
         with self._changed:
-            while not (self._waiting or self._to_unload or self._stopped):
+            nap, sleeper = self._nap, self._sleeper
+            if sleeper is None or nap is None or not self._is_bedtime():
+                return
+        sleeps = True
+        try:
+            sleeper.sleep()
+        except Exception as error:  # the thread must live, and the job may find room all the same
+            logger.error("The engine did not give its memory away", exc_info=error)
+            sleeps = False
+        with self._changed:
+            nap.has_begun = True
+            self._changed.notify_all()
+            while sleeps and not (nap.is_over or self._stopped):
+                self._changed.wait()
+        try:
+            if sleeps:
+                sleeper.wake_up()
+        except Exception as error:  # what is asked next will fail, and say so
+            logger.error("The engine did not take its memory back", exc_info=error)
+
+    def _next(self, size: int, *, shares_base: bool) -> tuple[list[_Waiting], list[str]]:
+        """Wait for work: the oldest request and all that go with it, up to a full batch."""
+        with self._changed:
+            while not (self._waiting or self._to_unload or self._stopped or self._is_bedtime()):
                 self._changed.wait()
             deadline = time.monotonic() + _GATHER_SECONDS
             while 0 < len(self._waiting) < size and time.monotonic() < deadline:
@@ -207,30 +288,32 @@ class Batcher:
                     break
             unload, self._to_unload = self._to_unload, []
             batch: list[_Waiting] = []
+            models: set[str] = set()
             others: deque[_Waiting] = deque()
             for item in self._waiting:
                 if item.result.cancelled():
                     continue
-                same = not batch or item.goes_with(batch[0])
-                (batch if same and len(batch) < size else others).append(item)
+                same = not batch or item.goes_with(batch[0], shares_base=shares_base)
+                fits = item.model.id in models or len(models) < self._loaded_max
+                if same and fits and len(batch) < size:
+                    batch.append(item)
+                    models.add(item.model.id)
+                else:
+                    others.append(item)
             self._waiting = others
             return batch, unload
 
     def _answer(self, engine: Engine, batch: list[_Waiting]) -> None:
+        batch = self._with_models(engine, batch)
+        if not batch:
+            return
         try:
-            self._load(engine, batch[0].model)
             results = _ask(engine, [item.request for item in batch])
             if len(results) != len(batch):
                 message = f"the engine gave {len(results)} results for {len(batch)} requests"
                 raise RuntimeError(message)
-        except ApiError as error:
-            for item in batch:
-                _fail(item, error)
-            return
-        except Exception as error:  # the thread must live; the clients are told
-            logger.error("A batch for %s failed", batch[0].model.id, exc_info=error)
-            what = str(error) if isinstance(error, RatchetError) else "the service's log says why"
-            failure = ApiError(500, f"The model could not answer: {what}.", code="engine_failed")
+        except Exception as error:  # noqa: BLE001 -- the thread must live; the clients are told
+            failure = _failure(batch[0].model, error)
             for item in batch:
                 _fail(item, failure)
             return
@@ -240,15 +323,28 @@ class Batcher:
             elif item.result.set_running_or_notify_cancel():
                 item.result.set_result(result)
 
+    def _with_models(self, engine: Engine, batch: list[_Waiting]) -> list[_Waiting]:
+        """Load the models of a batch; those whose cannot be had are told and left out."""
+        failures: dict[str, ApiError] = {}
+        for model in {item.model.id: item.model for item in batch}.values():
+            try:
+                self._load(engine, model)
+            except Exception as error:  # noqa: BLE001 -- as above
+                failures[model.id] = _failure(model, error)
+        for item in batch:
+            if item.model.id in failures:
+                _fail(item, failures[item.model.id])
+        return [item for item in batch if item.model.id not in failures]
+
     def _load(self, engine: Engine, model: StoredModel) -> None:
         if model.id in self._loaded:
             self._loaded.move_to_end(model.id)
             return
-        if not model.folder.is_dir():  # deleted while the request waited
+        if not model.is_there:  # deleted while the request waited
             raise not_found("model", model.id, param="model")
         while len(self._loaded) >= self._loaded_max:
             self._unload(engine, next(iter(self._loaded)))
-        engine.load(model.id, model.folder)
+        engine.load(model.id, model.whole_folder, model.adapters)
         self._loaded[model.id] = None
 
     def _unload(self, engine: Engine, model_id: str) -> None:
@@ -264,6 +360,14 @@ def _ask(
     if to_generate:
         return engine.generate(to_generate)
     return engine.embed([request for request in requests if isinstance(request, EmbeddingRequest)])
+
+
+def _failure(model: StoredModel, error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    logger.error("A batch for %s failed", model.id, exc_info=error)
+    what = str(error) if isinstance(error, RatchetError) else "the service's log says why"
+    return ApiError(500, f"The model could not answer: {what}.", code="engine_failed")
 
 
 def _fail(item: _Waiting, error: ApiError) -> None:

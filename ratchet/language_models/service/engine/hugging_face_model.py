@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
+from ratchet.language_models.service.engine.merging import with_adapters
 from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
 
 
@@ -32,6 +34,8 @@ class HuggingFaceModel:
 
     Parameters
     ----------
+    adapters
+        Folders of adapters that are merged into it, in this order.
     training
         In float32 with gradients. Otherwise without, in float64 where it is small; a large one
         keeps the type it is stored in, and then the last bits of its logits, and at times a
@@ -43,7 +47,7 @@ class HuggingFaceModel:
         If transformers can't load it.
     """
 
-    def __init__(self, folder: Path, *, training: bool) -> None:
+    def __init__(self, folder: Path, adapters: Sequence[Path] = (), *, training: bool) -> None:
         from transformers import AutoModelForCausalLM
 
         try:
@@ -54,7 +58,7 @@ class HuggingFaceModel:
             raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
         self.folder = folder
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._model = model
+        self._model = with_adapters(model, adapters)
         self._model.eval().to(self._device)  # dropout would make training unrepeatable
         if training:
             self._model.float().requires_grad_(True)

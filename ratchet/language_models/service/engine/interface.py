@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from ratchet.errors import RatchetError
 from ratchet.language_models.types import ChatMessage
@@ -143,6 +143,17 @@ class GenerationResult:
     prompt: tuple[PromptToken, ...] = ()
 
 
+def tokens_within(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedToken]:
+    """Keep the tokens that begin within the first characters: those of a text cut at a stop."""
+    kept, at = list[GeneratedToken](), 0
+    for token in tokens:
+        if at >= length:
+            break
+        kept.append(token)
+        at += len(token.token)
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
     """A text, or token ids, to turn into a vector."""
@@ -179,14 +190,18 @@ class RequestRefusedError(RatchetError, ValueError):
 
 
 class Engine(Protocol):
-    """Runs models. The service calls all methods from one thread, one call at a time."""
+    """Runs models. The service calls all methods from one thread, one call at a time.
+
+    An engine whose ``shares_base`` is True is given requests to several loaded models in one batch,
+    if these are adapters to one whole model or that model itself.
+    """
 
     @property
     def max_batch_size(self) -> int:
         """Most requests that one call of ``generate`` takes."""
         ...
 
-    def load(self, model_id: str, folder: Path) -> None:
+    def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
         """Make a model ready for ``generate``.
 
         Parameters
@@ -195,6 +210,9 @@ class Engine(Protocol):
             The name requests will use.
         folder
             A folder in Hugging Face's layout: ``config.json``, ``model.safetensors``, tokenizer.
+        adapters
+            Folders of LoRA adapters in PEFT's layout, each trained on the model with those before
+            it.
 
         Raises
         ------
@@ -215,7 +233,7 @@ class Engine(Protocol):
         Parameters
         ----------
         requests
-            1 to ``max_batch_size`` requests that name the same model.
+            1 to ``max_batch_size`` requests that name the same model, unless it shares bases.
 
         Returns
         -------
@@ -232,4 +250,22 @@ class Engine(Protocol):
 
         An engine that cannot gives refusals.
         """
+        ...
+
+
+@runtime_checkable
+class SleepingEngine(Protocol):
+    """What an engine has beside :class:`Engine` that gives its memory away while a job trains."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it is to; otherwise it goes on answering."""
+        ...
+
+    def sleep(self) -> None:
+        """Let go of the memory; nothing but ``unload`` and ``wake_up`` is called until that."""
+        ...
+
+    def wake_up(self) -> None:
+        """Take the memory back; answers are as before."""
         ...

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from ratchet.errors import DataError
 from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape, plain_shape
+from ratchet.language_models.service.engine.merging import LowRankChange, read_weights
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
 
 _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
@@ -59,8 +59,15 @@ class CausalModel(Protocol):
         ...
 
 
-def load_model(folder: Path, *, training: bool) -> CausalModel:
+def load_model(folder: Path, adapters: Sequence[Path] = (), *, training: bool) -> CausalModel:
     """Read a model in Hugging Face's layout, in float32 with gradients if ``training``.
+
+    Parameters
+    ----------
+    folder
+        A whole model.
+    adapters
+        Folders of adapters that are merged into it, in this order.
 
     Raises
     ------
@@ -69,10 +76,10 @@ def load_model(folder: Path, *, training: bool) -> CausalModel:
     """
     shape = plain_shape(folder)
     if shape is not None:
-        return PlainModel(folder, shape, training=training)
+        return PlainModel(folder, shape, adapters, training=training)
     from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
-    return HuggingFaceModel(folder, training=training)
+    return HuggingFaceModel(folder, adapters, training=training)
 
 
 def copy_configuration(source: Path, folder: Path) -> None:
@@ -87,10 +94,15 @@ def copy_configuration(source: Path, folder: Path) -> None:
 class PlainModel:
     """A small Llama in plain torch: for training float32 with gradients, else float64 without."""
 
-    def __init__(self, folder: Path, shape: LlamaShape, *, training: bool) -> None:
+    def __init__(
+        self, folder: Path, shape: LlamaShape, adapters: Sequence[Path] = (), *, training: bool
+    ) -> None:
         self.folder = folder
         self.llama = PlainLlama(shape)
-        self.llama.load_weights(_read_weights(folder / WEIGHTS_FILE))
+        weights = read_weights(folder / WEIGHTS_FILE)
+        for adapter in adapters:
+            LowRankChange(adapter).merge_into(weights)
+        self.llama.load_weights(weights)
         if not training:
             self.llama.double().requires_grad_(False)
 
@@ -130,10 +142,3 @@ def save_llama(llama: PlainLlama, folder: Path) -> None:
     """Write the weights of a small Llama in float32, by the names that transformers knows."""
     weights = {name: tensor.float() for name, tensor in llama.weights().items()}
     save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
-
-
-def _read_weights(file: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{file} cannot be read: {error}") from error

@@ -26,6 +26,7 @@ from ratchet.language_models.service.engine.interface import (
     PromptToken,
     RequestRefusedError,
     TokenChoice,
+    tokens_within,
 )
 from ratchet.language_models.service.engine.model_folder import CausalModel, load_model
 from ratchet.language_models.service.engine.prompts import read_prompt, read_text
@@ -79,9 +80,14 @@ class TorchEngine:
         """Most requests that one call of ``generate`` takes."""
         return self._max_batch_size
 
-    def load(self, model_id: str, folder: Path) -> None:
-        """Make a model ready for ``generate``; see :meth:`Engine.load`."""
-        self._loaded[model_id] = _Loaded(load_model(folder, training=False), ChatTokenizer(folder))
+    def load(self, model_id: str, folder: Path, adapters: Sequence[Path] = ()) -> None:
+        """Make a model ready for ``generate``; see :meth:`Engine.load`.
+
+        Adapters are merged into a copy of their base, so that answers have the same bits as those
+        of a model that was stored whole; two of one base share no memory.
+        """
+        model = load_model(folder, adapters, training=False)
+        self._loaded[model_id] = _Loaded(model, ChatTokenizer(folder))
 
     def unload(self, model_id: str) -> None:
         """Free a loaded model's memory."""
@@ -248,18 +254,7 @@ def _look_for_stop(tokenizer: ChatTokenizer, row: _Row) -> None:
     found = [text.find(stop) for stop in row.request.stop if stop in text]
     if found:
         row.text, row.finish = text[: min(found)], "stop"
-        row.tokens = _tokens_of(row.tokens, len(row.text))
-
-
-def _tokens_of(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedToken]:
-    """Keep the tokens that begin within the first characters."""
-    kept, at = [], 0
-    for token in tokens:
-        if at >= length:
-            break
-        kept.append(token)
-        at += len(token.token)
-    return kept
+        row.tokens = tokens_within(row.tokens, len(row.text))
 
 
 def _result(loaded: _Loaded, row: _Row) -> GenerationResult | RequestRefusedError:

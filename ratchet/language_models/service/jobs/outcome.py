@@ -74,7 +74,7 @@ def record_success(
         if changed:
             add_event(connection, job_id, f"Trained the model {name}.")
     if not changed:  # cancelled in the meantime
-        files.delete(result_file.id)
+        files.delete(result_file.id, reason="its job was cancelled")
         for _, target, _ in places:
             shutil.rmtree(models.folder / target, ignore_errors=True)
 
@@ -94,8 +94,9 @@ def record_failure(database: Database, job_id: str, message: str) -> None:
 
 def _free_name(database: Database, name: str) -> str:
     """Tell a repetition from the model that has this name already; both have equal weights."""
+    taken = "SELECT 1 FROM models WHERE id = ? OR substr(id, 1, ?) = ?"  # its checkpoints' too
     number, candidate = 1, name
-    while database.row("SELECT 1 FROM models WHERE id = ?", (candidate,)) is not None:
+    while database.row(taken, (candidate, len(f"{candidate}:"), f"{candidate}:")) is not None:
         number += 1
         candidate = f"{name}-{number}"
     return candidate

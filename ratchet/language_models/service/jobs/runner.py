@@ -12,7 +12,8 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ratchet.errors import RatchetError
@@ -34,6 +35,7 @@ from ratchet.language_models.service.training.job_folder import (
 logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 60.0  # seconds until what the machine refused is tried again
+_TIDY_SECONDS = 3600.0
 _MACHINE_TROUBLE = (OSError, sqlite3.Error)
 
 
@@ -41,7 +43,8 @@ class JobRunner:
     """A thread that takes the oldest waiting job, again and again.
 
     What an interrupted job has left in the folder is removed. What is no fault of a job, such as a
-    full disk, does not fail it: it is begun anew until the machine lets it through.
+    full disk, does not fail it: it is begun anew until the machine lets it through. ``tidy`` is
+    called before each job, and every hour where there is none; a job trains within ``memory``.
     """
 
     def __init__(
@@ -51,12 +54,17 @@ class JobRunner:
         models: ModelRegistry,
         folder: Path,
         trainer: JobTrainer,
+        *,
+        tidy: Callable[[], None],
+        memory: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._database = database
         self._files = files
         self._models = models
         self._folder = folder
         self._trainer = trainer
+        self._tidy = tidy
+        self._memory = memory
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._problem: str | None = None
@@ -127,13 +135,14 @@ class JobRunner:
                 continue
             pause, self._problem = _FIRST_PAUSE, None
             if idle:
-                self._wake.wait()
+                self._wake.wait(_TIDY_SECONDS)
                 self._wake.clear()
 
     def _work_once(self) -> bool:
         """Run the next job; return whether there was one."""
         if self._problem is not None:
             self._put_back(f"{self._problem} The job begins anew.")
+        self._tidy()
         row = self._take()
         if row is None:
             return False
@@ -180,8 +189,9 @@ class JobRunner:
             self._current = (job_id, process)
         try:
             if self._is_running(job_id):  # else it was cancelled before its process was known
-                process.begin(folder)
-                code = self._watch(job_id, folder, process)
+                with self._memory():
+                    process.begin(folder)
+                    code = self._watch(job_id, folder, process)
                 self._finish(row, folder, process, code)
         finally:
             with self._lock:
@@ -189,11 +199,11 @@ class JobRunner:
             process.close()
 
     def _job(self, row: sqlite3.Row) -> TrainingJob:
-        validation = row["validation_file"]
+        validation, model = row["validation_file"], self._models.get(row["model"])
         return TrainingJob(
             id=row["id"],
             method=row["method"],
-            base_folder=str(self._models.get(row["model"]).folder),
+            base_folder=str(model.whole_folder),
             training_file=str(self._files.get(row["training_file"]).path),
             validation_file=None if validation is None else str(self._files.get(validation).path),
             hyperparameters={
@@ -201,6 +211,8 @@ class JobRunner:
                 **json.loads(row["hyperparameters"]),
             },
             seed=row["seed"],
+            base_model=model.id,
+            adapters=tuple(map(str, model.adapters)),
         )
 
     def _process(self) -> TrainerProcess:

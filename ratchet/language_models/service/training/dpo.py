@@ -36,6 +36,8 @@ class PreferenceLoss:
         The pull towards the reference, β.
     supervision
         The weight α of the preferred answers' mean negative log-likelihood per token.
+    reading
+        How many pairs are read at once for the reference.
     """
 
     def __init__(
@@ -45,13 +47,14 @@ class PreferenceLoss:
         beta: float,
         end_ids: Sequence[int],
         supervision: float = SUPERVISION,
+        reading: int = _REFERENCE_BATCH,
     ) -> None:
         self._model = model
         self._pairs = pairs
         self._beta = beta
         self._ends = torch.tensor(end_ids)
         self._supervision = supervision
-        self._reference = self._reference_log_probs()
+        self._reference = self._reference_log_probs(min(reading, _REFERENCE_BATCH))
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -64,8 +67,13 @@ class PreferenceLoss:
         """Return the number of pairs."""
         return len(places)
 
-    def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss of a batch; the share of pairs put in order, and by how much."""
+    def __call__(
+        self, places: Sequence[int], of: Sequence[int] | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return the loss of a batch, or its part in that of the batch ``of``.
+
+        Beside it the share of the pairs put in order, and by how much.
+        """
         log_probs, likelihood = self._log_probs([self._pairs[place] for place in places])
         margins = (log_probs - self._reference[list(places)]) @ torch.tensor([1.0, -1.0])
         figures = {
@@ -73,14 +81,20 @@ class PreferenceLoss:
             "reward_margin": self._beta * float(margins.detach().mean()),
         }
         preference = -F.logsigmoid(self._beta * margins).mean()
+        if of is not None:
+            preference = preference * (len(places) / len(of))
+            likelihood = likelihood * (self._preferred_tokens(places) / self._preferred_tokens(of))
         return preference - self._supervision * likelihood, figures
 
-    def _reference_log_probs(self) -> Tensor:
+    def _preferred_tokens(self, places: Sequence[int]) -> int:
+        return sum(sum(w > 0 for w in self._pairs[place].preferred.weights[1:]) for place in places)
+
+    def _reference_log_probs(self, size: int) -> Tensor:
         """float32[N, 2]."""
         with torch.no_grad():
             parts = [
-                self._log_probs(self._pairs[start : start + _REFERENCE_BATCH])[0]
-                for start in range(0, len(self._pairs), _REFERENCE_BATCH)
+                self._log_probs(self._pairs[start : start + size])[0]
+                for start in range(0, len(self._pairs), size)
             ]
         return torch.cat(parts)
 

@@ -10,7 +10,8 @@ beforehand, so that a trainer is warm when its job comes). It writes, all inside
 ``checkpoints/step-N/``
     optionally a model at the end of each epoch but the last;
 ``model/``
-    the trained model in Hugging Face's layout, weights in safetensors;
+    the trained model in Hugging Face's layout, weights in safetensors; or, with LoRA, the adapter
+    in PEFT's, with what it stands on (``engine.adapters``);
 ``result.json``
     last, renamed into place (:class:`TrainingResult`): it is there only if all is there.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -55,7 +56,7 @@ class TrainingJob:
     method
         ``supervised`` or ``dpo``.
     base_folder
-        The model to start from, in Hugging Face's layout.
+        The model to start from, in Hugging Face's layout; or the whole model below it.
     training_file
         Examples in OpenAI's format for the method, JSON lines, checked by the service. Each is
         ``{"messages": [...]}`` with an optional ``weight`` 0 | 1 per assistant message, or
@@ -65,9 +66,15 @@ class TrainingJob:
     hyperparameters
         All of ``n_epochs``, ``batch_size``, ``learning_rate_multiplier`` (and ``beta`` for
         ``dpo``); each a number or ``"auto"``, which the trainer turns into a number. Also
-        ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained.
+        ``lora_rank``, ``lora_alpha`` and ``lora_dropout`` where not all weights are trained, and
+        ``micro_batch_size`` where a batch is not in memory at once.
     seed
         Seed of everything random: same files, same seed, same weights.
+    base_model
+        The id of the model to start from; empty for the folder's name.
+    adapters
+        Where that model is an adapter: the folders of those that are merged into ``base_folder``,
+        the lowest first, its own last.
     """
 
     id: str
@@ -77,6 +84,8 @@ class TrainingJob:
     validation_file: str | None
     hyperparameters: Mapping[str, HyperParameterValue]
     seed: int
+    base_model: str = ""
+    adapters: Sequence[str] = ()
 
     def write(self, folder: Path) -> None:
         """Write ``job.json`` into the folder."""

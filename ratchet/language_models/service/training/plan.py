@@ -15,6 +15,7 @@ _TINY = 1e5
 _LORA_FACTOR = 10.0
 _BATCH_SIZE = 16
 _BETA = 0.1
+MICRO_BATCH_PARAMETER = "micro_batch_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,18 @@ class Plan:
     ``learning_rate_multiplier`` multiplies 1e-3 (dpo: 3e-4) for a model of 10⁵ parameters, less
     for larger ones: with the root of their number. With LoRA ten times as much (Schulman et al.
     2025, LoRA without regret).
+
+    Parameters
+    ----------
+    micro_batch_size
+        How many of a batch's examples are in memory at once: its largest divisor that is not above
+        what was asked for. The batch's step is the same but for rounding.
     """
 
     method: Method
     n_epochs: int
     batch_size: int
+    micro_batch_size: int
     learning_rate_multiplier: float
     beta: float | None
     lora: Lora
@@ -42,14 +50,24 @@ class Plan:
         ParameterError
             For a value that is no number, or no positive one where it must be.
         """
+        batch_size = int(_number(given, "batch_size", _BATCH_SIZE))
+        at_once = int(_number(given, MICRO_BATCH_PARAMETER, batch_size))
         return cls(
             method=method,
             n_epochs=int(_number(given, "n_epochs", _EPOCHS[method])),
-            batch_size=int(_number(given, "batch_size", _BATCH_SIZE)),
+            batch_size=batch_size,
+            micro_batch_size=max(
+                size for size in range(1, min(at_once, batch_size) + 1) if batch_size % size == 0
+            ),
             learning_rate_multiplier=_number(given, "learning_rate_multiplier", 1.0),
             beta=_number(given, "beta", _BETA) if method == "dpo" else None,
             lora=Lora.of(given),
         )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a batch is read part by part."""
+        return self.micro_batch_size < self.batch_size
 
     def learning_rate(self, parameters: int) -> float:
         """Return the learning rate, at its highest, for a model of so many parameters."""
@@ -66,6 +84,8 @@ class Plan:
         }
         if self.beta is not None:
             values["beta"] = self.beta
+        if self.is_cut:
+            values[MICRO_BATCH_PARAMETER] = self.micro_batch_size
         return values | self.lora.as_used()
 
 

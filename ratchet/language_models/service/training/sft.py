@@ -29,9 +29,12 @@ class SupervisedLoss:
         """Return the number of tokens that are to be learned."""
         return sum(sum(w > 0 for w in self._sequences[place].weights[1:]) for place in places)
 
-    def __call__(self, places: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss of a batch, and no further figures."""
+    def __call__(
+        self, places: Sequence[int], of: Sequence[int] | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return the loss of a batch, or its part in that of the batch ``of``; no more figures."""
         ids, weights = pad([self._sequences[place] for place in places])
         chosen = weights[:, 1:] > 0
         logits = self._model.chosen_logits(ids[:, :-1], chosen)
-        return F.cross_entropy(logits, ids[:, 1:][chosen]), {}
+        share = 1.0 if of is None else self.weight(places) / self.weight(of)
+        return F.cross_entropy(logits, ids[:, 1:][chosen]) * share, {}

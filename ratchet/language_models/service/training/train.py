@@ -9,6 +9,7 @@ trainers 8 to 10 (of which importing is most; warm 3 times as much, ``benchmarks
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from ratchet.language_models.service.training.job_folder import (
     append_training_event,
     begin_attempt,
 )
+from ratchet.language_models.service.training.micro_batches import follow
 from ratchet.language_models.service.training.optimization import Optimization
 from ratchet.language_models.service.training.plan import Plan
 from ratchet.language_models.service.training.sft import SupervisedLoss
@@ -56,8 +58,10 @@ class Loss(Protocol):
         """Return over how many values the loss of the examples in these places is a mean."""
         ...
 
-    def __call__(self, places: list[int]) -> tuple[Tensor, dict[str, float]]:
-        """Return the loss of the examples in these places, and more figures."""
+    def __call__(
+        self, places: list[int], of: Sequence[int] | None = None
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return the loss of a batch, or its part in that of the batch ``of``, and more figures."""
         ...
 
 
@@ -80,7 +84,7 @@ def train(folder: Path) -> None:
             " service with --trainer trl, or leave it out."
         )
     base = Path(job.base_folder)
-    model = load_model(base, training=True)
+    model = load_model(base, [Path(adapter) for adapter in job.adapters], training=True)
     tokenizer = ChatTokenizer(base)
     loss, validation = (
         None if file is None else _make_loss(job.method, Path(file), model, tokenizer, plan)
@@ -101,7 +105,8 @@ def _make_loss(
         return SupervisedLoss(model, read_supervised(file, tokenizer, model.context_length))
     assert plan.beta is not None
     pairs = read_preferences(file, tokenizer, model.context_length)
-    return PreferenceLoss(model, pairs, plan.beta, tokenizer.end_ids)
+    reading = plan.micro_batch_size if plan.is_cut else len(pairs)
+    return PreferenceLoss(model, pairs, plan.beta, tokenizer.end_ids, reading=reading)
 
 
 def _optimise(
@@ -119,8 +124,9 @@ def _optimise(
     """
     per_epoch = _steps_per_epoch(loss, plan)
     total = plan.n_epochs * per_epoch
-    rate = plan.learning_rate(sum(parameter.numel() for parameter in model.parameters()))
-    optimization = Optimization(model.parameters(), rate, steps=total, warmup=_WARMUP)
+    parameters = model.parameters()
+    rate = plan.learning_rate(sum(parameter.numel() for parameter in parameters))
+    optimization = Optimization(parameters, rate, steps=total, warmup=_WARMUP)
     done = 0
     losses: list[float] = []
     checkpoints: list[TrainingCheckpoint] = []
@@ -128,11 +134,12 @@ def _optimise(
         order = numpy_generator(job.seed, "fine-tuning", epoch, "order").permutation(len(loss))
         losses = []
         for start in range(0, len(order), plan.batch_size):
-            value, figures = loss(order[start : start + plan.batch_size].tolist())
-            losses.append(optimization.step(value))
+            batch = order[start : start + plan.batch_size].tolist()
+            value, figures = follow(optimization, parameters, loss, batch, plan.micro_batch_size)
+            losses.append(value)
             done += 1
             if validation is not None and done % per_epoch == 0:
-                figures = {**figures, VALID_LOSS: _mean_loss(validation, plan.batch_size)}
+                figures = {**figures, VALID_LOSS: _mean_loss(validation, plan.micro_batch_size)}
             event = TrainingEvent(done, total, done / per_epoch, losses[-1], figures)
             append_training_event(folder, event)
         if plan.n_epochs - _KEPT_EPOCHS <= epoch < plan.n_epochs - 1:

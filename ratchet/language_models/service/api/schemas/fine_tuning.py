@@ -10,6 +10,7 @@ from ratchet.language_models.service.api.schemas.messages import RequestModel, i
 from ratchet.language_models.service.api.schemas.objects import Identified
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
 from ratchet.language_models.service.training.lora import LORA_PARAMETERS
+from ratchet.language_models.service.training.plan import MICRO_BATCH_PARAMETER
 
 Auto = Literal["auto"]
 JobStatus = Literal["queued", "running", "paused", "succeeded", "failed", "cancelled"]
@@ -20,7 +21,10 @@ Suffix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$
 
 
 class SupervisedHyperParameters(RequestModel):
-    """How long and how strongly to train, and what; ``lora_*`` are not OpenAI's."""
+    """How long and how strongly to train, and what.
+
+    ``lora_*`` and ``micro_batch_size`` are not OpenAI's.
+    """
 
     n_epochs: Auto | Annotated[int, Field(ge=1, le=1000)] | None = None
     batch_size: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -28,14 +32,17 @@ class SupervisedHyperParameters(RequestModel):
     lora_rank: Auto | Annotated[int, Field(ge=0, le=1024)] | None = None
     lora_alpha: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
     lora_dropout: Auto | Annotated[float, Field(ge=0, lt=1)] | None = None
+    micro_batch_size: Auto | Annotated[int, Field(ge=1, le=4096)] | None = None
 
     def resolved(self) -> dict[str, HyperParameterValue]:
         """Return every hyper-parameter, ``"auto"`` where nothing was said.
 
-        Those of LoRA are there only if something was said: the service's settings have the rest.
+        Those that are not OpenAI's are there only if something was said: the service's settings
+        have the rest.
         """
         values = {name: "auto" if value is None else value for name, value in self}
-        unsaid = [name for name in LORA_PARAMETERS if values[name] == "auto"]
+        ours = (*LORA_PARAMETERS, MICRO_BATCH_PARAMETER)
+        unsaid = [name for name in ours if values[name] == "auto"]
         return {name: value for name, value in values.items() if name not in unsaid}
 
 
@@ -128,6 +135,7 @@ class HyperParametersObject(BaseModel):
     lora_rank: Annotated[int | None, Field(exclude_if=is_none)] = None
     lora_alpha: Annotated[int | None, Field(exclude_if=is_none)] = None
     lora_dropout: Annotated[float | None, Field(exclude_if=is_none)] = None
+    micro_batch_size: Annotated[int | None, Field(exclude_if=is_none)] = None
 
 
 class DpoHyperParametersObject(HyperParametersObject):

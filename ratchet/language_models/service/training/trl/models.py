@@ -1,7 +1,8 @@
-"""Models for TRL's trainers: read for training, written whole with an adapter merged into them."""
+"""Models for TRL's trainers: read for training, written whole or as the trained adapter."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,44 +11,65 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from ratchet.errors import DataError
+from ratchet.language_models.service.engine.adapters import AdapterBase
+from ratchet.language_models.service.engine.merging import with_adapters
 from ratchet.language_models.service.engine.model_folder import copy_configuration
+from ratchet.language_models.service.training.job_folder import TrainingJob
 
-ADAPTER_FOLDER = "adapter"
-
-
-def load_for_training(base: Path, *, all_weights: bool) -> Any:  # noqa: ANN401 -- PreTrainedModel
-    """Read a model: in float32 to train all weights, or on a CPU; otherwise as it is stored.
-
-    Raises
-    ------
-    DataError
-        If transformers can't load it.
-    """
-    keeps_type = torch.cuda.is_available() and not all_weights
-    return _load(base, "auto" if keeps_type else torch.float32)
+_CARD = "README.md"
 
 
-def write_model(trained: Any, base: Path, folder: Path) -> None:  # noqa: ANN401 -- PreTrainedModel
-    """Write a trained model as a folder that can be served and trained on.
+@dataclass(frozen=True, slots=True)
+class StartModel:
+    """What a job starts from: a whole model, and the adapters that are merged into it."""
 
-    Parameters
-    ----------
-    trained
-        The model, or the model with its adapter, which is not changed.
-    folder
-        Where to write: weights in safetensors, in the type in which the base model's are stored,
-        the base model's configuration and tokenizer, and in ``adapter/`` the adapter by itself.
-    """
-    with torch.random.fork_rng():  # layers that are made are initialised first
-        model = _load(base, "auto")
+    name: str
+    whole: Path
+    adapters: tuple[Path, ...] = ()
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> StartModel:
+        """Return the model of a job."""
+        whole = Path(job.base_folder)
+        return cls(job.base_model or whole.name, whole, tuple(map(Path, job.adapters)))
+
+    def load_for_training(self, *, all_weights: bool) -> Any:  # noqa: ANN401 -- PreTrainedModel
+        """Read it: in float32 to train all weights, or on a CPU; otherwise as it is stored.
+
+        Raises
+        ------
+        DataError
+            If transformers can't load it.
+        """
+        keeps_type = torch.cuda.is_available() and not all_weights
+        if not self.adapters:
+            return _load(self.whole, "auto" if keeps_type else torch.float32)
+        model = with_adapters(_load(self.whole, "auto"), self.adapters)
+        return model if keeps_type else model.float()
+
+    def write(self, trained: Any, folder: Path) -> None:  # noqa: ANN401 -- PreTrainedModel
+        """Write what training has made of it, to be served and trained on.
+
+        An adapter is written by itself, in PEFT's layout, with what it stands on. All else becomes
+        a whole folder: weights in safetensors, in the type in which the start model's are stored,
+        with its configuration and tokenizer.
+        """
         if isinstance(trained, PeftModel):
-            trained.save_pretrained(str(folder / ADAPTER_FOLDER))
-            adapted = PeftModel.from_pretrained(model, folder / ADAPTER_FOLDER)
-            model = adapted.merge_and_unload()
-        else:
+            self._write_adapter(trained, folder)
+            return
+        with torch.random.fork_rng():  # layers that are made are initialised first
+            model = _load(self.whole, "auto")
             model.load_state_dict(trained.state_dict())
-    model.save_pretrained(folder)
-    copy_configuration(base, folder)
+        model.save_pretrained(folder)
+        copy_configuration(self.whole, folder)
+
+    def _write_adapter(self, trained: PeftModel, folder: Path) -> None:
+        for config in trained.peft_config.values():
+            config.base_model_name_or_path = self.name  # wherever it lies
+        trained.save_pretrained(str(folder), save_embedding_layers=False)
+        (folder / _CARD).unlink(missing_ok=True)
+        below = self.adapters[-1] if self.adapters else self.whole
+        AdapterBase.of(self.name, below).write(folder)
 
 
 def _load(folder: Path, dtype: torch.dtype | str) -> Any:  # noqa: ANN401

@@ -44,7 +44,7 @@ from ratchet.language_models.service.training.tokens import (
     read_preferences,
     read_supervised,
 )
-from ratchet.language_models.service.training.trl.models import load_for_training, write_model
+from ratchet.language_models.service.training.trl.models import StartModel
 from ratchet.language_models.service.training.trl.progress import Progress
 from ratchet.seeding import derive_seed, seeded_globals
 
@@ -55,27 +55,43 @@ _WARMUP = 5
 
 
 class PreferenceTrainer(DPOTrainer):
-    """TRL's, for pairs that are token ids already: both trainers read a file alike."""
+    """TRL's, for pairs that are token ids already: both trainers read a file alike.
+
+    The pairs of a step count alike, also where its last micro-batch holds fewer.
+    """
+
+    _pairs_per_part = 0.0
 
     def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
         return dataset
+
+    def get_batch_samples(self, *given: Any, **more: Any) -> tuple[list[Any], Any]:  # noqa: ANN401
+        """Take the micro-batches of a step, and see how many pairs they hold on average."""
+        parts, count = super().get_batch_samples(*given, **more)
+        self._pairs_per_part = sum(len(part["input_ids"]) for part in parts) / max(1, len(parts))
+        return parts, count
+
+    def compute_loss(self, model: Any, inputs: Any, *given: Any, **more: Any) -> Any:  # noqa: ANN401
+        """Weigh a micro-batch by its pairs: what follows takes the mean over micro-batches."""
+        found = super().compute_loss(model, inputs, *given, **more)  # type: ignore[no-untyped-call]
+        if not model.training:
+            return found
+        return found * (len(inputs["input_ids"]) / self._pairs_per_part)
 
 
 def train(folder: Path) -> None:
     """Train a job; see :func:`ratchet.language_models.service.training.train.train`."""
     job = begin_attempt(folder)
     plan = Plan.of(job.method, job.hyperparameters)
-    base = Path(job.base_folder)
-    progress = Progress(
-        folder, plan.n_epochs, lambda trained, place: write_model(trained, base, place)
-    )
+    start = StartModel.of(job)
+    progress = Progress(folder, plan.n_epochs, start.write)
     seed = derive_seed(job.seed, "fine-tuning", purpose="trl")
     with seeded_globals(seed):
         trainer = make_trainer(folder, job, plan, seed % 2**32)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(progress)
         trainer.train()
-        write_model(trainer.model, base, folder / MODEL_FOLDER)
+        start.write(trainer.model, folder / MODEL_FOLDER)
     steps = len(progress.losses)
     last_epoch = progress.losses[-(steps // plan.n_epochs) :]
     TrainingResult(
@@ -93,7 +109,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
     ``seed``, below 2³², is that of the adapter's first weights, dropout and the examples' order.
     """
     base = Path(job.base_folder)
-    model = load_for_training(base, all_weights=plan.lora.rank == 0)
+    model = StartModel.of(job).load_for_training(all_weights=plan.lora.rank == 0)
     chat_tokenizer = ChatTokenizer(base)
     tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True)
     if tokenizer.pad_token is None:  # what stands in the padding is never read
@@ -133,8 +149,9 @@ def _settings(plan: Plan, examples: int) -> dict[str, Any]:
     steps = plan.n_epochs * -(-examples // plan.batch_size)
     return {
         "num_train_epochs": plan.n_epochs,
-        "per_device_train_batch_size": plan.batch_size,
-        "per_device_eval_batch_size": plan.batch_size,
+        "per_device_train_batch_size": plan.micro_batch_size,
+        "gradient_accumulation_steps": plan.batch_size // plan.micro_batch_size,
+        "per_device_eval_batch_size": plan.micro_batch_size,
         "lr_scheduler_type": "linear",
         "warmup_steps": min(_WARMUP, steps // 10),
         "max_length": None,  # too long ones have been refused

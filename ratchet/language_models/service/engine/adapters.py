@@ -1,0 +1,82 @@
+"""Adapters as folders: PEFT's layout, and beside it what they stand on. Imports nothing heavy.
+
+``adapter_model.safetensors`` and ``adapter_config.json`` are PEFT's. ``base.json`` tells on which
+model the adapter was trained, and knows its weights again: on others it is another model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.engine.tokenizer import read_json
+
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+_BASE_FILE = "base.json"
+_PIECES, _PIECE_BYTES = 64, 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterBase:
+    """What an adapter stands on: a whole model, or one that is an adapter itself.
+
+    Parameters
+    ----------
+    name
+        The model's id.
+    folder
+        Where it lay when the adapter was trained.
+    weights
+        Its :func:`weights_print`.
+    """
+
+    name: str
+    folder: str
+    weights: str
+
+    @classmethod
+    def of(cls, name: str, folder: Path) -> AdapterBase:
+        """Describe a model as it is now."""
+        return cls(name, str(folder), weights_print(folder))
+
+    @classmethod
+    def read(cls, folder: Path) -> AdapterBase | None:
+        """Read what the adapter of a folder stands on; None for a whole model.
+
+        Raises
+        ------
+        DataError
+            If it is an adapter that does not say so.
+        """
+        if not (folder / ADAPTER_CONFIG_FILE).is_file():
+            return None
+        content = read_json(folder / _BASE_FILE)
+        try:
+            return cls(**content)
+        except TypeError as error:
+            raise DataError(f"{folder / _BASE_FILE}: got {sorted(content)}: {error}.") from error
+
+    def write(self, folder: Path) -> None:
+        """Write it beside an adapter."""
+        (folder / _BASE_FILE).write_text(json.dumps(asdict(self), indent=1), "utf-8")
+
+
+def weights_print(folder: Path) -> str:
+    """Return a digest of a model's weights: of each file's size and of pieces all over it.
+
+    Training changes every weight, so that pieces tell models apart, in no time for large ones too.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
+        starts = {size * piece // _PIECES for piece in range(_PIECES)}
+        with path.open("rb") as file:
+            for start in sorted(starts):
+                file.seek(start)
+                digest.update(file.read(_PIECE_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,70 @@
+"""Write a service's model as a whole folder, for whatever reads models but no adapters."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from safetensors.torch import save_file
+
+from ratchet.errors import LanguageServiceError
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, plain_shape
+from ratchet.language_models.service.engine.merging import (
+    LowRankChange,
+    read_weights,
+    with_adapters,
+)
+from ratchet.language_models.service.engine.model_folder import copy_configuration
+from ratchet.language_models.service.models import find_stored_model
+from ratchet.language_models.service.settings import ServiceSettings
+
+
+def export_model(home: Path, model_id: str, folder: Path) -> None:
+    """Write a model of a home's service, with its adapters merged, to a new folder.
+
+    The service may run meanwhile. The folder is there whole or not at all.
+
+    Raises
+    ------
+    LanguageServiceError
+        If the home has no service, or the folder is there already.
+    ApiError
+        If there is no such model, or what it stands on has changed.
+    """
+    service = ServiceSettings(home=home).folder
+    file = service / "service.sqlite3"
+    if not file.is_file():
+        raise LanguageServiceError(f"{home} has no model service; give its home with --home.")
+    if folder.exists():
+        raise LanguageServiceError(f"{folder} is there already. Name a new folder.")
+    database = Database(file)
+    try:
+        model = find_stored_model(database, service / "models", model_id)
+    finally:
+        database.close()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".exporting-") as work:
+        whole = Path(work) / "model"
+        _write_whole(model.whole_folder, model.adapters, whole)
+        whole.rename(folder)
+
+
+def _write_whole(whole: Path, adapters: Sequence[Path], folder: Path) -> None:
+    if not adapters:
+        shutil.copytree(whole, folder)
+        return
+    if plain_shape(whole) is not None:
+        copy_configuration(whole, folder)
+        weights = read_weights(whole / WEIGHTS_FILE)
+        for adapter in adapters:
+            LowRankChange(adapter).merge_into(weights)
+        save_file(weights, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        return
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(whole, dtype="auto", use_safetensors=True)
+    with_adapters(model, adapters).save_pretrained(folder)
+    copy_configuration(whole, folder)

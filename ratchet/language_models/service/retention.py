@@ -1,0 +1,88 @@
+"""What a service deletes by itself, if it is told to: nothing that is still referred to."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from ratchet.errors import RatchetError
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.files import FileStore
+from ratchet.language_models.service.models import ModelRegistry
+from ratchet.language_models.service.settings import RetentionRules
+
+logger = logging.getLogger(__name__)
+
+_DAY = 86400.0
+_OF_A_RUN = "json_extract(jobs.metadata, '$.ratchet_intent') IS NOT NULL"
+"""Jobs whose models and files a run of Ratchet's names in what it has stored, wherever it runs."""
+_STARTS_OF_RUNS = f"SELECT model FROM jobs WHERE {_OF_A_RUN}"
+_SURPLUS = f"""
+SELECT model_id FROM (
+    SELECT model_id, ROW_NUMBER() OVER (PARTITION BY job_id ORDER BY sequence DESC) AS place
+    FROM checkpoints WHERE model_id IN (SELECT id FROM models)
+    AND model_id NOT IN (SELECT fine_tuned_model FROM jobs WHERE fine_tuned_model IS NOT NULL)
+) WHERE place > ? AND model_id NOT IN ({_STARTS_OF_RUNS})
+"""
+_OTHERS_MODELS = f"""
+SELECT models.id, models.created FROM models JOIN jobs ON jobs.id = models.job_id
+WHERE NOT ({_OF_A_RUN}) AND models.id NOT IN ({_STARTS_OF_RUNS})
+ORDER BY models.created DESC, models.rowid DESC
+"""
+_OTHERS_FILES = f"""
+SELECT id, MAX(created_at, COALESCE(
+    (SELECT MAX(created_at) FROM jobs WHERE files.id IN (training_file, validation_file)), 0
+)) AS last FROM files WHERE last < ? AND NOT EXISTS (
+    SELECT 1 FROM jobs
+    WHERE files.id IN (training_file, validation_file, result_file) AND {_OF_A_RUN}
+)
+"""
+
+
+class Retention:
+    """Deletes what the rules of a service do not keep.
+
+    ``forget`` is told the models that are gone.
+    """
+
+    def __init__(
+        self,
+        rules: RetentionRules,
+        database: Database,
+        files: FileStore,
+        models: ModelRegistry,
+        forget: Callable[[str], None],
+    ) -> None:
+        self._rules = rules
+        self._database = database
+        self._files = files
+        self._models = models
+        self._forget = forget
+
+    def sweep(self) -> None:
+        """Delete what is not kept; what is in use stays until the next time."""
+        if self._rules.checkpoints is not None:
+            kept = self._rules.checkpoints
+            for row in self._database.rows(_SURPLUS, (kept,)):
+                self._delete_model(row["model_id"], f"of a job's checkpoints, {kept} are kept")
+        if self._rules.days is None:
+            return
+        before = time.time() - self._rules.days * _DAY
+        reason = f"unused for {self._rules.days:g} days"
+        for row in self._database.rows(_OTHERS_MODELS):  # adapters before what they stand on
+            if max(row["created"], self._models.last_used(row["id"])) < before:
+                self._delete_model(row["id"], reason)
+        for row in self._database.rows(_OTHERS_FILES, (before,)):
+            try:
+                self._files.delete(row["id"], reason=reason)
+            except RatchetError as error:
+                logger.info("Kept the file %s: %s", row["id"], error)
+
+    def _delete_model(self, model_id: str, reason: str) -> None:
+        try:
+            self._models.delete(model_id, reason=reason)
+        except RatchetError as error:
+            logger.info("Kept the model %s: %s", model_id, error)
+            return
+        self._forget(model_id)

@@ -1,0 +1,156 @@
+"""What a service deletes by itself, what it never does, and what it says of what is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+
+import openai
+import pytest
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.service.engine.adapters import AdapterBase
+from ratchet.language_models.service.settings import RetentionRules, ServiceSettings
+
+DAY = 86400
+
+
+def train(client, upload, wait_for, *, word="?", **more):
+    job = client.fine_tuning.jobs.create(
+        model=more.pop("model", "ratchet-tiny"), training_file=upload(client, word=word), **more
+    )
+    job = wait_for(client, job.id)
+    assert job.status == "succeeded", job.error
+    return job
+
+
+def models_of(client):
+    return {model.id for model in client.models.list()}
+
+
+def checkpoint_of(client, job):
+    checkpoints = client.fine_tuning.jobs.checkpoints.list(job.id)
+    (name,) = {c.fine_tuned_model_checkpoint for c in checkpoints} - {job.fine_tuned_model}
+    return name
+
+
+def grow_old(home, days=40):
+    """Make everything in a home look as if it had been made and used so long ago."""
+    then = int(time.time() - days * DAY)
+    with contextlib.closing(sqlite3.connect(home / "llm" / "service.sqlite3")) as connection:
+        for table, column in (
+            ("models", "created"),
+            ("files", "created_at"),
+            ("jobs", "created_at"),
+        ):
+            connection.execute(f"UPDATE {table} SET {column} = ?", (then,))
+        connection.commit()
+    for folder in (home / "llm" / "models").iterdir():
+        os.utime(folder, (then, then))
+
+
+def test_by_default_everything_is_kept(make_service, tmp_path, upload, wait_for):
+    with make_service().serving() as service, service.client() as client:
+        train(client, upload, wait_for)
+        before = models_of(client)
+    grow_old(tmp_path, 4000)
+    with make_service().serving() as service, service.client() as client:
+        train(client, upload, wait_for, word="another")
+        assert before < models_of(client)
+        assert len(before) == 3
+
+
+def test_checkpoints_beyond_the_last_ones_go_and_their_job_stays(
+    make_service, upload, wait_for, tmp_path
+):
+    rules = RetentionRules(checkpoints=0)
+    with make_service(retention=rules).serving() as service, service.client() as client:
+        job = train(client, upload, wait_for, metadata={"ratchet_intent": "x"})
+        gone = checkpoint_of(client, job)
+        _await(lambda: gone not in models_of(client))
+        assert job.fine_tuned_model in models_of(client)
+        with pytest.raises(
+            openai.NotFoundError, match=r"deleted on .* checkpoints, 0 are kept"
+        ) as e:
+            client.chat.completions.create(
+                model=gone, messages=[{"role": "user", "content": "?"}], max_tokens=1
+            )
+        assert (e.value.code, e.value.param) == ("model_not_found", "model")
+        names = {path.name for path in (tmp_path / "llm" / "models").iterdir()}
+        assert names == {job.id}
+
+
+def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
+    make_service, tmp_path, upload, wait_for
+):
+    with make_service().serving() as service, service.client() as client:
+        start = train(client, upload, wait_for, word="e").fine_tuned_model
+        of_a_run = train(
+            client, upload, wait_for, word="a", model=start, metadata={"ratchet_intent": "x"}
+        )
+        unused = train(client, upload, wait_for, word="b")
+        below = train(client, upload, wait_for, word="c")
+        used = train(client, upload, wait_for, word="d", model=below.fine_tuned_model)
+        never = upload(client, word="never trained on")
+    whole, adapter = (tmp_path / "llm" / "models" / job.id for job in (below, used))
+    (adapter / "adapter_config.json").write_text("{}")  # as if it were an adapter
+    AdapterBase.of(below.fine_tuned_model, whole).write(adapter)
+    grow_old(tmp_path)
+    os.utime(adapter)  # somebody has asked it today
+
+    rules = RetentionRules(days=30)
+    with make_service(retention=rules).serving() as service, service.client() as client:
+        _await(lambda: unused.fine_tuned_model not in models_of(client))
+        kept = {start} | {job.fine_tuned_model for job in (of_a_run, below, used)}
+        assert kept <= models_of(client)
+        assert checkpoint_of(client, of_a_run) in models_of(
+            client
+        )  # as many as the other rule says
+        assert checkpoint_of(client, unused) not in models_of(client)
+        for file_id in (never, unused.training_file, unused.result_files[0]):
+            with pytest.raises(openai.NotFoundError, match=r"deleted on .*: unused for 30 days"):
+                client.files.retrieve(file_id)
+        for file_id in (of_a_run.training_file, of_a_run.result_files[0]):
+            assert client.files.retrieve(file_id).id == file_id
+        assert client.fine_tuning.jobs.retrieve(unused.id).status == "succeeded"
+
+
+def test_what_a_client_has_deleted_is_said_too(make_service, upload, wait_for):
+    with make_service().serving() as service, service.client() as client:
+        job = train(client, upload, wait_for)
+        client.models.delete(job.fine_tuned_model)
+        with pytest.raises(openai.NotFoundError, match=r"deleted on .*: a client asked for it"):
+            client.models.retrieve(job.fine_tuned_model)
+        again = train(client, upload, wait_for)  # whose checkpoint has its name still
+        assert again.fine_tuned_model == f"{job.fine_tuned_model}-2"
+        for name in (checkpoint_of(client, job), again.fine_tuned_model):
+            client.models.delete(name)
+        third = train(client, upload, wait_for)
+        assert client.models.retrieve(third.fine_tuned_model).id == job.fine_tuned_model
+
+
+def test_the_database_of_an_earlier_version_is_taken_over(make_service, tmp_path, upload, wait_for):
+    with make_service().serving() as service, service.client() as client:
+        job = train(client, upload, wait_for)
+    with contextlib.closing(sqlite3.connect(tmp_path / "llm" / "service.sqlite3")) as connection:
+        connection.executescript("DROP TABLE deleted; PRAGMA user_version = 1;")
+    with make_service().serving() as service, service.client() as client:
+        assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
+        client.models.delete(job.fine_tuned_model)
+        with pytest.raises(openai.NotFoundError, match=r"deleted on"):
+            client.models.retrieve(job.fine_tuned_model)
+
+
+def test_negative_rules_are_refused(tmp_path):
+    for rules in ({"checkpoints": -1}, {"days": -0.5}):
+        with pytest.raises(ParameterError, match="expected 0 or more"):
+            ServiceSettings(home=tmp_path, retention=RetentionRules(**rules))
+
+
+def _await(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
