@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
@@ -203,6 +204,8 @@ def _from_pettingzoo(make: Callable[..., Any], kwargs: _Kwargs, limit: int | Non
 
 def _from_dm_control(name: str, kwargs: _Kwargs, limit: int | None) -> EnvBase:
     """Make a task of the suite; its vectors and numbers are one vector, by their names' order."""
+    if not kwargs.get("from_pixels") and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "off")  # else it looks for a display, and complains
     from torchrl.envs import CatTensors, TransformedEnv
     from torchrl.envs.libs.dm_control import DMControlEnv
 
