@@ -18,6 +18,7 @@ from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.gymnasium.action_distributions import ActionDistribution, distribution_of
 from ratchet.scenarios.gymnasium.networks import ControlAgent
+from ratchet.scenarios.gymnasium.sight import Seen, agent_sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
@@ -34,20 +35,32 @@ _MOST_FRAMES = 2**14
 
 
 class FeatureNormalizer(Normalizer):
-    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D)."""
+    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
+
+    Agents of one of the groups of ``alike``, places among the A, have the same.
+    """
 
     keys: tuple[Key, ...] = (_OBSERVATION,)
 
-    def __init__(self, shape: tuple[int, int], device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        device: str | torch.device = "cpu",
+        alike: Sequence[tuple[int, ...]] = (),
+    ) -> None:
         super().__init__()
+        self.alike = alike
         self.register_buffer("observation_mean", torch.zeros(shape, device=device))
         self.register_buffer("observation_std", torch.ones(shape, device=device))
 
     def fit(self, frames: TensorDictBase) -> None:
         """Take mean and (population) deviation; a number that never changes is only shifted."""
         values = frames.get(_OBSERVATION).flatten(0, -3).double()
-        std = values.std(0, correction=0)
-        self.get_buffer("observation_mean").copy_(values.mean(0))
+        mean, std = values.mean(0), values.std(0, correction=0)
+        for places in (list(group) for group in self.alike if len(group) > 1):
+            together = values[:, places].flatten(0, 1)
+            mean[places], std[places] = together.mean(0), together.std(0, correction=0)
+        self.get_buffer("observation_mean").copy_(mean)
         self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -83,8 +96,15 @@ class ControlActorCritic(ActorCritic):
         self.parts = nn.ModuleDict(
             {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
         )
+        self.sights = agent_sights(spaces, {n: a.parameters for n, a in self.agents.items()})
         self.normalizes = normalizes
-        self.normalizer = FeatureNormalizer((len(agents), spaces.observation_width), device)
+        alike: dict[str, list[int]] = {}
+        for place, (name, agent) in enumerate(self.agents.items()):
+            alike.setdefault(agent.parameters.shared_model_group or f"agent {name}", []).append(
+                place
+            )
+        shape = (len(agents), spaces.observation_width)
+        self.normalizer = FeatureNormalizer(shape, device, tuple(map(tuple, alike.values())))
 
     has_fixed_shapes = True
 
@@ -111,7 +131,7 @@ class ControlActorCritic(ActorCritic):
         inputs = self._inputs(td)
         if cache is _DEFER:
             chosen = [
-                self._choose(name, self.agents[name].policy(x), generators, deterministic)[1]
+                self._choose(name, self.agents[name].policy(x.policy), generators, deterministic)[1]
                 for name, x in inputs.items()
             ]
             td.get("agents").set("action", self._pack(chosen))
@@ -175,7 +195,7 @@ class ControlActorCritic(ActorCritic):
         for name, x in inputs.items():
             agent, actions = self.agents[name], chosen[name]
             if actions is None:
-                zero = x.new_zeros(len(x), 1)
+                zero = x.policy.new_zeros(len(x.policy), 1)
                 rows.append((zero, zero, zero))
                 continue
             outputs, value = agent.policy_and_value(x)
@@ -185,8 +205,8 @@ class ControlActorCritic(ActorCritic):
 
     def asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
-        """Return all agents' observations, and the actions of those who are asked for."""
+    ) -> tuple[dict[str, Seen], dict[str, Tensor | None]]:
+        """Return what all agents see, and the actions of those who are asked for."""
         actions = td.get(_ACTION)
         chosen = {
             name: self._chosen(actions, name) if agents is None or name in agents else None
@@ -202,7 +222,7 @@ class ControlActorCritic(ActorCritic):
         generators: Mapping[str, torch.Generator] | None = None,
     ) -> Tensor:
         """Estimate returns only; see :class:`ActorCritic`."""
-        columns = [self.agents[name].value(x) for name, x in self._inputs(td).items()]
+        columns = [self.agents[name].value(x.critic) for name, x in self._inputs(td).items()]
         values = _side_by_side(columns)
         return values if acting is None else torch.where(acting, values, 0.0)
 
@@ -222,15 +242,12 @@ class ControlActorCritic(ActorCritic):
             rl, self.agents.values(), solo=solo, solo_body_factor=solo_body_factor
         )
 
-    def _inputs(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Return each agent's normalised observations f32 [B, its own size]."""
+    def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
+        """Return what each agent's policy and critic see, normalised."""
         observation = td.get(_OBSERVATION)
         if self.normalizes:
             observation = self.normalizer(observation)
-        return {
-            name: observation[:, index, : space.observation_size]
-            for index, (name, space) in enumerate(self.spaces.by_name.items())
-        }
+        return {name: sights.show(observation) for name, sights in self.sights.items()}
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:
         """Take one agent's actions out of [B, A, K]."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.parts import AgentPart
+from ratchet.scenarios.gymnasium.sight import Seen, Sight, Sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
@@ -72,7 +73,8 @@ class Head(AgentPart):
 class ControlAgent:
     """One agent: what it perceives and does, and its parts; none if it acts at random.
 
-    ``value_body`` is the critic's own; None where it shares the policy's.
+    ``value_body`` is the critic's own; None where it shares the policy's. Agents may have the same
+    parts.
     """
 
     name: str
@@ -110,13 +112,14 @@ class ControlAgent:
         """Whether there is nothing to compute."""
         return self.body is None
 
-    def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B, 1]."""
+    def policy_and_value(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        """Apply policy and critic to what they see of B frames: [B, outputs] and [B, 1]."""
+        x = seen.policy
         if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
         hidden = self.body(x)
         said = self.policy_head(hidden)
-        worth = self.value_head(hidden if self.value_body is None else self.value_body(x))
+        worth = self.value_head(hidden if self.value_body is None else self.value_body(seen.critic))
         return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
     def policy(self, x: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ class ControlAgent:
         return cast(Tensor, self.policy_head(self.body(x)).to(x.dtype))
 
     def value(self, x: Tensor) -> Tensor:
-        """Apply the critic alone: f32 [B, d] → [B, 1]."""
+        """Apply the critic alone to what it sees, f32 [B, d]: [B, 1]."""
         body = self.body if self.value_body is None else self.value_body
         if body is None or self.value_head is None:
             return self._nothing(x)[1]
@@ -150,12 +153,17 @@ def build_agent(
     section: GymnasiumAgentParameters,
     space: AgentSpace,
     device: str | torch.device,
+    sights: Sights | None = None,
 ) -> ControlAgent:
     """Build an agent with its initial weights.
 
     Each part's are drawn from (seed, "initial_state", 0, part, name): hidden layers with the
-    section's gain, the policy's last with ``policy_gain``, the critic's with 1.
+    section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without ``sights``
+    both see the agent's own observations.
     """
+    if sights is None:
+        alone = Sight((0,), (space,))
+        sights = Sights(alone, alone)
     if section.is_random:
         return ControlAgent(name, section, space)
 
@@ -163,13 +171,13 @@ def build_agent(
         generator = torch_generator(hyper_params.seed, "initial_state", 0, part, name)
         return Initializer(generator, section.use_orthogonal_initialisation, gain, device)
 
-    sizes = [space.observation_size, *section.hidden_sizes]
+    sizes = [sights.policy.size, *section.hidden_sizes]
     gain = section.orthogonal_initialisation_gain
     log_std = None
     if isinstance(space.actions, ContinuousActions):
         shape = (space.actions.num_factors,)
         log_std = torch.full(shape, section.initial_log_std, device=device)
-    shares = hyper_params.rl.use_shared_body
+    shares = hyper_params.rl.use_shared_body and not section.centralised_critic
     return ControlAgent(
         name,
         section,
@@ -181,5 +189,9 @@ def build_agent(
         value_head=Head(sizes[-1], 1, init("value_head", 1.0)),
         value_body=None
         if shares
-        else Body(sizes, init("value_body", gain), section.activation_function),
+        else Body(
+            [sights.critic.size, *section.hidden_sizes],
+            init("value_body", gain),
+            section.activation_function,
+        ),
     )

@@ -26,6 +26,10 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     ``rl.use_shared_body: false`` on top of a body of their own. Continuous actions are normally
     distributed around the policy's output with a learned deviation that depends on nothing.
     ``policy_gain`` scales the last layer's initial weights: nearly uniform in the beginning.
+
+    Agents of one ``shared_model_group`` have one network, and ``observes_agent_id`` tells each
+    network for which agent it acts; each its own when not given. A ``centralised_critic`` sees
+    what all agents observe, with layers of its own; policies see only what their agent does.
     """
 
     default_protocol: ClassVar[str] = PROTOCOL
@@ -34,6 +38,9 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     policy_gain: PositiveFloat = 0.01
     initial_log_std: float = 0.0
+    shared_model_group: str | None = None
+    observes_agent_id: bool = False
+    centralised_critic: bool = False
 
 
 @register_parameters("gymnasium", protocols=(PROTOCOL,), scenarios=("gymnasium",))
