@@ -56,8 +56,8 @@ def _check_alike(
     one, other = spaces.by_name[first], spaces.by_name[name]
     if one != other:
         raise ParameterError(
-            f"{where}, with which {name!r} would have the network of {first!r}: it observes and does"
-            f" {other}, expected {one}. Give agents one group only if their spaces are the same."
+            f"{where}, with which {name!r} would have the network of {first!r}: it observes and"
+            f" does {other}, expected {one}. Give agents one group only if their spaces are the same."
         )
     if sections[first] != sections[name]:
         mine, theirs = sections[name].to_dict(), sections[first].to_dict()

@@ -35,23 +35,22 @@ def build_adam(
     What agents share is in the group of the first. ``lr`` is the base rate, at which ``extra``, the
     loss's own parameters, learn; ``eps`` is what is added to the denominator.
     """
-    param_groups = []
+    param_groups: list[dict[str, Any]] = []
     taken: set[int] = set()
     for group in groups:
         params = [param for param in group.params if id(param) not in taken]
         taken.update(map(id, params))
         if params:
-            param_groups.append(
-                {"params": params, "name": group.name, "lr_factor": group.lr_factor}
-            )
+            given = {"params": params, "name": group.name, "lr_factor": group.lr_factor}
+            param_groups.append(given)
     own = list(extra)
     if own:
         param_groups.append({"params": own, "name": LOSS_GROUP, "lr_factor": 1.0})
     if not param_groups:  # nobody learns: random or hand-made agents only
         idle = torch.zeros((), requires_grad=True)
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
-    for group in param_groups:
-        group["lr"] = lr * group["lr_factor"]  # type: ignore[operator] # a float
+    for given in param_groups:
+        given["lr"] = lr * given["lr_factor"]
     return FusedAdam(param_groups, lr=lr, eps=eps)
 
 

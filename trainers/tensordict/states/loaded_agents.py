@@ -69,8 +69,8 @@ def _check_not_loaded(
         if first != name and not torch.equal(tensor.cpu(), state.agents[name][key]):
             raise StateError(
                 f"agents {first!r} and {name!r}: their {key} are different in the earlier run, but"
-                " they have one network here, expected the same. Give them no shared_model_group, or"
-                " load a run in which they had one."
+                " they have one network here, expected the same. Give them no shared_model_group,"
+                " or load a run in which they had one."
             )
 
 
