@@ -211,7 +211,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         )
         if self.hyper_params.rl.normalize_observations and normalization is not None:
             snapshots.load_normalization(self.combined_agents, normalization)
-        elif self.hyper_params.rl.normalize_observations:
+        elif self.hyper_params.rl.normalize_observations and self.combined_agents.normalizer.keys:
             seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "globals")
             with ExitStack() as stack:
                 self._build_train_context(stack)

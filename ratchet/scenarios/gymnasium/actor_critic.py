@@ -37,19 +37,21 @@ _MOST_FRAMES = 2**14
 class FeatureNormalizer(Normalizer):
     """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
 
-    Agents of one of the groups of ``alike``, places among the A, have the same.
+    Agents of one of the groups of ``alike``, places among the A, have the same; images, of the
+    agents in the places of ``images``, are left as they are.
     """
-
-    keys: tuple[Key, ...] = (_OBSERVATION,)
 
     def __init__(
         self,
         shape: tuple[int, int],
         device: str | torch.device = "cpu",
-        alike: Sequence[tuple[int, ...]] = (),
+        *,
+        alike: Sequence[Sequence[int]] = (),
+        images: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        self.alike = alike
+        self.alike, self.images = alike, list(images)
+        self.keys: tuple[Key, ...] = () if len(self.images) == shape[0] else (_OBSERVATION,)
         self.register_buffer("observation_mean", torch.zeros(shape, device=device))
         self.register_buffer("observation_std", torch.ones(shape, device=device))
 
@@ -60,6 +62,7 @@ class FeatureNormalizer(Normalizer):
         for places in (list(group) for group in self.alike if len(group) > 1):
             together = values[:, places].flatten(0, 1)
             mean[places], std[places] = together.mean(0), together.std(0, correction=0)
+        mean[self.images], std[self.images] = 0.0, 1.0
         self.get_buffer("observation_mean").copy_(mean)
         self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
 
@@ -97,14 +100,17 @@ class ControlActorCritic(ActorCritic):
             {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
         )
         self.sights = agent_sights(spaces, {n: a.parameters for n, a in self.agents.items()})
-        self.normalizes = normalizes
         alike: dict[str, list[int]] = {}
         for place, (name, agent) in enumerate(self.agents.items()):
             alike.setdefault(agent.parameters.shared_model_group or f"agent {name}", []).append(
                 place
             )
         shape = (len(agents), spaces.observation_width)
-        self.normalizer = FeatureNormalizer(shape, device, tuple(map(tuple, alike.values())))
+        images = [place for place, agent in enumerate(self.agents.values()) if agent.sees_images]
+        self.normalizer = FeatureNormalizer(
+            shape, device, alike=list(alike.values()), images=images
+        )
+        self.normalizes = normalizes and bool(self.normalizer.keys)
 
     has_fixed_shapes = True
 
@@ -245,8 +251,7 @@ class ControlActorCritic(ActorCritic):
     def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
         """Return what each agent's policy and critic see, normalised."""
         observation = td.get(_OBSERVATION)
-        if self.normalizes:
-            observation = self.normalizer(observation)
+        observation = self.normalizer(observation) if self.normalizes else observation.float()
         return {name: sights.show(observation) for name, sights in self.sights.items()}
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:

@@ -2,8 +2,8 @@
 
 E episodes side by side, A agents, observations D wide, actions K wide. A state [E] has
 ``datapoint_id``, ``seed``, ``round`` (steps so far) int64, ``done``, ``terminated`` bool and under
-``agents`` ``observation`` f32 [E, A, D] and ``episode_reward`` f32 [E, A]. An episode is a function
-of its datapoint, which is a seed, and of the actions.
+``agents`` ``observation`` f32, of images bytes, [E, A, D] and ``episode_reward`` f32 [E, A]. An
+episode is a function of its datapoint, which is a seed, and of the actions.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ class BatchedEnvironment(ControlEnvironment):
         seeds = self.dataset["seed"][:2]
         found = self.dynamics.observe(self.dynamics.first_state(seeds))
         expected = (len(seeds), len(self.spaces.names), self.spaces.observation_width)
-        if tuple(found.shape) != expected or found.dtype != torch.float32:
+        dtype = self.spaces.observation_dtype
+        if tuple(found.shape) != expected or found.dtype != dtype:
             raise ParameterError(
                 f"{type(self.dynamics).__qualname__}.observe: got {found.dtype}"
-                f" {tuple(found.shape)}, expected torch.float32 {expected}: episodes, agents,"
-                " numbers."
+                f" {tuple(found.shape)}, expected {dtype} {expected}: episodes, agents, numbers."
             )

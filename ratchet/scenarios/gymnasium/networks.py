@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from ratchet.agents.networks.layers import Initializer, activation
+from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentPart
+from ratchet.scenarios.gymnasium.bodies import Body, ConvolutionalBody, Layer, build_body
 from ratchet.scenarios.gymnasium.sight import Seen, Sight, Sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
@@ -19,33 +18,6 @@ from ratchet.seeding import torch_generator
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
-
-Layer: TypeAlias = tuple[Tensor, Tensor]
-"""Weight [d_out, d_in] and bias [d_out]."""
-
-
-class Body(AgentPart):
-    """Hidden layers of sizes d_in, then each layer's, with the activation function after each."""
-
-    def __init__(
-        self, sizes: Sequence[int], init: Initializer, activation_name: str = "tanh"
-    ) -> None:
-        super().__init__()
-        self.activation_name = activation_name
-        self.layers = nn.ModuleList(init.linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to x f32 [B, d]."""
-        act = activation(self.activation_name)
-        for layer in self.layers:
-            x = act(layer(x))
-        return x
-
-    @property
-    def weights(self) -> list[Layer]:
-        """Weight and bias of each layer."""
-        layers = cast(Iterator[nn.Linear], iter(self.layers))
-        return [(layer.weight, layer.bias) for layer in layers]
 
 
 class Head(AgentPart):
@@ -80,10 +52,10 @@ class ControlAgent:
     name: str
     parameters: GymnasiumAgentParameters
     space: AgentSpace
-    body: Body | None = None
+    body: Body | ConvolutionalBody | None = None
     policy_head: Head | None = None
     value_head: Head | None = None
-    value_body: Body | None = None
+    value_body: Body | ConvolutionalBody | None = None
     solo_head: None = None
 
     def parts(self) -> dict[str, AgentPart]:
@@ -99,13 +71,19 @@ class ControlAgent:
     @property
     def towers(self) -> list[tuple[list[Layer], list[Layer]]]:
         """Hidden layers and heads of each perceptron: policy and critic together, or one each."""
-        assert self.body is not None  # not asked of random agents
+        assert isinstance(self.body, Body)  # not asked of random agents, nor of other networks
         assert self.policy_head is not None
         assert self.value_head is not None
         policy, value = self.policy_head.weights, self.value_head.weights
         if self.value_body is None:
             return [(self.body.weights, [policy, value])]
+        assert isinstance(self.value_body, Body)
         return [(self.body.weights, [policy]), (self.value_body.weights, [value])]
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether what it observes are pixels, which are not normalised."""
+        return isinstance(self.body, ConvolutionalBody)
 
     @property
     def is_random(self) -> bool:
@@ -171,27 +149,24 @@ def build_agent(
         generator = torch_generator(hyper_params.seed, "initial_state", 0, part, name)
         return Initializer(generator, section.use_orthogonal_initialisation, gain, device)
 
-    sizes = [sights.policy.size, *section.hidden_sizes]
-    gain = section.orthogonal_initialisation_gain
+    gain, where = section.orthogonal_initialisation_gain, f"agents.{name}"
     log_std = None
     if isinstance(space.actions, ContinuousActions):
         shape = (space.actions.num_factors,)
         log_std = torch.full(shape, section.initial_log_std, device=device)
-    shares = hyper_params.rl.use_shared_body and not section.centralised_critic
+    body = build_body(sights.policy, section, init("body", gain), where)
+    value_body = None
+    if section.centralised_critic or not hyper_params.rl.use_shared_body:
+        value_body = build_body(sights.critic, section, init("value_body", gain), where)
+    outputs = num_outputs(space)
     return ControlAgent(
         name,
         section,
         space,
-        body=Body(sizes, init("body", gain), section.activation_function),
+        body=body,
         policy_head=Head(
-            sizes[-1], num_outputs(space), init("policy_head", section.policy_gain), log_std
+            body.num_features, outputs, init("policy_head", section.policy_gain), log_std
         ),
-        value_head=Head(sizes[-1], 1, init("value_head", 1.0)),
-        value_body=None
-        if shares
-        else Body(
-            [sights.critic.size, *section.hidden_sizes],
-            init("value_body", gain),
-            section.activation_function,
-        ),
+        value_head=Head((value_body or body).num_features, 1, init("value_head", 1.0)),
+        value_body=value_body,
     )

@@ -16,6 +16,8 @@ from ratchet.parameters.purposes import AGENT, SCENARIO
 from ratchet.parameters.references import References
 
 PROTOCOL = "environment"
+Convolution = tuple[PositiveInt, PositiveInt, PositiveInt]
+"""A layer's channels, kernel and stride."""
 
 
 @register_agent_parameters("gymnasium")
@@ -30,6 +32,11 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     Agents of one ``shared_model_group`` have one network, and ``observes_agent_id`` tells each
     network for which agent it acts; each its own when not given. A ``centralised_critic`` sees
     what all agents observe, with layers of its own; policies see only what their agent does.
+
+    Images (bytes) go through ``convolutions`` first, each ``[channels, kernel, stride]``, those of
+    Mnih et al. (2015) or smaller ones for small images if none are given; ``body: cnn`` takes
+    other numbers for images too, ``perceptron`` none. ``image_channels`` says which dimension the
+    colours are, the smaller one if not given.
     """
 
     default_protocol: ClassVar[str] = PROTOCOL
@@ -41,6 +48,9 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     shared_model_group: str | None = None
     observes_agent_id: bool = False
     centralised_critic: bool = False
+    body: Literal["auto", "perceptron", "cnn"] = "auto"
+    convolutions: tuple[Convolution, ...] | None = None
+    image_channels: Literal["auto", "first", "last"] = "auto"
 
 
 @register_parameters("gymnasium", protocols=(PROTOCOL,), scenarios=("gymnasium",))

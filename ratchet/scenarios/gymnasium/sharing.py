@@ -57,7 +57,7 @@ def _check_alike(
     if one != other:
         raise ParameterError(
             f"{where}, with which {name!r} would have the network of {first!r}: it observes and"
-            f" does {other}, expected {one}. Give agents one group only if their spaces are the same."
+            f" does {other}, expected {one}. Give one group only to agents with the same spaces."
         )
     if sections[first] != sections[name]:
         mine, theirs = sections[name].to_dict(), sections[first].to_dict()

@@ -22,7 +22,8 @@ from ratchet.scenarios.gymnasium.action_distributions import (
     total,
 )
 from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic, FeatureNormalizer
-from ratchet.scenarios.gymnasium.networks import Body, ControlAgent, Head, Layer
+from ratchet.scenarios.gymnasium.bodies import Body, Layer
+from ratchet.scenarios.gymnasium.networks import ControlAgent, Head
 from ratchet.scenarios.gymnasium.sight import Seen
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 

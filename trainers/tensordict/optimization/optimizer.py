@@ -49,8 +49,8 @@ def build_adam(
     if not param_groups:  # nobody learns: random or hand-made agents only
         idle = torch.zeros((), requires_grad=True)
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
-    for given in param_groups:
-        given["lr"] = lr * given["lr_factor"]
+    for group_of_adam in param_groups:
+        group_of_adam["lr"] = lr * group_of_adam["lr_factor"]
     return FusedAdam(param_groups, lr=lr, eps=eps)
 
 
