@@ -22,7 +22,7 @@ from ratchet.protocols.handler import (
     rounds_and_seeds,
 )
 from ratchet.protocols.registry import register_protocol_handler
-from ratchet.scenarios.gymnasium.catalogue import Game, find_game
+from ratchet.scenarios.gymnasium.catalogue import Game, LibraryGame, find_game
 from ratchet.scenarios.gymnasium.wrappers import classes_of_files
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class EnvironmentProtocolHandler(ProtocolHandler):
     def spaces(self) -> AgentSpaces:
         """What agents observe and do."""
         return self.game.spaces()
+
+    def check_simulated(self) -> None:
+        """Refuse an environment of TorchRL's that only its trainers play: ParameterError."""
+        if isinstance(self.game, LibraryGame):
+            self.game.check()
 
     @property
     def agent_names(self) -> Sequence[str]:
