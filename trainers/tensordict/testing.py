@@ -95,6 +95,7 @@ class TestPlayer:
             while finished < wanted:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = self.environment.step(td)
+                self.agents.hand_on(td, following)
                 running.count(td, following)
                 self._measure(td, slot < wanted)
                 if frames is not None:

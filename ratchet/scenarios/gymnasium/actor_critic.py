@@ -13,63 +13,27 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
+from ratchet.agents.actor_critic import ActorCritic, Key
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.gymnasium.action_distributions import ActionDistribution, distribution_of
 from ratchet.scenarios.gymnasium.networks import ControlAgent
-from ratchet.scenarios.gymnasium.sight import Seen, agent_sights
+from ratchet.scenarios.gymnasium.normalizer import OBSERVATION, FeatureNormalizer
+from ratchet.scenarios.gymnasium.sight import Past, Seen, agent_sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
     from ratchet.parameters.trainers import RlParameters
 
-_OBSERVATION = ("agents", "observation")
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
-
-
+_MEMORY = ("agents", "memory")
+"""What agents remember before a frame, f32 [*B, A, M]; none of agents that do not."""
+_NEXT_MEMORY = "next_memory"
+_ROUND = "round"
 _DEFER = object()
 _MOST_FRAMES = 2**14
 """That are scored in one pass; more would only need more memory."""
-
-
-class FeatureNormalizer(Normalizer):
-    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D).
-
-    Agents of one of the groups of ``alike``, places among the A, have the same; images, of the
-    agents in the places of ``images``, are left as they are.
-    """
-
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        device: str | torch.device = "cpu",
-        *,
-        alike: Sequence[Sequence[int]] = (),
-        images: Sequence[int] = (),
-    ) -> None:
-        super().__init__()
-        self.alike, self.images = alike, list(images)
-        self.keys: tuple[Key, ...] = () if len(self.images) == shape[0] else (_OBSERVATION,)
-        self.register_buffer("observation_mean", torch.zeros(shape, device=device))
-        self.register_buffer("observation_std", torch.ones(shape, device=device))
-
-    def fit(self, frames: TensorDictBase) -> None:
-        """Take mean and (population) deviation; a number that never changes is only shifted."""
-        values = frames.get(_OBSERVATION).flatten(0, -3).double()
-        mean, std = values.mean(0), values.std(0, correction=0)
-        for places in (list(group) for group in self.alike if len(group) > 1):
-            together = values[:, places].flatten(0, 1)
-            mean[places], std[places] = together.mean(0), together.std(0, correction=0)
-        mean[self.images], std[self.images] = 0.0, 1.0
-        self.get_buffer("observation_mean").copy_(mean)
-        self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
-
-    def forward(self, observation: Tensor) -> Tensor:
-        """Normalise [*B, A, D]."""
-        mean = self.get_buffer("observation_mean")
-        return (observation - mean) / self.get_buffer("observation_std")
 
 
 class ControlActorCritic(ActorCritic):
@@ -112,12 +76,16 @@ class ControlActorCritic(ActorCritic):
         )
         self.normalizes = normalizes and bool(self.normalizer.keys)
 
+        self.memory_size = max(agent.memory_size for agent in self.agents.values())
+        self.is_recurrent = self.memory_size > 0
+
     has_fixed_shapes = True
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
-        """Observations, and who has left."""
-        return (_OBSERVATION, _DONE)
+        """Observations, and who has left; what is remembered, and when it is not."""
+        seen = (OBSERVATION, _DONE)
+        return (*seen, _MEMORY, _ROUND) if self.is_recurrent else seen
 
     @property
     def action_keys(self) -> tuple[Key, ...]:
@@ -134,6 +102,11 @@ class ControlActorCritic(ActorCritic):
         cache: Any = None,  # noqa: ANN401 -- whether scores are put off
     ) -> TensorDictBase:
         """Choose actions for one step of a rollout; see :class:`ActorCritic`."""
+        if self.is_recurrent and td.get(_MEMORY, None) is None:
+            nothing = td.get(OBSERVATION).new_zeros(
+                (*td.batch_size, len(self.agents), self.memory_size), dtype=torch.float32
+            )
+            td.set(_MEMORY, nothing)
         inputs = self._inputs(td)
         if cache is _DEFER:
             chosen = [
@@ -142,9 +115,13 @@ class ControlActorCritic(ActorCritic):
             ]
             td.get("agents").set("action", self._pack(chosen))
             return td
-        actions, log_probs, values = [], [], []
+        actions, log_probs, values, memories = [], [], [], []
         for name, x in inputs.items():
-            outputs, value = self.agents[name].policy_and_value(x)
+            if x.past is None:
+                outputs, value = self.agents[name].policy_and_value(x)
+            else:
+                outputs, value, memory = self.agents[name].remember(x, x.past)
+                memories.append(memory)
             distribution, action = self._choose(name, outputs, generators, deterministic)
             actions.append(action)
             log_probs.append(distribution.log_prob_and_entropy(actions[-1])[0])
@@ -153,7 +130,14 @@ class ControlActorCritic(ActorCritic):
         agents.set("action", self._pack(actions))
         agents.set("log_prob", _side_by_side(log_probs))
         agents.set("value", _side_by_side(values))
+        if self.is_recurrent:
+            agents.set(_NEXT_MEMORY, torch.stack(memories, 1))
         return td
+
+    def hand_on(self, td: TensorDictBase, following: TensorDictBase) -> None:
+        """Move what is remembered; see :class:`ActorCritic`."""
+        if self.is_recurrent:
+            following.set(_MEMORY, td.get("agents").pop(_NEXT_MEMORY))
 
     def _choose(
         self,
@@ -170,11 +154,13 @@ class ControlActorCritic(ActorCritic):
 
     def new_deferring_cache(self) -> object:
         """Put off scores: of a whole rollout they are one pass, and one pass for each step."""
-        return _DEFER
+        return None if self.is_recurrent else _DEFER
 
     @torch.no_grad()
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
         """Score all frames of rollouts [E, T] at once; see :class:`ActorCritic`."""
+        if cache is not _DEFER:
+            return
         frames = rollouts.select(*self.frame_keys, strict=False).reshape(-1)
         scores = [self.score(some) for some in frames.split(_MOST_FRAMES)]
         log_prob, _, value = (torch.cat(column) for column in zip(*scores, strict=True))
@@ -189,7 +175,7 @@ class ControlActorCritic(ActorCritic):
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
         columns = self.score(td, agents=agents)
         found = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
-        size = td.batch_size
+        size = columns[0].shape[:1]
         return TensorDict({"agents": TensorDict(found, batch_size=size)}, batch_size=size)
 
     def score(
@@ -213,7 +199,7 @@ class ControlActorCritic(ActorCritic):
         self, td: TensorDictBase, agents: Sequence[str] | None
     ) -> tuple[dict[str, Seen], dict[str, Tensor | None]]:
         """Return what all agents see, and the actions of those who are asked for."""
-        actions = td.get(_ACTION)
+        actions = td.get(_ACTION).flatten(0, -3)
         chosen = {
             name: self._chosen(actions, name) if agents is None or name in agents else None
             for name in self.agent_names
@@ -228,7 +214,7 @@ class ControlActorCritic(ActorCritic):
         generators: Mapping[str, torch.Generator] | None = None,
     ) -> Tensor:
         """Estimate returns only; see :class:`ActorCritic`."""
-        columns = [self.agents[name].value(x.critic) for name, x in self._inputs(td).items()]
+        columns = [self.agents[name].value(x) for name, x in self._inputs(td).items()]
         values = _side_by_side(columns)
         return values if acting is None else torch.where(acting, values, 0.0)
 
@@ -249,10 +235,17 @@ class ControlActorCritic(ActorCritic):
         )
 
     def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
-        """Return what each agent's policy and critic see, normalised."""
-        observation = td.get(_OBSERVATION)
+        """Return what each agent's policy and critic see, normalised; of rows of steps [e·T]."""
+        observation = td.get(OBSERVATION).flatten(0, -3)
         observation = self.normalizer(observation) if self.normalizes else observation.float()
-        return {name: sights.show(observation) for name, sights in self.sights.items()}
+        seen = {name: sights.show(observation) for name, sights in self.sights.items()}
+        if not self.is_recurrent:
+            return seen
+        memories, begins = td.get(_MEMORY).unbind(-2), td.get(_ROUND) == 0
+        return {
+            name: x._replace(past=Past(memory, begins))
+            for (name, x), memory in zip(seen.items(), memories, strict=True)
+        }
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:
         """Take one agent's actions out of [B, A, K]."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ratchet.agents.networks.layers import Initializer, activation
 from ratchet.agents.parts import AgentPart
 from ratchet.errors import ParameterError
+from ratchet.scenarios.gymnasium.recurrence import RecurrentBody
 
 if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import Convolution, GymnasiumAgentParameters
@@ -114,6 +115,9 @@ class ConvolutionalBody(AgentPart):
         return images.reshape(len(x), -1, *images.shape[-2:]) * self.scale
 
 
+AnyBody: TypeAlias = Body | ConvolutionalBody | RecurrentBody
+
+
 def _has_channels_last(shape: tuple[int, ...], channels: str) -> bool:
     """Return whether the last dimension is that of colours; of two the smaller one is."""
     if len(shape) == 2:
@@ -134,7 +138,7 @@ def sees_images(sight: Sight, parameters: GymnasiumAgentParameters) -> bool:
 
 def build_body(
     sight: Sight, parameters: GymnasiumAgentParameters, init: Initializer, where: str
-) -> Body | ConvolutionalBody:
+) -> AnyBody:
     """Build what makes features of a sight; ``where`` is the section in the experiment.
 
     Raises
@@ -142,6 +146,12 @@ def build_body(
     ParameterError
         If images are asked for and there are none, or none that convolutions fit.
     """
+    body: Body | ConvolutionalBody
     if sees_images(sight, parameters):
-        return ConvolutionalBody(sight, parameters, init, where)
-    return Body([sight.size, *parameters.hidden_sizes], init, parameters.activation_function)
+        body = ConvolutionalBody(sight, parameters, init, where)
+    else:
+        sizes = [sight.size, *parameters.hidden_sizes]
+        body = Body(sizes, init, parameters.activation_function)
+    if parameters.recurrence is None:
+        return body
+    return RecurrentBody(body, parameters.recurrence, parameters.recurrent_size, init)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ratchet.scenarios.rollout_shape import RolloutShape
 
 DYNAMICS = "dynamics"
+_MEMORY = ("agents", "memory")
+"""What agents remember, if they do: nothing where an episode begins."""
 Nested = dict[str, Any]
 """Tensors by name, and mappings of them."""
 
@@ -100,6 +102,9 @@ class ControlEnvironment(TensorEnvironment):
         if len(where) == 0:
             return td
         fresh = self._begin(where, ids.to(self.device), seeds.to(self.device))
+        memory = td.get(_MEMORY, None)
+        if memory is not None:
+            fresh["agents"]["memory"] = memory.new_zeros(len(where), *memory.shape[1:])
         return _tensordict(_replaced(td, fresh, where), td.batch_size)
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:

@@ -10,8 +10,15 @@ from torch import Tensor, nn
 
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentPart
-from ratchet.scenarios.gymnasium.bodies import Body, ConvolutionalBody, Layer, build_body
-from ratchet.scenarios.gymnasium.sight import Seen, Sight, Sights
+from ratchet.scenarios.gymnasium.bodies import (
+    AnyBody,
+    Body,
+    Layer,
+    build_body,
+    sees_images,
+)
+from ratchet.scenarios.gymnasium.recurrence import RecurrentBody
+from ratchet.scenarios.gymnasium.sight import Past, Seen, Sight, Sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
@@ -52,10 +59,10 @@ class ControlAgent:
     name: str
     parameters: GymnasiumAgentParameters
     space: AgentSpace
-    body: Body | ConvolutionalBody | None = None
+    body: AnyBody | None = None
     policy_head: Head | None = None
     value_head: Head | None = None
-    value_body: Body | ConvolutionalBody | None = None
+    value_body: AnyBody | None = None
     solo_head: None = None
 
     def parts(self) -> dict[str, AgentPart]:
@@ -83,7 +90,14 @@ class ControlAgent:
     @property
     def sees_images(self) -> bool:
         """Whether what it observes are pixels, which are not normalised."""
-        return isinstance(self.body, ConvolutionalBody)
+        alone = Sight((0,), (self.space,))
+        return self.body is not None and sees_images(alone, self.parameters)
+
+    @property
+    def memory_size(self) -> int:
+        """The number of numbers that it remembers; 0 if it is not recurrent."""
+        bodies = (self.body, self.value_body)
+        return sum(getattr(body, "memory_size", 0) for body in bodies)
 
     @property
     def is_random(self) -> bool:
@@ -95,23 +109,48 @@ class ControlAgent:
         x = seen.policy
         if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
+        if seen.past is not None and self.memory_size:
+            return self.remember(seen, seen.past)[:2]
         hidden = self.body(x)
         said = self.policy_head(hidden)
         worth = self.value_head(hidden if self.value_body is None else self.value_body(seen.critic))
         return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
+    def remember(self, seen: Seen, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        """Do as :meth:`policy_and_value`; return also what is remembered then: [B, M]."""
+        memory = past.memory.flatten(0, -2)
+        if self.memory_size == 0:
+            return *self.policy_and_value(seen), memory
+        assert isinstance(self.body, RecurrentBody)
+        assert self.policy_head is not None
+        assert self.value_head is not None
+        hidden, after = self.body(seen.policy, past)
+        said, memories = self.policy_head(hidden), [after]
+        if self.value_body is not None:
+            assert isinstance(self.value_body, RecurrentBody)
+            size = self.body.memory_size
+            hidden, after = self.value_body(
+                seen.critic, past._replace(memory=past.memory[..., size:])
+            )
+            memories.append(after)
+        worth, dtype = self.value_head(hidden), seen.policy.dtype
+        kept = memory[:, self.memory_size :]  # of whoever remembers more
+        return said.to(dtype), worth.to(dtype), torch.cat([*memories, kept], -1).to(dtype)
+
     def policy(self, x: Tensor) -> Tensor:
-        """Apply the policy alone: f32 [B, d] → [B, outputs]."""
+        """Apply the policy alone, which remembers nothing: f32 [B, d] → [B, outputs]."""
         if self.body is None or self.policy_head is None:
             return self._nothing(x)[0]
         return cast(Tensor, self.policy_head(self.body(x)).to(x.dtype))
 
-    def value(self, x: Tensor) -> Tensor:
-        """Apply the critic alone to what it sees, f32 [B, d]: [B, 1]."""
+    def value(self, seen: Seen) -> Tensor:
+        """Apply the critic alone: [B, 1]."""
         body = self.body if self.value_body is None else self.value_body
         if body is None or self.value_head is None:
-            return self._nothing(x)[1]
-        return cast(Tensor, self.value_head(body(x)).to(x.dtype))
+            return self._nothing(seen.policy)[1]
+        if seen.past is not None and self.memory_size:
+            return self.remember(seen, seen.past)[1]
+        return cast(Tensor, self.value_head(body(seen.critic)).to(seen.critic.dtype))
 
     def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
         outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)

@@ -37,6 +37,9 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     Mnih et al. (2015) or smaller ones for small images if none are given; ``body: cnn`` takes
     other numbers for images too, ``perceptron`` none. ``image_channels`` says which dimension the
     colours are, the smaller one if not given.
+
+    With ``recurrence`` a GRU or LSTM of ``recurrent_size`` follows on the hidden layers; it learns
+    from all steps of an iteration in an environment together, and forgets where an episode ends.
     """
 
     default_protocol: ClassVar[str] = PROTOCOL
@@ -51,6 +54,8 @@ class GymnasiumAgentParameters(AgentParameters, read_for=AGENT):
     body: Literal["auto", "perceptron", "cnn"] = "auto"
     convolutions: tuple[Convolution, ...] | None = None
     image_channels: Literal["auto", "first", "last"] = "auto"
+    recurrence: Literal["gru", "lstm"] | None = None
+    recurrent_size: PositiveInt = 64
 
 
 @register_parameters("gymnasium", protocols=(PROTOCOL,), scenarios=("gymnasium",))

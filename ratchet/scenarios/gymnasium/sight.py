@@ -20,11 +20,22 @@ if TYPE_CHECKING:
     from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
 
 
+class Past(NamedTuple):
+    """What is remembered before each frame, f32 [*B, M], and whether an episode begins with it.
+
+    *B is B, or e rows of T steps.
+    """
+
+    memory: Tensor
+    begins: Tensor
+
+
 class Seen(NamedTuple):
-    """What an agent's policy and critic are shown of B frames: f32 [B, d] each."""
+    """What an agent's policy and critic are shown of B frames: f32 [B, d] each; and the past."""
 
     policy: Tensor
     critic: Tensor
+    past: Past | None = None
 
 
 @dataclass(frozen=True)

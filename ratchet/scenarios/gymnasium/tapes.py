@@ -21,9 +21,10 @@ from ratchet.scenarios.gymnasium.action_distributions import (
     divide,
     total,
 )
-from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic, FeatureNormalizer
+from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.bodies import Body, Layer
 from ratchet.scenarios.gymnasium.networks import ControlAgent, Head
+from ratchet.scenarios.gymnasium.normalizer import FeatureNormalizer
 from ratchet.scenarios.gymnasium.sight import Seen
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
@@ -39,7 +40,7 @@ def record_agents(
     inputs, chosen = agents.asked(td, names)
     if not all(_can_record(agent, agents.parts[name]) for name, agent in agents.agents.items()):
         return None
-    shown = (x for seen in inputs.values() for x in seen)
+    shown = (x for seen in inputs.values() for x in (seen.policy, seen.critic))
     if not all(may_record(x) and not x.requires_grad for x in shown):
         return None
     return lambda tape: _record_scores(tape, agents.agents, inputs, chosen)
@@ -80,7 +81,7 @@ def _record_agent(tape: Tape, agent: ControlAgent, seen: Seen) -> tuple[Var, Var
     name = agent.parameters.activation_function
     said, worth = (
         out
-        for x, tower in zip(seen, agent.towers, strict=False)
+        for x, tower in zip((seen.policy, seen.critic), agent.towers, strict=False)
         for out in record_perceptron(tape, x, *tower, name)
     )
     return said, worth
