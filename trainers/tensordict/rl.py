@@ -390,6 +390,18 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         iterations: int = self.hyper_params.rl.num_test_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
 
+    def _run_test_stage(
+        self, dataset: str, iteration_context: IterationContext | None
+    ) -> TestResult:
+        """Test on a dataset; film the first episodes if it is the test set."""
+        player = self.components.test_collector
+        player.num_filmed = self.test_environment.num_films if dataset == "test" else 0
+        try:
+            result = super()._run_test_stage(dataset, iteration_context)
+            return replace(result, films=self.test_environment.film(player.filmed))
+        finally:
+            player.num_filmed, player.filmed = 0, {}
+
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
         environment = environment_of(self.scenario_instance, dataset)
         player = self.components.test_collector

@@ -9,6 +9,7 @@ episode is a function of its datapoint, which is a seed, and of the actions.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,8 @@ from torch import Tensor
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
+from ratchet.scenarios.gymnasium.films import film_episodes
+from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
 from ratchet.scenarios.gymnasium.rollout_shape import environment_shape
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
 from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
@@ -88,6 +91,19 @@ class ControlEnvironment(TensorEnvironment):
             "terminated": over.clone(),
             "agents": {"observation": observation, "episode_reward": nothing},
         }
+
+    @property
+    def num_films(self) -> int:
+        """As many as the section says."""
+        return 0 if self.train else self.section.num_test_videos
+
+    def film(self, played: Mapping[int, Sequence[Tensor]]) -> tuple[bytes, ...]:
+        """Have a simulator play and draw episodes, given their actions ``[A, K]``."""
+        if not played:
+            return ()
+        assert isinstance(self.protocol_handler, EnvironmentProtocolHandler)
+        base_dir = self.protocol_handler.base_dir
+        return film_episodes(self.hyper_params, self.dataset, played, base_dir)
 
     @property
     def action_keys(self) -> list[Key]:

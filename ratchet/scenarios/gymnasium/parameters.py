@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
@@ -12,7 +12,7 @@ from ratchet.parameters.base import (
     register_agent_parameters,
     register_parameters,
 )
-from ratchet.parameters.purposes import AGENT, SCENARIO
+from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
 from ratchet.parameters.references import References
 
 PROTOCOL = "environment"
@@ -71,7 +71,8 @@ class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     ``num_train_seeds`` seeds, and in tests from ``num_test_episodes`` other ones, one for each
     episode. With ``carry_episodes`` an iteration goes on with the episodes of the one before;
     without, it begins with new ones. ``reward_scale`` scales the rewards that are learned from, not
-    those that are reported.
+    those that are reported. The report shows films of the first ``num_test_videos`` test episodes,
+    if the environment renders.
     """
 
     environment_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
@@ -83,3 +84,4 @@ class GymnasiumParameters(SubParameters, read_for=SCENARIO):
     num_test_episodes: PositiveInt = 100
     carry_episodes: bool = True
     reward_scale: PositiveFloat = 1.0
+    num_test_videos: Annotated[int, Field(ge=0, le=20), Purpose.TESTS] = 0

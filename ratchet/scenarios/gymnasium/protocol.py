@@ -53,6 +53,7 @@ class EnvironmentProtocolHandler(ProtocolHandler):
                 f"interaction_protocol: got 'environment' with scenario {hyper_params.scenario!r},"
                 f" expected scenario {_SCENARIO!r}. Take a protocol that agents speak by, e.g. nip."
             )
+        self.base_dir = base_dir
         self.game: Game = find_game(hyper_params, base_dir)
         around = (*hyper_params.gymnasium.wrappers, *hyper_params.torchrl.transforms)
         self._around = classes_of_files(around, base_dir)

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     Booleans: TypeAlias = npt.NDArray[np.bool_]
 
 
+_FRAMES_PER_SECOND = 10.0
+"""Where an environment says nothing."""
+
+
 class SimulatedStep(NamedTuple):
     """What a step leads to, for A agents: observations [A, D] and rewards f32 [A].
 
@@ -48,6 +52,7 @@ class Simulator(ABC):
     """One episode at a time, which is a function of the seed and the actions."""
 
     spaces: AgentSpaces
+    frames_per_second: float = _FRAMES_PER_SECOND
 
     @abstractmethod
     def reset(self, seed: int) -> Numbers:
@@ -61,6 +66,10 @@ class Simulator(ABC):
     def close(self) -> None:
         """Let go of the simulator's resources."""
 
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of the state, bytes [H, W, 3]."""
+        raise ParameterError(f"{type(self).__name__}: cannot be rendered.")
+
 
 class GymnasiumSimulator(Simulator):
     """An environment of gymnasium's; a time limit where it has none of its own."""
@@ -69,6 +78,7 @@ class GymnasiumSimulator(Simulator):
         if max_episode_steps is not None:
             env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
         self.env = env
+        self.frames_per_second = _speed(env)
         self.spaces = AgentSpaces({"agent": read_space(env.observation_space, env.action_space)})
 
     def reset(self, seed: int) -> Numbers:
@@ -92,6 +102,11 @@ class GymnasiumSimulator(Simulator):
         """Close the environment."""
         self.env.close()
 
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Ask the environment, whose mode must be ``rgb_array``."""
+        picture: npt.NDArray[np.uint8] = self.env.render()  # type: ignore[assignment]
+        return picture
+
     def _flat(self, observation: Any) -> Numbers:  # noqa: ANN401 -- of the environment's space
         flat = spaces.flatten(self.env.observation_space, observation)
         seen: Numbers = np.asarray(flat, numpy_dtype(self.spaces))
@@ -108,6 +123,7 @@ class PettingZooSimulator(Simulator):
         self, env: ParallelEnv[str, Any, Any], max_episode_steps: int | None = None
     ) -> None:
         self.env = env
+        self.frames_per_second = _speed(env)
         self.names: list[str] = list(env.possible_agents)
         self.spaces = AgentSpaces(
             {
@@ -146,6 +162,11 @@ class PettingZooSimulator(Simulator):
         """Close the environment."""
         self.env.close()
 
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Ask the environment, whose mode must be ``rgb_array``."""
+        picture: npt.NDArray[np.uint8] = self.env.render()
+        return picture
+
     def _flat(self, observations: dict[str, Any]) -> Numbers:
         dtype = numpy_dtype(self.spaces)
         flat: Numbers = np.zeros((len(self.names), self.spaces.observation_width), dtype)
@@ -155,6 +176,12 @@ class PettingZooSimulator(Simulator):
                 seen = np.asarray(spaces.flatten(space, observations[name]), dtype)
                 flat[index, : len(seen)] = seen
         return flat
+
+
+def _speed(env: gymnasium.Env[Any, Any] | ParallelEnv[str, Any, Any]) -> float:
+    """Return how many steps of an environment are to be shown a second."""
+    metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+    return float(metadata.get("render_fps") or _FRAMES_PER_SECOND)
 
 
 def numpy_dtype(agents: AgentSpaces) -> type[np.float32] | type[np.uint8]:
