@@ -129,6 +129,24 @@ def test_several_agents_with_one_network_remember_each_its_own():
     trainer.run_iterations(0, 1)
 
 
+def test_agents_that_remember_play_with_others_that_do_not(tmp_path):
+    hyper_params = parameters(
+        {"recurrence": "gru"}, dataset="mpe2.simple_adversary_v3", section={"num_envs": 2}
+    ).replace({"agents.agent_0": {"recurrence": None}, "agents.agent_1": {"is_random": True}})
+    whole, cut = make(hyper_params), make(hyper_params)
+    whole.initial_state()
+    whole.run_iterations(0, 2)
+    cut.initial_state()
+    cut.run_iterations(0, 1)
+    cut.state.save(tmp_path)
+    cut.state = cut.State.load(tmp_path)
+    cut.run_iterations(1, 2)
+    assert cut.state == whole.state
+    memory = whole.state.episodes["train"]["agents.memory"]  # adversary, agent_0, agent_1
+    assert memory[:, 0].any()
+    assert not memory[:, 1:].any()
+
+
 @pytest.mark.parametrize(("recurrence", "low", "high"), [(None, -0.7, 0.7), ("gru", 0.95, 1.0)])
 def test_what_was_shown_is_said_later_by_those_who_remember_alone(recurrence, low, high):
     hyper_params = parameters(
