@@ -16,7 +16,6 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 
-
 AGENTS: dict[str, dict[str, Any]] = {
     "gymnasium": {},
     "told": {"centralised_critic": True, "observes_agent_id": True, "shared_model_group": "all"},
