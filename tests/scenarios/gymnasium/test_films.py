@@ -109,13 +109,31 @@ def test_long_and_large_films_are_cut_down(monkeypatch):
     assert Image.open(BytesIO(smallest)).n_frames < 8
 
 
-def test_what_cannot_be_filmed_is_refused_before_the_run():
+DARK = """
+import torch
+from ratchet.scenarios.gymnasium.dynamics import Dynamics, Transition
+from ratchet.scenarios.gymnasium.spaces import AgentSpace, DiscreteActions
+
+
+class Dark(Dynamics):
+    agents = {"agent": AgentSpace(1, DiscreteActions((2,)))}
+    def first_state(self, seeds):
+        return {"x": seeds.float()}
+    def observe(self, state):
+        return state["x"][:, None, None]
+    def step(self, state, actions):
+        over = torch.ones_like(state["x"], dtype=torch.bool)
+        return Transition(state, torch.zeros(len(over), 1), over)
+"""
+
+
+def test_what_cannot_be_filmed_is_refused_before_the_run(tmp_path):
+    (tmp_path / "dark.py").write_text(DARK)
     with pytest.raises(
         ParameterError, match=r"num_test_videos: got 2.*recall\.py:Recall.*cannot be rendered"
     ):
         check_combination(parameters("recall.py:Recall"), HERE)
-    own = HERE.parents[2] / "examples" / "own_environment.py"
     with pytest.raises(ParameterError, match=r"num_test_videos.*none of gymnasium's"):
-        check_combination(parameters(f"{own}:Handover"), HERE)
+        check_combination(parameters("dark.py:Dark"), tmp_path)
     with pytest.raises(ParameterError, match=r"num_test_videos: got 2.*'torchrl_ppo'"):
         check_combination(parameters(trainer="torchrl_ppo"), HERE)
