@@ -162,3 +162,9 @@ def test_where_the_patch_lies_is_learned_from_pixels(layout):
     trainer.initial_state()
     trainer.run_iterations(0, 12)
     assert trainer.run_test().metrics["agent.mean_episode_reward"] >= 7
+
+
+def test_frames_are_stacked_by_gymnasiums_wrapper():
+    stacked = [{"name": "FrameStackObservation", "stack_size": 4}]
+    body = body_of(parameters(layout="grey").replace({"gymnasium.wrappers": stacked}))
+    assert body.convolutions[0].in_channels == 4
