@@ -82,7 +82,7 @@ def play_ratchet(seed: int, minibatch: int) -> Player:
     agent: Any = instance.agents["agent"]
     for iteration in range(MAX_ITERATIONS):
         trainer.run_iterations(iteration, iteration + 1)
-        yield lambda x: agent.policy_and_value(x)[0]
+        yield lambda x: agent.policy(x)
 
 
 def play_stable_baselines(seed: int, minibatch: int) -> Player:

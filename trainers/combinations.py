@@ -48,6 +48,10 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
         _check_text(hyper_params, handler)
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)
+    if plays_environment(hyper_params) and not trainer.acts_alone:
+        _check_simulated(handler)
+    if plays_environment(hyper_params) and hyper_params.gymnasium.num_test_videos:
+        _check_films(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
     _check_compiled(hyper_params)
     check_callbacks(hyper_params, trainer, handler, folder)
@@ -127,6 +131,29 @@ def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> Non
             f"{what} for the scenario {hyper_params.scenario!r}, which has no labels that an agent"
             " could learn alone. Train by reinforcement learning only."
         )
+
+
+def _check_simulated(handler: ProtocolHandler) -> None:
+    """Refuse an environment that only TorchRL's trainers play."""
+    from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
+
+    if isinstance(handler, EnvironmentProtocolHandler):
+        handler.check_simulated()
+
+
+def _check_films(
+    hyper_params: HyperParameters, trainer: type[Trainer], folder: Path | None
+) -> None:
+    """Refuse films of an environment that renders nothing, or of a trainer that films nothing."""
+    from ratchet.scenarios.gymnasium.rendering import check_pictures
+
+    if trainer.acts_alone:
+        raise ParameterError(
+            f"gymnasium.num_test_videos: got {hyper_params.gymnasium.num_test_videos} with the"
+            f" trainer {hyper_params.trainer_name!r}, which films nothing, expected 0. Take another"
+            " trainer, e.g. vanilla_ppo."
+        )
+    check_pictures(hyper_params, folder)
 
 
 def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:

@@ -32,13 +32,15 @@ TEST_PREFIX = "test_"
 class TestResult:
     """What a test found: means over datapoints, and a table.
 
-    The table: column → one value per datapoint, in the order of ``datapoint_id``.
+    The table: column → one value per datapoint, in the order of ``datapoint_id``. ``films`` are
+    GIFs of the first episodes, if they were asked for.
     """
 
     __test__ = False  # not a test case, whatever its name
 
     metrics: Metrics
     table: Table
+    films: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)

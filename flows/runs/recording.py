@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import time
@@ -19,7 +20,7 @@ from ratchet.tracking.result_table import ResultTable, holds_results
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
-from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
+from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE, film_name
 from tasks.stages.tables import read_table
 from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.tensordict.run_trainer import HISTORY_FILE
@@ -100,6 +101,7 @@ class RunRecorder:
             self._record_table(outcome)
             self._copy_transcripts(outcome)
             self._copy_rollouts(outcome)
+            self._copy_films(outcome)
             self.folder.record_stage(record)
             self._known[record.place] = record
         if self._mirror is not None and not outcome.hit:
@@ -228,6 +230,20 @@ class RunRecorder:
         if call.stage == "rollouts" and ROLLOUTS_FILE in manifest.files:
             place = self.folder.rollouts_path / call.arm / f"{call.iteration}.safetensors"
             _copy(self.store.open(manifest.key) / ROLLOUTS_FILE, place)
+
+    def _copy_films(self, outcome: StageOutcome) -> None:
+        """Copy films of a test's episodes into the run folder; there are no others of that test."""
+        call, manifest = outcome.call, outcome.manifest
+        if call.stage != "test":
+            return
+        folder = self.folder.videos_path / call.arm
+        for old in folder.glob(f"{call.name}-*.gif"):
+            old.unlink()
+        for episode in itertools.count():
+            if film_name(episode) not in manifest.files:
+                return
+            source = self.store.open(manifest.key) / film_name(episode)
+            _copy(source, folder / f"{call.name}-{episode}.gif")
 
 
 def _copy(source: Path, place: Path) -> None:

@@ -50,6 +50,8 @@ class ActorCritic(nn.Module, ABC):
     normalizer: Normalizer
     has_fixed_shapes: bool = False
     """Whether what is computed depends on the number of frames alone, and not on who acts."""
+    is_recurrent: bool = False
+    """Whether agents remember earlier frames, so that :meth:`score` takes rows of steps [e, T]."""
     remembers: bool = False
     """Whether :meth:`score_remembered` asks for :data:`INDEX`."""
 
@@ -144,6 +146,9 @@ class ActorCritic(nn.Module, ABC):
 
         They were played with fixed weights and the cache of :meth:`new_deferring_cache`.
         """
+
+    def hand_on(self, td: TensorDictBase, following: TensorDictBase) -> None:
+        """Move what agents remember of frames [B] to those that follow; nothing by default."""
 
     def bind(self, source: Any) -> None:  # noqa: ANN401 -- of the agents' kind
         """Set which environment has what observations leave out; nothing by default."""

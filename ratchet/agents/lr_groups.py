@@ -101,6 +101,8 @@ def parameter_groups(
 ) -> list[ParameterGroup]:
     """Divide the agents' parameters by learning rate: groups, none empty, each parameter in one.
 
+    What several agents share is in a group of each.
+
     With ``solo`` the body and solo head of each are trained instead of policy and value. Then
     ``solo_body_factor`` is whether body factors count; false for
     ``solo_agent.body_lr_factor_override``, which leaves a GNN's own factor as it is.

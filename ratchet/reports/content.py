@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratchet.reports.films import Film, read_films
 from ratchet.reports.labels import arm_label
 from ratchet.reports.spending import Billed, SpendingRow, read_billed, read_spending
 from ratchet.reports.transcripts import PackedTranscripts, read_transcripts
@@ -62,6 +63,7 @@ class Content:
     transcripts: Sequence[PackedTranscripts] = ()
     spending: Sequence[SpendingRow] = ()
     billed: Sequence[Billed] = ()
+    films: Sequence[Film] = ()
 
     @property
     def is_comparison(self) -> bool:
@@ -99,6 +101,7 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
         read_transcripts(folders),
         read_spending(folders),
         read_billed(folders),
+        read_films(folders),
     )
 
 

@@ -107,6 +107,7 @@ def _sections(content: Content) -> dict[str, Any]:
         "billed": content.billed,
         "test_metrics": test_metric_rows(arms),
         "transcripts": content.transcripts,
+        "films": content.films,
         "stages": stage_summaries(arms),
         "changed_parameters": [row for row in parameters if row.differs],
         "default_parameters": [row for row in parameters if not row.differs],

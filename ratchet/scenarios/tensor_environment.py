@@ -7,7 +7,7 @@ One step advances all episodes. :mod:`ratchet.scenarios.environment` has the gam
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -162,6 +162,15 @@ class TensorEnvironment(CalledHere, ABC):
         Itself, if all that an episode's next step depends on is in its state.
         """
         return self
+
+    @property
+    def num_films(self) -> int:
+        """Of how many test episodes films are wanted; none by default."""
+        return 0
+
+    def film(self, played: Mapping[int, Sequence[Tensor]]) -> tuple[bytes, ...]:
+        """Return films of episodes, given each datapoint's actions; none by default."""
+        return ()
 
     def close(self) -> None:
         """Let go of what :meth:`own` has made."""

@@ -229,6 +229,11 @@ class RunFolder:
         return self.path / "rollouts"
 
     @property
+    def videos_path(self) -> Path:
+        """The folder of films of test episodes, a folder for each arm in it."""
+        return self.path / "videos"
+
+    @property
     def profiles_path(self) -> Path:
         """The folder of what stages spent their time on, a folder for each arm in it."""
         return self.path / "profiles"

@@ -19,6 +19,11 @@ TRANSCRIPTS_FILE = "transcripts.jsonl"
 """What the report shows of a stage's rollouts, a line each."""
 
 
+def film_name(episode: int) -> str:
+    """Return the name of a film of a test's episode in the stage's folder."""
+    return f"videos/{episode}.gif"
+
+
 class BaseSession:
     """What the stages of any arm need of the process."""
 

@@ -8,6 +8,7 @@ from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
+from tasks.stages.session import film_name
 from tasks.stages.tables import write_table
 from tasks.tensordict.session import ArmSession
 from trainers.staged import TEST_PREFIX
@@ -21,6 +22,10 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     trainer = session.trainer_at(session.keys.state_key(call.iteration))
     result = trainer.run_test(call.detail)
     write_table(folder, result.table)
+    for index, film in enumerate(result.films):
+        path = folder / film_name(index)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(film)
     values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
     return [IterationMetrics(iteration=call.iteration, values=values)]
 

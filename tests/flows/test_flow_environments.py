@@ -56,6 +56,15 @@ def test_killed_while_episodes_are_unfinished_it_ends_as_if_never_killed(lab, ga
     assert max(lengths) > 0
 
 
+def test_films_of_the_test_are_kept_with_the_run_and_shown(lab):
+    chosen = hyper_params(lab, "CartPole-v1", num_test_videos=2)
+    chosen["rl"]["num_iterations"] = 1
+    folder = Path(lab.run(chosen)["folder"])
+    films = sorted(path.name for path in (folder / "videos" / "main").iterdir())
+    assert films == ["test-0.gif", "test-1.gif"]
+    assert (folder / "report.html").read_text().count("data:image/gif;base64,") == 2
+
+
 def children_cpu_seconds():
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

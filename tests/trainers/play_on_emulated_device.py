@@ -1,6 +1,7 @@
 """A script: an iteration and the tests of some games on the emulated device, a line for each.
 
-Names of games are ``PROTOCOL.TRAINER``, ``zero_knowledge.TRAINER`` or ``gymnasium.DATASET``.
+Names of games are ``PROTOCOL.TRAINER``, ``zero_knowledge.TRAINER`` or ``gymnasium.DATASET``, and
+``told.DATASET`` with networks that are told for whom they act, and a centralised critic.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios import build_scenario_instance
 from trainers.registry import build_trainer
 
+AGENTS: dict[str, dict[str, Any]] = {
+    "gymnasium": {},
+    "told": {"centralised_critic": True, "observes_agent_id": True, "shared_model_group": "all"},
+}
+
 
 def make(kind: str, name: str) -> Any:
     """Build the trainer of a game on the device."""
     settings = ExperimentSettings(device=emulated_device.NAME)
-    if kind == "gymnasium":
+    if kind in AGENTS:
         hyper_params = HyperParameters(
             scenario="gymnasium",
             trainer="vanilla_ppo",
             dataset=name,
             gymnasium={"num_envs": 4, "num_test_episodes": 6, "max_episode_steps": 30},
-            agents={"_default": {"hidden_sizes": [16]}},
+            agents={"_default": {"hidden_sizes": [16], **AGENTS[kind]}},
             rl={"frames_per_batch": 128, "minibatch_size": 64, "num_iterations": 4},
         )
         instance = build_scenario_instance(hyper_params, settings)

@@ -57,6 +57,7 @@ def test_every_protocol_stays_on_the_device(trainer):
 @pytest.mark.slow
 def test_environments_stay_on_the_device():
     play("gymnasium.Pendulum-v1", "gymnasium.Acrobot-v1", "gymnasium.MountainCar-v0")
+    play("told.CartPole-v1")
 
 
 def test_seeding_takes_hold_of_no_device_that_nobody_uses(monkeypatch):

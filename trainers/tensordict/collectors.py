@@ -93,6 +93,7 @@ class RolloutCollector:
             for step in range(steps):
                 agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = environment.step(td)
+                agents.hand_on(td, following)
                 frames.append(td)
                 outcomes.append(following)
                 td = following

@@ -10,12 +10,14 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
+from ratchet.errors import ParameterError
 from ratchet.parameters.declared_groups import test_groups
 from ratchet.parameters.purposes import Purpose
 from ratchet.protocols.registry import build_protocol_handler
@@ -28,6 +30,7 @@ from trainers.tensordict.collectors import RolloutCollector, with_sample_log_pro
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
+from trainers.tensordict.optimization.episode_buffer import EpisodeBuffer
 from trainers.tensordict.optimization.fused_adam import clip_gradients
 from trainers.tensordict.optimization.optimizer import (
     ParamGroupFreezer,
@@ -72,6 +75,8 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     PRETRAINED_MODEL_CACHE_PARAM_KEYS = ("seed", "rl", "solo_agent")
     """What a pretrained body depends on beside data, first weights and the agent's parameters."""
 
+    takes_sequences: ClassVar[bool] = False
+    """Whether its loss may be given rows of steps ``[e, T]``, as agents that remember need them."""
     _tested: Metrics | None = None
     """The statistics of the test that is being logged."""
 
@@ -92,6 +97,27 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         """
         return bool(hyper_params.rl.anneal_lr)
 
+    @classmethod
+    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+        """Refuse agents that remember, where the loss takes single frames; or is to be compiled."""
+        super().check_parameters(hyper_params, base_dir)
+        agents = hyper_params.agents
+        kinds = {name: getattr(agents[name], "recurrence", None) for name in agents}
+        name = next((name for name in kinds if kinds[name]), None)
+        if name is None:
+            return
+        where = f"agents.{name}.recurrence: got {kinds[name]!r} with"
+        if not cls.takes_sequences:
+            raise ParameterError(
+                f"{where} the trainer {hyper_params.trainer_name!r}, which learns from single"
+                " frames, expected null. Leave it out, or take vanilla_ppo."
+            )
+        if hyper_params.rl.compile_losses:
+            raise ParameterError(
+                f"{where} rl.compile_losses=true, expected one of the two, since episodes begin"
+                " elsewhere in each minibatch. Set rl.compile_losses: false."
+            )
+
     # -- what a subclass may change --------------------------------------------------------
 
     def _get_data_collectors(self) -> tuple[RolloutCollector, TestPlayer]:
@@ -104,9 +130,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _get_replay_buffer(self, transform: Transform | None = None) -> RolloutBuffer:
         """Make what holds an iteration's frames and gives out minibatches.
 
+        Those of agents that remember are whole rows of steps.
         ``transform`` is applied to rollouts ``[E, T]`` before they are stored.
         """
-        return RolloutBuffer(self.hyper_params.rl.minibatch_size, transform)
+        buffer = EpisodeBuffer if self.combined_agents.is_recurrent else RolloutBuffer
+        return buffer(self.hyper_params.rl.minibatch_size, transform)
 
     def _get_optimizer_and_param_freezer(
         self, loss_module: Objective
@@ -211,7 +239,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         )
         if self.hyper_params.rl.normalize_observations and normalization is not None:
             snapshots.load_normalization(self.combined_agents, normalization)
-        elif self.hyper_params.rl.normalize_observations:
+        elif self.hyper_params.rl.normalize_observations and self.combined_agents.normalizer.keys:
             seed = derive_seed(self.hyper_params.seed, "initial_state", 0, "globals")
             with ExitStack() as stack:
                 self._build_train_context(stack)
@@ -361,6 +389,18 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         """The number of batches of datapoints after which a test ends, unless all are seen."""
         iterations: int = self.hyper_params.rl.num_test_iterations
         return min(iterations, 1) if self.settings.test_run else iterations
+
+    def _run_test_stage(
+        self, dataset: str, iteration_context: IterationContext | None
+    ) -> TestResult:
+        """Test on a dataset; film the first episodes if it is the test set."""
+        player = self.components.test_collector
+        player.num_filmed = self.test_environment.num_films if dataset == "test" else 0
+        try:
+            result = super()._run_test_stage(dataset, iteration_context)
+            return replace(result, films=self.test_environment.film(player.filmed))
+        finally:
+            player.num_filmed, player.filmed = 0, {}
 
     def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
         environment = environment_of(self.scenario_instance, dataset)

@@ -91,6 +91,7 @@ class SpgTrainer(TensorDictRlTrainer):
         handler = build_protocol_handler(hyper_params, base_dir=base_dir)
         groups = _groups(hyper_params.spg, handler.stackelberg_sequence)
         _check_names(groups, handler.agent_names, hyper_params.interaction_protocol)
+        _check_own_networks(handler.agent_names, hyper_params)
         _check_somebody_is_shaped(groups, hyper_params)
 
 
@@ -114,6 +115,18 @@ def _check_names(groups: Groups, agent_names: Sequence[str], protocol: str) -> N
             f" protocol {protocol!r} in one of the groups. Those in one group don't shape each"
             " other."
         )
+
+
+def _check_own_networks(agent_names: Sequence[str], hyper_params: HyperParameters) -> None:
+    """Refuse agents with one network: whoever shapes the other would shape itself."""
+    for name in agent_names:
+        group = getattr(hyper_params.agents[name], "shared_model_group", None)
+        if group is not None:
+            raise ParameterError(
+                f"agents.{name}.shared_model_group: got {group!r} with the trainer 'spg', in which"
+                " agents shape each other's networks, expected each its own. Leave it out, or take"
+                " vanilla_ppo."
+            )
 
 
 def _check_somebody_is_shaped(groups: Groups, hyper_params: HyperParameters) -> None:

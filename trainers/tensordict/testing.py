@@ -60,6 +60,10 @@ class TestPlayer:
         self.num_datapoints = len(environment.dataset)
         self.keeps_rollouts = False
         """Whether what is played is kept in :attr:`rollouts`."""
+        self.num_filmed = 0
+        """Of how many episodes, from the first, what was done is kept in :attr:`filmed`."""
+        self.filmed: dict[int, list[Tensor]] = {}
+        """Datapoint → actions ``[A, K]``, one for each step."""
         self.rollouts: TensorDictBase | None = None
         """The episodes of the datapoints that were played last, one after the other: ``[1, T]``."""
         self.measures = PolicyMeasures()
@@ -84,7 +88,7 @@ class TestPlayer:
         columns = _Columns(wanted, len(names))
         deterministic = acts_deterministically()
         generators = self._seed_generators()
-        self.measures = PolicyMeasures()
+        self.measures, self.filmed = PolicyMeasures(), {}
         with self.agents.bound_to(self.environment):
             cache = self.agents.new_cache()
             td = self.environment.reset(*self._next(self.num_envs))
@@ -95,8 +99,10 @@ class TestPlayer:
             while finished < wanted:
                 self.agents.act(td, generators=generators, deterministic=deterministic, cache=cache)
                 following = self.environment.step(td)
+                self.agents.hand_on(td, following)
                 running.count(td, following)
                 self._measure(td, slot < wanted)
+                self._film(td, slot)
                 if frames is not None:
                     frames.add(td, following, slot)
                 ended = (following.get("done") | following.get("terminated")).cpu()
@@ -123,6 +129,14 @@ class TestPlayer:
         acting = acting_mask(td)
         counts = acting & counted.to(acting.device).unsqueeze(-1)
         self.measures.add(td, counts, with_values=True)
+
+    def _film(self, td: TensorDictBase, slot: Tensor) -> None:
+        """Keep the actions of episodes ``slot`` int64 ``[E]`` that are to be filmed."""
+        if not self.num_filmed:
+            return
+        actions = td.get(("agents", "action")).cpu()
+        for place in (slot < self.num_filmed).nonzero().flatten().tolist():
+            self.filmed.setdefault(int(slot[place]), []).append(actions[place])
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
         """Begin anew, so that a test does not depend on the tests before; return the agents'."""

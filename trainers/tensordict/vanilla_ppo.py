@@ -17,6 +17,8 @@ from trainers.tensordict.rl import TensorDictRlTrainer
 class VanillaPpoTrainer(TensorDictRlTrainer):
     """PPO with a clipped ratio or an adaptive KL penalty (``ppo.loss_type``)."""
 
+    takes_sequences = True
+
     def _get_loss_module_and_gae(
         self,
     ) -> tuple[Objective, MaskedGae | None]:

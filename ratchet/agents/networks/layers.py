@@ -99,6 +99,15 @@ class Initializer:
                 layer.bias.uniform_(-bound, bound, generator=self.generator)
         return layer.to(self.device)
 
+    def convolution(self, d_in: int, d_out: int, kernel: int, stride: int) -> nn.Conv2d:
+        """Make a layer of square kernels, whose weights are those of a linear layer."""
+        flat = self.linear(d_in * kernel * kernel, d_out)
+        layer = nn.Conv2d(d_in, d_out, kernel, stride, device=self.device)
+        with torch.no_grad():
+            layer.weight.copy_(flat.weight.view(layer.weight.shape))
+            cast(Tensor, layer.bias).copy_(flat.bias)
+        return layer
+
     def stacked_linear(
         self, num_layers: int, d_in: int, d_out: int
     ) -> tuple[nn.Parameter, nn.Parameter]:

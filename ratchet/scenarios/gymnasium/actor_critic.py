@@ -13,47 +13,27 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 
-from ratchet.agents.actor_critic import ActorCritic, Key, Normalizer
+from ratchet.agents.actor_critic import ActorCritic, Key
 from ratchet.agents.lr_groups import ParameterGroup, parameter_groups
 from ratchet.errors import UnknownNameError, nearest
 from ratchet.scenarios.gymnasium.action_distributions import ActionDistribution, distribution_of
 from ratchet.scenarios.gymnasium.networks import ControlAgent
+from ratchet.scenarios.gymnasium.normalizer import OBSERVATION, FeatureNormalizer
+from ratchet.scenarios.gymnasium.sight import Past, Seen, agent_sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, DiscreteActions
 
 if TYPE_CHECKING:
     from ratchet.parameters.trainers import RlParameters
 
-_OBSERVATION = ("agents", "observation")
 _ACTION = ("agents", "action")
 _DONE = ("agents", "done")
-
-
+_MEMORY = ("agents", "memory")
+"""What agents remember before a frame, f32 [*B, A, M]; none of agents that do not."""
+_NEXT_MEMORY = "next_memory"
+_ROUND = "round"
 _DEFER = object()
 _MOST_FRAMES = 2**14
 """That are scored in one pass; more would only need more memory."""
-
-
-class FeatureNormalizer(Normalizer):
-    """A mean and a deviation for each number of each agent's observations: ``shape`` (A, D)."""
-
-    keys: tuple[Key, ...] = (_OBSERVATION,)
-
-    def __init__(self, shape: tuple[int, int], device: str | torch.device = "cpu") -> None:
-        super().__init__()
-        self.register_buffer("observation_mean", torch.zeros(shape, device=device))
-        self.register_buffer("observation_std", torch.ones(shape, device=device))
-
-    def fit(self, frames: TensorDictBase) -> None:
-        """Take mean and (population) deviation; a number that never changes is only shifted."""
-        values = frames.get(_OBSERVATION).flatten(0, -3).double()
-        std = values.std(0, correction=0)
-        self.get_buffer("observation_mean").copy_(values.mean(0))
-        self.get_buffer("observation_std").copy_(torch.where(std > 0, std, 1.0))
-
-    def forward(self, observation: Tensor) -> Tensor:
-        """Normalise [*B, A, D]."""
-        mean = self.get_buffer("observation_mean")
-        return (observation - mean) / self.get_buffer("observation_std")
 
 
 class ControlActorCritic(ActorCritic):
@@ -83,15 +63,29 @@ class ControlActorCritic(ActorCritic):
         self.parts = nn.ModuleDict(
             {name: nn.ModuleDict(dict(agent.parts())) for name, agent in self.agents.items()}
         )
-        self.normalizes = normalizes
-        self.normalizer = FeatureNormalizer((len(agents), spaces.observation_width), device)
+        self.sights = agent_sights(spaces, {n: a.parameters for n, a in self.agents.items()})
+        alike: dict[str, list[int]] = {}
+        for place, (name, agent) in enumerate(self.agents.items()):
+            alike.setdefault(agent.parameters.shared_model_group or f"agent {name}", []).append(
+                place
+            )
+        shape = (len(agents), spaces.observation_width)
+        images = [place for place, agent in enumerate(self.agents.values()) if agent.sees_images]
+        self.normalizer = FeatureNormalizer(
+            shape, device, alike=list(alike.values()), images=images
+        )
+        self.normalizes = normalizes and bool(self.normalizer.keys)
+
+        self.memory_size = max(agent.memory_size for agent in self.agents.values())
+        self.is_recurrent = self.memory_size > 0
 
     has_fixed_shapes = True
 
     @property
     def observation_keys(self) -> tuple[Key, ...]:
-        """Observations, and who has left."""
-        return (_OBSERVATION, _DONE)
+        """Observations, and who has left; what is remembered, and when it is not."""
+        seen = (OBSERVATION, _DONE)
+        return (*seen, _MEMORY, _ROUND) if self.is_recurrent else seen
 
     @property
     def action_keys(self) -> tuple[Key, ...]:
@@ -108,17 +102,26 @@ class ControlActorCritic(ActorCritic):
         cache: Any = None,  # noqa: ANN401 -- whether scores are put off
     ) -> TensorDictBase:
         """Choose actions for one step of a rollout; see :class:`ActorCritic`."""
+        if self.is_recurrent and td.get(_MEMORY, None) is None:
+            nothing = td.get(OBSERVATION).new_zeros(
+                (*td.batch_size, len(self.agents), self.memory_size), dtype=torch.float32
+            )
+            td.set(_MEMORY, nothing)
         inputs = self._inputs(td)
         if cache is _DEFER:
             chosen = [
-                self._choose(name, self.agents[name].policy(x), generators, deterministic)[1]
+                self._choose(name, self.agents[name].policy(x.policy), generators, deterministic)[1]
                 for name, x in inputs.items()
             ]
             td.get("agents").set("action", self._pack(chosen))
             return td
-        actions, log_probs, values = [], [], []
+        actions, log_probs, values, memories = [], [], [], []
         for name, x in inputs.items():
-            outputs, value = self.agents[name].policy_and_value(x)
+            if x.past is None:
+                outputs, value = self.agents[name].policy_and_value(x)
+            else:
+                outputs, value, memory = self.agents[name].remember(x, x.past)
+                memories.append(memory)
             distribution, action = self._choose(name, outputs, generators, deterministic)
             actions.append(action)
             log_probs.append(distribution.log_prob_and_entropy(actions[-1])[0])
@@ -127,7 +130,14 @@ class ControlActorCritic(ActorCritic):
         agents.set("action", self._pack(actions))
         agents.set("log_prob", _side_by_side(log_probs))
         agents.set("value", _side_by_side(values))
+        if self.is_recurrent:
+            agents.set(_NEXT_MEMORY, torch.stack(memories, 1))
         return td
+
+    def hand_on(self, td: TensorDictBase, following: TensorDictBase) -> None:
+        """Move what is remembered; see :class:`ActorCritic`."""
+        if self.is_recurrent:
+            following.set(_MEMORY, td.get("agents").pop(_NEXT_MEMORY))
 
     def _choose(
         self,
@@ -144,11 +154,13 @@ class ControlActorCritic(ActorCritic):
 
     def new_deferring_cache(self) -> object:
         """Put off scores: of a whole rollout they are one pass, and one pass for each step."""
-        return _DEFER
+        return None if self.is_recurrent else _DEFER
 
     @torch.no_grad()
     def complete(self, rollouts: TensorDictBase, cache: Any) -> None:  # noqa: ANN401
         """Score all frames of rollouts [E, T] at once; see :class:`ActorCritic`."""
+        if cache is not _DEFER:
+            return
         frames = rollouts.select(*self.frame_keys, strict=False).reshape(-1)
         scores = [self.score(some) for some in frames.split(_MOST_FRAMES)]
         log_prob, _, value = (torch.cat(column) for column in zip(*scores, strict=True))
@@ -163,7 +175,7 @@ class ControlActorCritic(ActorCritic):
         """Evaluate the actions in frames; see :class:`ActorCritic`."""
         columns = self.score(td, agents=agents)
         found = dict(zip(("log_prob", "entropy", "value"), columns, strict=True))
-        size = td.batch_size
+        size = columns[0].shape[:1]
         return TensorDict({"agents": TensorDict(found, batch_size=size)}, batch_size=size)
 
     def score(
@@ -175,7 +187,7 @@ class ControlActorCritic(ActorCritic):
         for name, x in inputs.items():
             agent, actions = self.agents[name], chosen[name]
             if actions is None:
-                zero = x.new_zeros(len(x), 1)
+                zero = x.policy.new_zeros(len(x.policy), 1)
                 rows.append((zero, zero, zero))
                 continue
             outputs, value = agent.policy_and_value(x)
@@ -185,9 +197,9 @@ class ControlActorCritic(ActorCritic):
 
     def asked(
         self, td: TensorDictBase, agents: Sequence[str] | None
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor | None]]:
-        """Return all agents' observations, and the actions of those who are asked for."""
-        actions = td.get(_ACTION)
+    ) -> tuple[dict[str, Seen], dict[str, Tensor | None]]:
+        """Return what all agents see, and the actions of those who are asked for."""
+        actions = td.get(_ACTION).flatten(0, -3)
         chosen = {
             name: self._chosen(actions, name) if agents is None or name in agents else None
             for name in self.agent_names
@@ -222,14 +234,17 @@ class ControlActorCritic(ActorCritic):
             rl, self.agents.values(), solo=solo, solo_body_factor=solo_body_factor
         )
 
-    def _inputs(self, td: TensorDictBase) -> dict[str, Tensor]:
-        """Return each agent's normalised observations f32 [B, its own size]."""
-        observation = td.get(_OBSERVATION)
-        if self.normalizes:
-            observation = self.normalizer(observation)
+    def _inputs(self, td: TensorDictBase) -> dict[str, Seen]:
+        """Return what each agent's policy and critic see, normalised; of rows of steps [e·T]."""
+        observation = td.get(OBSERVATION).flatten(0, -3)
+        observation = self.normalizer(observation) if self.normalizes else observation.float()
+        seen = {name: sights.show(observation) for name, sights in self.sights.items()}
+        if not self.is_recurrent:
+            return seen
+        memories, begins = td.get(_MEMORY).unbind(-2), td.get(_ROUND) == 0
         return {
-            name: observation[:, index, : space.observation_size]
-            for index, (name, space) in enumerate(self.spaces.by_name.items())
+            name: x._replace(past=Past(memory, begins))
+            for (name, x), memory in zip(seen.items(), memories, strict=True)
         }
 
     def _chosen(self, actions: Tensor, name: str) -> Tensor:

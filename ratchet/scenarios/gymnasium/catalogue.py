@@ -67,11 +67,21 @@ class SimulatedGame:
 
 
 class LibraryGame(SimulatedGame):
-    """An environment of TorchRL's, which only its trainers play."""
+    """An environment of TorchRL's, which its trainers play; others as far as it can be simulated.
+
+    To simulate it is refused by ``make`` and, before a run, by :meth:`check`.
+    """
 
     def spaces(self) -> AgentSpaces:
-        """Return one agent's, of whom nothing else is known here."""
-        return AgentSpaces({"agent": AgentSpace(1, DiscreteActions((1,)))})
+        """Return its agents', or one's of whom nothing else is known here."""
+        try:
+            return super().spaces()
+        except ParameterError:
+            return AgentSpaces({"agent": AgentSpace(1, DiscreteActions((1,)))})
+
+    def check(self) -> None:
+        """Refuse what cannot be simulated: ParameterError with the reason."""
+        self.make().close()
 
 
 Game = BatchedGame | SimulatedGame
@@ -158,7 +168,14 @@ def _from_class(
     if issubclass(found, pettingzoo.ParallelEnv):
         return SimulatedGame(lambda: PettingZooSimulator(found(**kwargs), cut_off), found)
     if _is_torchrls(found):
-        return LibraryGame(lambda: _refuse_to_simulate(found.__qualname__), found)
+
+        def make() -> Simulator:
+            from ratchet.scenarios.gymnasium.torchrl_simulator import TorchRlSimulator
+
+            with checked_arguments(found.__qualname__, kwargs):
+                return TorchRlSimulator(found(**kwargs), cut_off)
+
+        return LibraryGame(make, found)
     raise ParameterError(
         f"dataset: {found.__qualname__!r} has the bases {[b.__name__ for b in found.__bases__]},"
         " expected a subclass of ratchet.scenarios.gymnasium.dynamics.Dynamics, gymnasium.Env,"

@@ -49,7 +49,7 @@ class Dynamics(ABC):
 
     @abstractmethod
     def observe(self, state: State) -> Tensor:
-        """Show a state to the agents: f32 [E, A, D], D the largest observation's size."""
+        """Show a state: f32 [E, A, D], D the largest observation's size; bytes of images."""
 
     @abstractmethod
     def step(self, state: State, actions: Tensor) -> Transition:

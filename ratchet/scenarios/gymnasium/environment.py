@@ -2,13 +2,14 @@
 
 E episodes side by side, A agents, observations D wide, actions K wide. A state [E] has
 ``datapoint_id``, ``seed``, ``round`` (steps so far) int64, ``done``, ``terminated`` bool and under
-``agents`` ``observation`` f32 [E, A, D] and ``episode_reward`` f32 [E, A]. An episode is a function
-of its datapoint, which is a seed, and of the actions.
+``agents`` ``observation`` f32, of images bytes, [E, A, D] and ``episode_reward`` f32 [E, A]. An
+episode is a function of its datapoint, which is a seed, and of the actions.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +20,8 @@ from torch import Tensor
 from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
+from ratchet.scenarios.gymnasium.films import film_episodes
+from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
 from ratchet.scenarios.gymnasium.rollout_shape import environment_shape
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
 from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from ratchet.scenarios.rollout_shape import RolloutShape
 
 DYNAMICS = "dynamics"
+_MEMORY = ("agents", "memory")
+"""What agents remember, if they do: nothing where an episode begins."""
 Nested = dict[str, Any]
 """Tensors by name, and mappings of them."""
 
@@ -88,6 +93,19 @@ class ControlEnvironment(TensorEnvironment):
         }
 
     @property
+    def num_films(self) -> int:
+        """As many as the section says."""
+        return 0 if self.train else self.section.num_test_videos
+
+    def film(self, played: Mapping[int, Sequence[Tensor]]) -> tuple[bytes, ...]:
+        """Have a simulator play and draw episodes, given their actions ``[A, K]``."""
+        if not played:
+            return ()
+        assert isinstance(self.protocol_handler, EnvironmentProtocolHandler)
+        base_dir = self.protocol_handler.base_dir
+        return film_episodes(self.hyper_params, self.dataset, played, base_dir)
+
+    @property
     def action_keys(self) -> list[Key]:
         """One action of each agent."""
         return [("agents", "action")]
@@ -100,6 +118,9 @@ class ControlEnvironment(TensorEnvironment):
         if len(where) == 0:
             return td
         fresh = self._begin(where, ids.to(self.device), seeds.to(self.device))
+        memory = td.get(_MEMORY, None)
+        if memory is not None:
+            fresh["agents"]["memory"] = memory.new_zeros(len(where), *memory.shape[1:])
         return _tensordict(_replaced(td, fresh, where), td.batch_size)
 
     def reset(self, ids: Tensor | None = None, seeds: Tensor | None = None) -> TensorDict:
@@ -223,9 +244,9 @@ class BatchedEnvironment(ControlEnvironment):
         seeds = self.dataset["seed"][:2]
         found = self.dynamics.observe(self.dynamics.first_state(seeds))
         expected = (len(seeds), len(self.spaces.names), self.spaces.observation_width)
-        if tuple(found.shape) != expected or found.dtype != torch.float32:
+        dtype = self.spaces.observation_dtype
+        if tuple(found.shape) != expected or found.dtype != dtype:
             raise ParameterError(
                 f"{type(self.dynamics).__qualname__}.observe: got {found.dtype}"
-                f" {tuple(found.shape)}, expected torch.float32 {expected}: episodes, agents,"
-                " numbers."
+                f" {tuple(found.shape)}, expected {dtype} {expected}: episodes, agents, numbers."
             )

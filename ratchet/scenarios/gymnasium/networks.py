@@ -2,49 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from ratchet.agents.networks.layers import Initializer, activation
+from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentPart
+from ratchet.scenarios.gymnasium.bodies import (
+    AnyBody,
+    Body,
+    Layer,
+    build_body,
+    sees_images,
+)
+from ratchet.scenarios.gymnasium.recurrence import RecurrentBody
+from ratchet.scenarios.gymnasium.sight import Past, Seen, Sight, Sights
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, ContinuousActions, DiscreteActions
 from ratchet.seeding import torch_generator
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
-
-Layer: TypeAlias = tuple[Tensor, Tensor]
-"""Weight [d_out, d_in] and bias [d_out]."""
-
-
-class Body(AgentPart):
-    """Hidden layers of sizes d_in, then each layer's, with the activation function after each."""
-
-    def __init__(
-        self, sizes: Sequence[int], init: Initializer, activation_name: str = "tanh"
-    ) -> None:
-        super().__init__()
-        self.activation_name = activation_name
-        self.layers = nn.ModuleList(init.linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to x f32 [B, d]."""
-        act = activation(self.activation_name)
-        for layer in self.layers:
-            x = act(layer(x))
-        return x
-
-    @property
-    def weights(self) -> list[Layer]:
-        """Weight and bias of each layer."""
-        layers = cast(Iterator[nn.Linear], iter(self.layers))
-        return [(layer.weight, layer.bias) for layer in layers]
 
 
 class Head(AgentPart):
@@ -72,16 +52,17 @@ class Head(AgentPart):
 class ControlAgent:
     """One agent: what it perceives and does, and its parts; none if it acts at random.
 
-    ``value_body`` is the critic's own; None where it shares the policy's.
+    ``value_body`` is the critic's own; None where it shares the policy's. Agents may have the same
+    parts.
     """
 
     name: str
     parameters: GymnasiumAgentParameters
     space: AgentSpace
-    body: Body | None = None
+    body: AnyBody | None = None
     policy_head: Head | None = None
     value_head: Head | None = None
-    value_body: Body | None = None
+    value_body: AnyBody | None = None
     solo_head: None = None
 
     def parts(self) -> dict[str, AgentPart]:
@@ -97,40 +78,79 @@ class ControlAgent:
     @property
     def towers(self) -> list[tuple[list[Layer], list[Layer]]]:
         """Hidden layers and heads of each perceptron: policy and critic together, or one each."""
-        assert self.body is not None  # not asked of random agents
+        assert isinstance(self.body, Body)  # not asked of random agents, nor of other networks
         assert self.policy_head is not None
         assert self.value_head is not None
         policy, value = self.policy_head.weights, self.value_head.weights
         if self.value_body is None:
             return [(self.body.weights, [policy, value])]
+        assert isinstance(self.value_body, Body)
         return [(self.body.weights, [policy]), (self.value_body.weights, [value])]
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether what it observes are pixels, which are not normalised."""
+        alone = Sight((0,), (self.space,))
+        return self.body is not None and sees_images(alone, self.parameters)
+
+    @property
+    def memory_size(self) -> int:
+        """The number of numbers that it remembers; 0 if it is not recurrent."""
+        bodies = (self.body, self.value_body)
+        return sum(getattr(body, "memory_size", 0) for body in bodies)
 
     @property
     def is_random(self) -> bool:
         """Whether there is nothing to compute."""
         return self.body is None
 
-    def policy_and_value(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply policy and critic to observations f32 [B, d]: [B, outputs] and [B, 1]."""
+    def policy_and_value(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        """Apply policy and critic to what they see of B frames: [B, outputs] and [B, 1]."""
+        x = seen.policy
         if self.body is None or self.policy_head is None or self.value_head is None:
             return self._nothing(x)
+        if seen.past is not None and self.memory_size:
+            return self.remember(seen, seen.past)[:2]
         hidden = self.body(x)
         said = self.policy_head(hidden)
-        worth = self.value_head(hidden if self.value_body is None else self.value_body(x))
+        worth = self.value_head(hidden if self.value_body is None else self.value_body(seen.critic))
         return said.to(x.dtype), worth.to(x.dtype)  # which mixed precision makes coarser
 
+    def remember(self, seen: Seen, past: Past) -> tuple[Tensor, Tensor, Tensor]:
+        """Do as :meth:`policy_and_value`; return also what is remembered then: [B, M]."""
+        memory = past.memory.flatten(0, -2)
+        if self.memory_size == 0:
+            return *self.policy_and_value(seen), memory
+        assert isinstance(self.body, RecurrentBody)
+        assert self.policy_head is not None
+        assert self.value_head is not None
+        hidden, after = self.body(seen.policy, past)
+        said, memories = self.policy_head(hidden), [after]
+        if self.value_body is not None:
+            assert isinstance(self.value_body, RecurrentBody)
+            size = self.body.memory_size
+            hidden, after = self.value_body(
+                seen.critic, past._replace(memory=past.memory[..., size:])
+            )
+            memories.append(after)
+        worth, dtype = self.value_head(hidden), seen.policy.dtype
+        kept = memory[:, self.memory_size :]  # of whoever remembers more
+        return said.to(dtype), worth.to(dtype), torch.cat([*memories, kept], -1).to(dtype)
+
     def policy(self, x: Tensor) -> Tensor:
-        """Apply the policy alone: f32 [B, d] → [B, outputs]."""
+        """Apply the policy alone, which remembers nothing: f32 [B, d] → [B, outputs]."""
         if self.body is None or self.policy_head is None:
             return self._nothing(x)[0]
         return cast(Tensor, self.policy_head(self.body(x)).to(x.dtype))
 
-    def value(self, x: Tensor) -> Tensor:
-        """Apply the critic alone: f32 [B, d] → [B, 1]."""
+    def value(self, seen: Seen) -> Tensor:
+        """Apply the critic alone: [B, 1]."""
         body = self.body if self.value_body is None else self.value_body
         if body is None or self.value_head is None:
-            return self._nothing(x)[1]
-        return cast(Tensor, self.value_head(body(x)).to(x.dtype))
+            return self._nothing(seen.policy)[1]
+        if seen.past is not None and self.memory_size:
+            return self.remember(seen, seen.past)[1]
+        return cast(Tensor, self.value_head(body(seen.critic)).to(seen.critic.dtype))
 
     def _nothing(self, x: Tensor) -> tuple[Tensor, Tensor]:
         outputs = torch.zeros(len(x), num_outputs(self.space), device=x.device)
@@ -150,12 +170,17 @@ def build_agent(
     section: GymnasiumAgentParameters,
     space: AgentSpace,
     device: str | torch.device,
+    sights: Sights | None = None,
 ) -> ControlAgent:
     """Build an agent with its initial weights.
 
     Each part's are drawn from (seed, "initial_state", 0, part, name): hidden layers with the
-    section's gain, the policy's last with ``policy_gain``, the critic's with 1.
+    section's gain, the policy's last with ``policy_gain``, the critic's with 1. Without ``sights``
+    both see the agent's own observations.
     """
+    if sights is None:
+        alone = Sight((0,), (space,))
+        sights = Sights(alone, alone)
     if section.is_random:
         return ControlAgent(name, section, space)
 
@@ -163,23 +188,24 @@ def build_agent(
         generator = torch_generator(hyper_params.seed, "initial_state", 0, part, name)
         return Initializer(generator, section.use_orthogonal_initialisation, gain, device)
 
-    sizes = [space.observation_size, *section.hidden_sizes]
-    gain = section.orthogonal_initialisation_gain
+    gain, where = section.orthogonal_initialisation_gain, f"agents.{name}"
     log_std = None
     if isinstance(space.actions, ContinuousActions):
         shape = (space.actions.num_factors,)
         log_std = torch.full(shape, section.initial_log_std, device=device)
-    shares = hyper_params.rl.use_shared_body
+    body = build_body(sights.policy, section, init("body", gain), where)
+    value_body = None
+    if section.centralised_critic or not hyper_params.rl.use_shared_body:
+        value_body = build_body(sights.critic, section, init("value_body", gain), where)
+    outputs = num_outputs(space)
     return ControlAgent(
         name,
         section,
         space,
-        body=Body(sizes, init("body", gain), section.activation_function),
+        body=body,
         policy_head=Head(
-            sizes[-1], num_outputs(space), init("policy_head", section.policy_gain), log_std
+            body.num_features, outputs, init("policy_head", section.policy_gain), log_std
         ),
-        value_head=Head(sizes[-1], 1, init("value_head", 1.0)),
-        value_body=None
-        if shares
-        else Body(sizes, init("value_body", gain), section.activation_function),
+        value_head=Head((value_body or body).num_features, 1, init("value_head", 1.0)),
+        value_body=value_body,
     )

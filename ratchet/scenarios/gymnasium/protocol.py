@@ -22,7 +22,7 @@ from ratchet.protocols.handler import (
     rounds_and_seeds,
 )
 from ratchet.protocols.registry import register_protocol_handler
-from ratchet.scenarios.gymnasium.catalogue import Game, find_game
+from ratchet.scenarios.gymnasium.catalogue import Game, LibraryGame, find_game
 from ratchet.scenarios.gymnasium.wrappers import classes_of_files
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class EnvironmentProtocolHandler(ProtocolHandler):
                 f"interaction_protocol: got 'environment' with scenario {hyper_params.scenario!r},"
                 f" expected scenario {_SCENARIO!r}. Take a protocol that agents speak by, e.g. nip."
             )
+        self.base_dir = base_dir
         self.game: Game = find_game(hyper_params, base_dir)
         around = (*hyper_params.gymnasium.wrappers, *hyper_params.torchrl.transforms)
         self._around = classes_of_files(around, base_dir)
@@ -66,6 +67,11 @@ class EnvironmentProtocolHandler(ProtocolHandler):
     def spaces(self) -> AgentSpaces:
         """What agents observe and do."""
         return self.game.spaces()
+
+    def check_simulated(self) -> None:
+        """Refuse an environment of TorchRL's that only its trainers play: ParameterError."""
+        if isinstance(self.game, LibraryGame):
+            self.game.check()
 
     @property
     def agent_names(self) -> Sequence[str]:

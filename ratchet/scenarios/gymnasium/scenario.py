@@ -12,9 +12,10 @@ from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame, needed_packages
 from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
-from ratchet.scenarios.gymnasium.networks import ControlAgent, build_agent
+from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
 from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
+from ratchet.scenarios.gymnasium.sharing import build_all_agents
 from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
 from ratchet.scenarios.tensor_scenario import TensorScenario
@@ -88,13 +89,10 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
                 f"{path}: got {getattr(hyper_params, path)!r} with scenario 'gymnasium', which has"
                 " no labels that an agent could learn alone. Train by reinforcement learning."
             )
-        spaces = _played(protocol_handler).spaces.by_name
-        sections = {name: _section(hyper_params, name) for name in spaces}
+        spaces = _played(protocol_handler).spaces
+        sections = {name: _section(hyper_params, name) for name in spaces.names}
         check_shared_factors(hyper_params.rl, sections)
-        return {
-            name: build_agent(hyper_params, name, sections[name], space, device)
-            for name, space in spaces.items()
-        }
+        return build_all_agents(hyper_params, spaces, sections, device)
 
     def combine_agents(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from ratchet.errors import ParameterError
@@ -26,17 +27,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from pettingzoo import ParallelEnv
 
+    Numbers: TypeAlias = npt.NDArray[np.float32 | np.uint8]
     Floats: TypeAlias = npt.NDArray[np.float32]
     Booleans: TypeAlias = npt.NDArray[np.bool_]
 
 
+_FRAMES_PER_SECOND = 10.0
+"""Where an environment says nothing."""
+
+
 class SimulatedStep(NamedTuple):
-    """What a step leads to, for A agents: observations f32 [A, D] and rewards f32 [A].
+    """What a step leads to, for A agents: observations [A, D] and rewards f32 [A].
 
     ``terminated`` bool [A] is whose part is over, ``truncated`` whether a time limit has ended it.
     """
 
-    observation: Floats
+    observation: Numbers
     reward: Floats
     terminated: Booleans
     truncated: Booleans
@@ -46,10 +52,11 @@ class Simulator(ABC):
     """One episode at a time, which is a function of the seed and the actions."""
 
     spaces: AgentSpaces
+    frames_per_second: float = _FRAMES_PER_SECOND
 
     @abstractmethod
-    def reset(self, seed: int) -> Floats:
-        """Begin an episode: first observations f32 [A, D]."""
+    def reset(self, seed: int) -> Numbers:
+        """Begin an episode: first observations [A, D], of the spaces' dtype."""
 
     @abstractmethod
     def step(self, actions: npt.NDArray[Any]) -> SimulatedStep:
@@ -59,6 +66,10 @@ class Simulator(ABC):
     def close(self) -> None:
         """Let go of the simulator's resources."""
 
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of the state, bytes [H, W, 3]."""
+        raise ParameterError(f"{type(self).__name__}: cannot be rendered.")
+
 
 class GymnasiumSimulator(Simulator):
     """An environment of gymnasium's; a time limit where it has none of its own."""
@@ -67,9 +78,10 @@ class GymnasiumSimulator(Simulator):
         if max_episode_steps is not None:
             env = gymnasium.wrappers.TimeLimit(env, max_episode_steps)
         self.env = env
+        self.frames_per_second = _speed(env)
         self.spaces = AgentSpaces({"agent": read_space(env.observation_space, env.action_space)})
 
-    def reset(self, seed: int) -> Floats:
+    def reset(self, seed: int) -> Numbers:
         """Begin an episode."""
         observation, _ = self.env.reset(seed=seed)
         return self._flat(observation)
@@ -90,9 +102,15 @@ class GymnasiumSimulator(Simulator):
         """Close the environment."""
         self.env.close()
 
-    def _flat(self, observation: Any) -> Floats:  # noqa: ANN401 -- of the environment's space
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Ask the environment, whose mode must be ``rgb_array``."""
+        picture: npt.NDArray[np.uint8] = self.env.render()  # type: ignore[assignment]
+        return picture
+
+    def _flat(self, observation: Any) -> Numbers:  # noqa: ANN401 -- of the environment's space
         flat = spaces.flatten(self.env.observation_space, observation)
-        return np.asarray(flat, np.float32)[None]
+        seen: Numbers = np.asarray(flat, numpy_dtype(self.spaces))
+        return seen[None]
 
 
 class PettingZooSimulator(Simulator):
@@ -105,6 +123,7 @@ class PettingZooSimulator(Simulator):
         self, env: ParallelEnv[str, Any, Any], max_episode_steps: int | None = None
     ) -> None:
         self.env = env
+        self.frames_per_second = _speed(env)
         self.names: list[str] = list(env.possible_agents)
         self.spaces = AgentSpaces(
             {
@@ -115,7 +134,7 @@ class PettingZooSimulator(Simulator):
         self.max_episode_steps = max_episode_steps
         self._num_steps = 0
 
-    def reset(self, seed: int) -> Floats:
+    def reset(self, seed: int) -> Numbers:
         """Begin an episode."""
         self._num_steps = 0
         observations, _ = self.env.reset(seed=seed)
@@ -143,14 +162,31 @@ class PettingZooSimulator(Simulator):
         """Close the environment."""
         self.env.close()
 
-    def _flat(self, observations: dict[str, Any]) -> Floats:
-        flat = np.zeros((len(self.names), self.spaces.observation_width), np.float32)
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Ask the environment, whose mode must be ``rgb_array``."""
+        picture: npt.NDArray[np.uint8] = self.env.render()
+        return picture
+
+    def _flat(self, observations: dict[str, Any]) -> Numbers:
+        dtype = numpy_dtype(self.spaces)
+        flat: Numbers = np.zeros((len(self.names), self.spaces.observation_width), dtype)
         for index, name in enumerate(self.names):
             if name in observations:
                 space = self.env.observation_space(name)
-                seen = np.asarray(spaces.flatten(space, observations[name]), np.float32)
+                seen = np.asarray(spaces.flatten(space, observations[name]), dtype)
                 flat[index, : len(seen)] = seen
         return flat
+
+
+def _speed(env: gymnasium.Env[Any, Any] | ParallelEnv[str, Any, Any]) -> float:
+    """Return how many steps of an environment are to be shown a second."""
+    metadata: dict[str, Any] = getattr(env, "metadata", None) or {}
+    return float(metadata.get("render_fps") or _FRAMES_PER_SECOND)
+
+
+def numpy_dtype(agents: AgentSpaces) -> type[np.float32] | type[np.uint8]:
+    """Return what observations are kept as."""
+    return np.uint8 if agents.observation_dtype == torch.uint8 else np.float32
 
 
 def read_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> AgentSpace:
@@ -168,7 +204,10 @@ def read_space(observation: spaces.Space[Any], action: spaces.Space[Any]) -> Age
             f"observation space {observation}: expected one of a fixed size, such as Box, Discrete"
             f" or Dict of those ({error})."
         ) from error
-    return AgentSpace(size, _read_actions(action))
+    if not isinstance(observation, spaces.Box) or len(observation.shape) < 2:
+        return AgentSpace(size, _read_actions(action))
+    is_bytes = observation.dtype == np.uint8
+    return AgentSpace(size, _read_actions(action), observation.shape, is_bytes)
 
 
 def _read_actions(space: spaces.Space[Any]) -> Actions:

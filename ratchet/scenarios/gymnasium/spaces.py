@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from ratchet.errors import ParameterError
+
+_SMALLEST_SIDE = 8
 
 
 @dataclass(frozen=True)
@@ -41,18 +45,31 @@ Actions = DiscreteActions | ContinuousActions
 
 @dataclass(frozen=True)
 class AgentSpace:
-    """One agent's observations, of so many numbers, and its actions."""
+    """One agent's observations, of so many numbers, and its actions.
+
+    ``shape`` is that of an observation before it was flattened, of several dimensions; None if it
+    had no such. ``is_bytes`` says whether its numbers are whole ones from 0 to 255.
+    """
 
     observation_size: int
     actions: Actions
+    shape: tuple[int, ...] | None = None
+    is_bytes: bool = False
+
+    @property
+    def is_image(self) -> bool:
+        """Whether observations are pixels: bytes in two dimensions or more, of some size."""
+        if self.shape is None or not self.is_bytes:
+            return False
+        return len(self.shape) <= 4 and sorted(self.shape)[-2] >= _SMALLEST_SIDE
 
 
 @dataclass(frozen=True)
 class AgentSpaces:
     """All agents' spaces, in the order of every agent dimension.
 
-    Observations f32 [E, A, D] and actions [E, A, K] are as wide as the widest agent's; what an
-    agent does not have is zero and read by nobody.
+    Observations [E, A, D], f32 or bytes, and actions [E, A, K] are as wide as the widest agent's;
+    what an agent does not have is zero and read by nobody.
     """
 
     by_name: dict[str, AgentSpace]
@@ -70,6 +87,12 @@ class AgentSpaces:
     def observation_width(self) -> int:
         """D."""
         return max(space.observation_size for space in self.by_name.values())
+
+    @cached_property
+    def observation_dtype(self) -> torch.dtype:
+        """Bytes where all agents see images of them; else f32."""
+        images = all(space.is_image for space in self.by_name.values())
+        return torch.uint8 if images else torch.float32
 
     @cached_property
     def action_width(self) -> int:

@@ -21,8 +21,11 @@ from ratchet.scenarios.gymnasium.action_distributions import (
     divide,
     total,
 )
-from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic, FeatureNormalizer
-from ratchet.scenarios.gymnasium.networks import Body, ControlAgent, Head, Layer
+from ratchet.scenarios.gymnasium.actor_critic import ControlActorCritic
+from ratchet.scenarios.gymnasium.bodies import Body, Layer
+from ratchet.scenarios.gymnasium.networks import ControlAgent, Head
+from ratchet.scenarios.gymnasium.normalizer import FeatureNormalizer
+from ratchet.scenarios.gymnasium.sight import Seen
 from ratchet.scenarios.gymnasium.spaces import DiscreteActions
 
 _ACTIVATIONS = ("tanh", "relu")
@@ -37,7 +40,8 @@ def record_agents(
     inputs, chosen = agents.asked(td, names)
     if not all(_can_record(agent, agents.parts[name]) for name, agent in agents.agents.items()):
         return None
-    if not all(may_record(x) and not x.requires_grad for x in inputs.values()):
+    shown = (x for seen in inputs.values() for x in (seen.policy, seen.critic))
+    if not all(may_record(x) and not x.requires_grad for x in shown):
         return None
     return lambda tape: _record_scores(tape, agents.agents, inputs, chosen)
 
@@ -54,14 +58,14 @@ def _can_record(agent: ControlAgent, parts: nn.Module) -> bool:
 def _record_scores(
     tape: Tape,
     agents: Mapping[str, ControlAgent],
-    inputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Seen],
     chosen: Mapping[str, Tensor | None],
 ) -> list[Var]:
     rows: list[tuple[Var, Var, Var]] = []
     for name, x in inputs.items():
         agent, actions = agents[name], chosen[name]
         if actions is None:
-            zero = Var(x.new_zeros(len(x), 1), needs_grad=False)
+            zero = Var(x.policy.new_zeros(len(x.policy), 1), needs_grad=False)
             rows.append((zero, zero, zero))
             continue
         outputs, value = _record_agent(tape, agent, x)
@@ -69,14 +73,16 @@ def _record_scores(
     return [_side_by_side(tape, column) for column in zip(*rows, strict=True)]
 
 
-def _record_agent(tape: Tape, agent: ControlAgent, x: Tensor) -> tuple[Var, Var]:
-    """Record policy and critic on observations f32 [B, d]: [B, outputs] and [B, 1]."""
+def _record_agent(tape: Tape, agent: ControlAgent, seen: Seen) -> tuple[Var, Var]:
+    """Record policy and critic on what they see of B frames: [B, outputs] and [B, 1]."""
     if agent.is_random:
-        said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(x))
+        said, worth = (Var(nothing, needs_grad=False) for nothing in agent.policy_and_value(seen))
         return said, worth
     name = agent.parameters.activation_function
     said, worth = (
-        out for tower in agent.towers for out in record_perceptron(tape, x, *tower, name)
+        out
+        for x, tower in zip((seen.policy, seen.critic), agent.towers, strict=False)
+        for out in record_perceptron(tape, x, *tower, name)
     )
     return said, worth
 

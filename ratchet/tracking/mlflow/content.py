@@ -116,7 +116,13 @@ def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:
         for path in sorted(folder.artifacts_path.rglob("*")):
             if path.is_file():
                 files[path] = path.parent.relative_to(folder.path).as_posix()
-    for kept in (folder.transcripts_path, folder.rollouts_path, folder.profiles_path):
+    kept_by_arm = (
+        folder.transcripts_path,
+        folder.rollouts_path,
+        folder.videos_path,
+        folder.profiles_path,
+    )
+    for kept in kept_by_arm:
         files |= {path: kept.name for path in sorted((kept / arm).glob("*.*"))}
     files |= {Path(path): "checkpoint" for path in manifest.checkpoints.get(arm, [])}
     return files

@@ -47,7 +47,8 @@ _TURNS: tuple[Key, ...] = (("agents", "active"), ("agents", "done"))
 class PpoObjective(Objective):
     """What both kinds share: critic, entropy, advantage normalisation.
 
-    Each agent's losses are means over its learning frames of the minibatch; agents are summed.
+    Minibatches are frames ``[B]``, or rows of steps ``[e, T]`` of agents that remember. Each
+    agent's losses are means over its learning frames of the minibatch; agents are summed.
 
     Parameters
     ----------
@@ -95,8 +96,9 @@ class PpoObjective(Objective):
     def forward(self, tensordict: TensorDictBase) -> TensorDict:
         """Compute the losses and metrics of a minibatch ``[B]``."""
         keys = self.tensor_keys
-        mask = self.learning_mask(tensordict)
         now = self.evaluate(tensordict, as_stored=True)
+        tensordict = _frames(tensordict)
+        mask = self.learning_mask(tensordict)
         log_ratio = now.log_prob - tensordict.get(keys["sample_log_prob"])
         advantage = tensordict.get(keys["advantage"])
         if self.normalize_advantage:
@@ -172,7 +174,7 @@ class ClippedPpoObjective(PpoObjective):
         if not self._fuses(tensordict):
             return super().forward(tensordict)
         agents, names = self.combined_agents, self.learning_agents
-        sampled, options = self._sampled(tensordict), self._options
+        sampled, options = self._sampled(_frames(tensordict)), self._options
         record = record_of(agents, tensordict, names)
         if record is None:  # then they are scored before, and autograd goes on from the losses
             now = self.evaluate(tensordict, as_stored=True)
@@ -195,7 +197,7 @@ class ClippedPpoObjective(PpoObjective):
                 agents, names = self.combined_agents, self.learning_agents
                 record = record_of(agents, tensordict, names) if fuses else None
             if record is not None:
-                sampled = self._sampled(tensordict)
+                sampled = self._sampled(_frames(tensordict))
                 return _by_name(put_ppo_gradients(record, sampled, self._options))
         return super().compute_gradients(tensordict, forward_context)
 
@@ -231,6 +233,11 @@ class ClippedPpoObjective(PpoObjective):
     def policy_loss(self, log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
         """Compute max(−ρA, −clip(ρ)A): ``[B, A]`` each → ``[A]``."""
         return clipped_policy_loss(log_ratio, advantage, mask, clip_epsilon=self.clip_epsilon)
+
+
+def _frames(tensordict: TensorDictBase) -> TensorDictBase:
+    """Return rows of steps ``[e, T]`` as frames."""
+    return tensordict if tensordict.batch_dims == 1 else tensordict.reshape(-1)
 
 
 def _by_name(losses: FusedLosses) -> dict[str, Tensor]:

@@ -32,21 +32,25 @@ def build_adam(
 ) -> torch.optim.Adam:
     """Make a fused Adam optimizer with one parameter group for each learning rate.
 
-    ``lr`` is the base rate, at which ``extra``, the loss's own parameters, learn; ``eps`` is what
-    is added to the denominator.
+    What agents share is in the group of the first. ``lr`` is the base rate, at which ``extra``, the
+    loss's own parameters, learn; ``eps`` is what is added to the denominator.
     """
-    param_groups = [
-        {"params": list(group.params), "name": group.name, "lr_factor": group.lr_factor}
-        for group in groups
-    ]
+    param_groups: list[dict[str, Any]] = []
+    taken: set[int] = set()
+    for group in groups:
+        params = [param for param in group.params if id(param) not in taken]
+        taken.update(map(id, params))
+        if params:
+            given = {"params": params, "name": group.name, "lr_factor": group.lr_factor}
+            param_groups.append(given)
     own = list(extra)
     if own:
         param_groups.append({"params": own, "name": LOSS_GROUP, "lr_factor": 1.0})
     if not param_groups:  # nobody learns: random or hand-made agents only
         idle = torch.zeros((), requires_grad=True)
         param_groups.append({"params": [idle], "name": "none", "lr_factor": 0.0})
-    for group in param_groups:
-        group["lr"] = lr * group["lr_factor"]  # type: ignore[operator] # a float
+    for group_of_adam in param_groups:
+        group_of_adam["lr"] = lr * group_of_adam["lr_factor"]
     return FusedAdam(param_groups, lr=lr, eps=eps)
 
 
@@ -68,7 +72,8 @@ class ParamGroupFreezer:
     """Freezes the parameters of agents whose update schedule is off, and those of rate 0.
 
     A frozen parameter gets no gradient, so that an optimizer skips it: it and what the optimizer
-    keeps for it stay the same bit for bit, and it counts in no norm.
+    keeps for it stay the same bit for bit, and it counts in no norm. What agents share learns as
+    long as one of them does.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], agents: AgentsParameters) -> None:
@@ -89,8 +94,8 @@ class ParamGroupFreezer:
     def freeze_for(self, iteration: int) -> tuple[str, ...]:
         """Freeze who is off and free who is on; return those who are on."""
         learning = self.learning_agents(iteration)
-        for name, params in self.params.items():
-            _set_learning(params, name in learning)
+        for name in sorted(self.params, key=learning.__contains__):  # those who are off first
+            _set_learning(self.params[name], name in learning)
         _set_learning(self.off, False)
         return learning
 

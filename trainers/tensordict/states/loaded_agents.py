@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ratchet.errors import StateError, nearest
 from trainers.tensordict.states.snapshots import OBSERVATIONS, agent_tensors, copy_tensors
 from trainers.tensordict.states.state import State, TensorTree, check_same_tensors
@@ -46,14 +48,30 @@ def load_earlier_agents(
         If it has no such agent, or one with other shapes.
     """
     states: dict[str, State] = {}
+    loaded: dict[int, str] = {}
     for name in loaded_agent_names(agents.agent_names, sections):
         run, version = str(sections[name].checkpoint_run_id), sections[name].checkpoint_version
         saved = find(run, version)
         if saved.digest not in states:
             states[saved.digest] = State.load(saved.open())
         whose = f"agent {name!r} of run {run} after {saved.iteration} iterations"
+        _check_not_loaded(agent_tensors(agents)[name], states[saved.digest], name, loaded)
         _load_agent(agent_tensors(agents)[name], states[saved.digest], name, whose)
     return _common_normalization(list(states.values()))
+
+
+def _check_not_loaded(
+    live: Mapping[str, Tensor], state: State, name: str, loaded: dict[int, str]
+) -> None:
+    """Refuse weights that another agent with the same network has loaded otherwise."""
+    for key, tensor in live.items():
+        first = loaded.setdefault(id(tensor), name)
+        if first != name and not torch.equal(tensor.cpu(), state.agents[name][key]):
+            raise StateError(
+                f"agents {first!r} and {name!r}: their {key} are different in the earlier run, but"
+                " they have one network here, expected the same. Give them no shared_model_group,"
+                " or load a run in which they had one."
+            )
 
 
 def _load_agent(live: Mapping[str, Tensor], state: State, name: str, whose: str) -> None:
