@@ -22,6 +22,7 @@ _STATUSES: Mapping[str, JobStatus] = {
     "succeeded": "succeeded",
     "failed": "failed",
     "cancelled": "cancelled",
+    "canceled": "cancelled",
 }
 
 

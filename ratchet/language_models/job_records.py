@@ -10,11 +10,24 @@ import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol, Self
 
 from ratchet.errors import StateError
-from ratchet.language_models.fine_tune_jobs import FineTuneIntent
 from ratchet.tracking.files import write_atomically
+
+
+class Intent(Protocol):
+    """What is to be made; two with one digest are the same."""
+
+    @property
+    def digest(self) -> str: ...  # noqa: D102 -- see the class
+
+    def to_dict(self) -> dict[str, Any]: ...  # noqa: D102
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +35,10 @@ class JobRecord:
     """A request to make a job: which attempt, on which file, when (seconds since 1970).
 
     ``job_id`` is the job's once it is known; until then the service may have taken it or not.
-    ``intent`` says what was asked for.
+    ``intent`` says what was asked for. Of a deployment the model stands for the file.
     """
 
-    intent: FineTuneIntent
+    intent: Intent
     attempt: int
     file_id: str
     asked_at: float
@@ -44,7 +57,8 @@ class JobRecordFile:
     Without a folder nothing is kept.
     """
 
-    def __init__(self, folder: Path | None, endpoint: str, intent: FineTuneIntent) -> None:
+    def __init__(self, folder: Path | None, endpoint: str, intent: Intent) -> None:
+        self._intent = intent
         place = hashlib.sha256(endpoint.encode()).hexdigest()[:12]
         self._path = None if folder is None else folder / f"{intent.digest}-{place}.json"
 
@@ -60,7 +74,7 @@ class JobRecordFile:
             return None
         try:
             content = json.loads(self._path.read_bytes())
-            intent = FineTuneIntent.from_dict(content.pop("intent"))
+            intent = self._intent.from_dict(content.pop("intent"))
             return JobRecord(intent, **content)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StateError(

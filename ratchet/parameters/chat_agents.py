@@ -37,14 +37,45 @@ class FineTuningParameters(SubParameters):
     """Hyper-parameters of a fine-tune job; ``None`` leaves a value to the service.
 
     ``beta`` is the strength of the pull towards the old model in preference jobs; supervised
-    ones don't have it.
+    ones don't have it. Services have ``learning_rate_multiplier`` (OpenAI, Azure and Ratchet's own)
+    or ``learning_rate`` (Together, Fireworks). ``lora_rank`` is taken by all but OpenAI and Azure.
     """
 
     n_epochs: PositiveInt | None = None
     batch_size: PositiveInt | None = None
     learning_rate_multiplier: PositiveFloat | None = None
+    learning_rate: PositiveFloat | None = None
+    lora_rank: PositiveInt | None = None
     beta: PositiveFloat | None = None
     seed: NonNegativeInt | None = None
+
+
+class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
+    """Which service's words fine-tune jobs are made in, and how their models become callable.
+
+    ``backend`` is one of ``ratchet list tuning_backends``, or ``path/to/file.py:Class``; when not
+    given ``ratchet`` for the embedded service, ``azure`` with an ``api_version``, else ``openai``.
+    The others are for the backends that read them, and refused elsewhere. ``url`` is a second
+    address: of Azure's management (``https://management.azure.com`` when not given), of Fireworks'
+    control plane (``https://api.fireworks.ai/v1``), of the service that trains for ``vllm``
+    (``embedded``); ``api_key_name`` names the environment variable with its key, for Azure with a
+    bearer token. ``account`` is the id of Azure's resource
+    (``/subscriptions/…/accounts/NAME``), or the name of the account at Fireworks. ``deployment`` is
+    one at Fireworks, with add-ons, that models are loaded onto; otherwise each gets its own.
+    ``hardware`` is what a deployment runs on: Azure's sku (``Standard``), Together's hardware id
+    (when not given, models are called serverless), Fireworks' accelerator type. ``capacity`` is
+    that of Azure's sku. ``adapter_path`` is where vLLM finds a model's adapter, with ``{root}`` for
+    the folder that the training service names, ``{folder}`` for its last part and ``{model}``.
+    """
+
+    backend: Annotated[str | None, Purpose.FINE_TUNING] = Field(default=None, min_length=1)
+    url: Annotated[BaseUrl, Purpose.FINE_TUNING] = None
+    api_key_name: KeyName = None
+    account: str | None = Field(default=None, min_length=1)
+    deployment: str | None = Field(default=None, min_length=1)
+    hardware: str | None = Field(default=None, min_length=1)
+    capacity: PositiveInt | None = None
+    adapter_path: str | None = Field(default=None, min_length=1)
 
 
 class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
@@ -92,6 +123,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     system_prompt_template_path: str | None = None
     use_dummy_api: bool = False
     fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()
+    fine_tuning_service: FineTuningServiceParameters = FineTuningServiceParameters()
 
     @property
     def max_tokens(self) -> int:

@@ -1,0 +1,203 @@
+"""OpenAI's fine-tuning API, which other services speak, too.
+
+``POST /files``, ``GET /files``, ``POST /fine_tuning/jobs``, ``GET /fine_tuning/jobs`` (with a
+filter of metadata where there is one), ``/fine_tuning/jobs/{id}``, ``…/cancel``, ``…/events``. The
+trained model is callable at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import openai
+
+from ratchet.errors import LanguageModelError
+from ratchet.language_models.connection import Connection
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob, job_status
+from ratchet.language_models.retrying import TransientError
+from ratchet.language_models.tuning.base import TuningBackend
+from ratchet.language_models.tuning.registry import register_tuning_backend
+from ratchet.parameters.chat_agents import FineTuningServiceParameters
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.fine_tuning import FineTuningJob
+
+_PAGE = 100
+_LAST_EVENTS = 5
+_STEP = re.compile(r"Step (\d+)/(\d+)\b")
+_Result = TypeVar("_Result")
+
+
+@register_tuning_backend("openai")
+class OpenAiBackend(TuningBackend):
+    """OpenAI, and what speaks as it does.
+
+    A job is found by the intent's digest in its metadata, or by its training file, whose name has
+    the digest. The number of the attempt is sent as ``Idempotency-Key``, which OpenAI ignores.
+    """
+
+    hyper_parameters: ClassVar[frozenset[str]] = TuningBackend.hyper_parameters | {
+        "learning_rate_multiplier"
+    }
+
+    def __init__(self, endpoint: Endpoint, service: FineTuningServiceParameters) -> None:
+        super().__init__(endpoint, service)
+        self._connection = Connection(endpoint)
+
+    async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
+        """List ids of the uploaded files that are the intent's; upload it if there is none."""
+
+        async def find_or_upload(client: AsyncOpenAI) -> list[str]:
+            known = [
+                file
+                async for file in _each(client.files.list(purpose="fine-tune", limit=_PAGE))
+                if file.filename == intent.file_name and file.status != "error"
+            ]
+            if not known:
+                file = (intent.file_name, content, "application/jsonl")
+                known = [await client.files.create(file=file, purpose="fine-tune")]
+            return sorted(file.id for file in self._usable(known))
+
+        return await self._ask(find_or_upload)
+
+    def _usable(self, files: list[Any]) -> list[Any]:
+        return files
+
+    async def find(self, intent: FineTuneIntent, files: Sequence[str]) -> list[FineTuneJob]:
+        """List the jobs with the intent's digest, or on its files."""
+
+        async def look(client: AsyncOpenAI) -> list[FineTuneJob]:
+            jobs = await _filtered_jobs(client, intent)
+            if not any(_belongs(job, intent, files) for job in jobs):
+                jobs = [job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE))]
+            ours = [job for job in jobs if _belongs(job, intent, files)]
+            ours.sort(key=lambda job: job.created_at or 0)
+            return [_read_job(job, place) for place, job in enumerate(ours)]
+
+        return await self._ask(look)
+
+    async def job(self, job_id: str) -> FineTuneJob | None:
+        """Retrieve a job."""
+
+        async def ask(client: AsyncOpenAI) -> FineTuneJob | None:
+            try:
+                return _read_job(await client.fine_tuning.jobs.retrieve(job_id))
+            except openai.NotFoundError:
+                return None
+
+        return await self._ask(ask)
+
+    async def create(self, intent: FineTuneIntent, file_id: str, attempt: int) -> FineTuneJob:
+        """Ask for a job whose metadata say what it is found by."""
+        metadata = intent.metadata(attempt)
+
+        async def ask(client: AsyncOpenAI) -> FineTuneJob:
+            job = await client.fine_tuning.jobs.create(
+                **_job_body(intent, file_id),
+                metadata=metadata,
+                extra_headers={"Idempotency-Key": metadata["idempotency_key"]},
+            )
+            return _read_job(job, attempt)
+
+        return await self._ask(ask)
+
+    async def cancel(self, job_id: str) -> None:
+        """Cancel a job."""
+
+        async def ask(client: AsyncOpenAI) -> None:
+            await client.fine_tuning.jobs.cancel(job_id)
+
+        await self._ask(ask)
+
+    async def steps(self, job: FineTuneJob) -> tuple[int, int] | None:
+        """Read the last steps from the job's events."""
+        client = await self._connection.client()
+        try:
+            events = (
+                await client.fine_tuning.jobs.list_events(job.id, limit=_LAST_EVENTS)
+            ).data
+        except openai.OpenAIError:
+            return None
+        steps = [found for event in events if (found := _STEP.match(event.message or ""))]
+        return max(((int(found[1]), int(found[2])) for found in steps), default=None)
+
+    async def health(self) -> Mapping[str, Any]:
+        """Return what ``/health`` says, where there is one."""
+        health = await self._connection.health()
+        return {name: self._connection.redact(str(value)) for name, value in health.items()}
+
+    async def _ask(self, make: Callable[[AsyncOpenAI], Awaitable[_Result]]) -> _Result:
+        client = await self._connection.client()
+        try:
+            return await make(client)
+        except openai.OpenAIError as error:
+            failure = self._connection.failure(error)
+        raise failure  # outside the except block: other errors' texts may hold the key
+
+
+async def _filtered_jobs(client: AsyncOpenAI, intent: FineTuneIntent) -> list[FineTuningJob]:
+    """List with the service's metadata filter; nothing where it has none."""
+    wanted = {"ratchet_intent": intent.digest}
+    try:
+        return [
+            job async for job in _each(client.fine_tuning.jobs.list(limit=_PAGE, metadata=wanted))
+        ]
+    except (openai.BadRequestError, openai.UnprocessableEntityError):
+        return []
+
+
+async def _each(pages: Any) -> AsyncIterator[Any]:  # noqa: ANN401 -- the SDK's paginator
+    """Return each item once; stop where a service repeats itself instead of going on."""
+    seen: set[str] = set()
+    async for item in pages:
+        if item.id in seen:
+            return
+        seen.add(item.id)
+        yield item
+
+
+def _belongs(job: FineTuningJob, intent: FineTuneIntent, files: Sequence[str]) -> bool:
+    """Return whether a job is the intent's; by its file where the service keeps no metadata."""
+    if job.metadata:
+        return job.metadata.get("ratchet_intent") == intent.digest
+    return job.training_file in files
+
+
+def _job_body(intent: FineTuneIntent, file_id: str) -> dict[str, Any]:
+    method: dict[str, Any] = {"type": intent.method}
+    if intent.hyper_parameters:
+        method[intent.method] = {"hyperparameters": dict(intent.hyper_parameters)}
+    body: dict[str, Any] = {
+        "model": intent.model,
+        "training_file": file_id,
+        "method": method,
+    }
+    if intent.suffix is not None:
+        body["suffix"] = intent.suffix
+    if intent.seed is not None:
+        body["seed"] = intent.seed
+    return body
+
+
+def _read_job(job: FineTuningJob, attempt: int = 0) -> FineTuneJob:
+    if not isinstance(job.status, str):
+        raise TransientError(f"fine-tune job {job.id}: got the status {job.status!r}, expected one")
+    status = job_status(job.status)
+    error = getattr(job.error, "message", None) or getattr(job.error, "code", None)
+    if status == "succeeded" and not job.fine_tuned_model:
+        raise LanguageModelError(
+            f"fine-tune job {job.id}: succeeded, but names no model; expected fine_tuned_model."
+        )
+    known = (job.metadata or {}).get("ratchet_attempt", "")
+    return FineTuneJob(
+        id=job.id,
+        status=status,
+        fine_tuned_model=job.fine_tuned_model,
+        error=error,
+        attempt=int(known) if known.isdigit() else attempt,
+        trained_tokens=job.trained_tokens,
+    )
