@@ -26,6 +26,7 @@ class Kind(StrEnum):
     ANALYSERS = "analysers"
     ENVIRONMENTS = "environments"
     CALLBACKS = "callbacks"
+    TUNING_BACKENDS = "tuning_backends"
     EXPERIMENTS = "experiments"
     PARAMETERS = "parameters"
 
@@ -38,6 +39,7 @@ _REGISTRIES = {
     Kind.ANALYSERS: "ratchet.analysis.registry",
     Kind.ENVIRONMENTS: "ratchet.scenarios.gymnasium.registry",
     Kind.CALLBACKS: "trainers.callbacks.registry",
+    Kind.TUNING_BACKENDS: "ratchet.language_models.tuning.registry",
 }
 """Where the registry of a kind is, under the kind's name in capitals. None imports torch."""
 

@@ -45,11 +45,15 @@ class LanguageServices:
 
         Raises MissingKeyError if a secret block is not there.
         """
+        from ratchet.parameters.chat_agents import TextAgentParameters
+
         with self._lock:
             if self._ready:
                 return
             for model in self._models():
                 find_key(model.api_key_name)
+                if isinstance(model, TextAgentParameters):
+                    find_key(model.fine_tuning_service.api_key_name)
             if self.needs_embedded:
                 self._service.enter_context(embedded_service(self._home))
             self._ready = True

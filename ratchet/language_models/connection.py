@@ -95,6 +95,14 @@ class _Clients:
         await self.sdk.close()
 
 
+class StatusError(LanguageModelError):
+    """A service answered with an error that no other attempt will change; ``status`` says which."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """An answer of a service, whichever client got it; names of headers in any case."""
@@ -160,14 +168,78 @@ class Connection:
                 failure = self._status_failure(_Answer(response.status, headers, answer, reason))
                 if _is_refusal(response.status, failure):
                     billed.refused()
-        except _NEVER_SENT as error:
-            billed.refused()
-            failure = self._unreachable(error)
-        except TimeoutError as error:
-            failure = self._time_out(error)
-        except aiohttp.ClientError as error:
-            failure = self._unreachable(error)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            if isinstance(error, _NEVER_SENT):
+                billed.refused()
+            failure = self._lost(error)
         raise failure  # outside the except block: other errors' texts may hold the key
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        form: aiohttp.FormData | None = None,
+    ) -> bytes:
+        """Ask for what the SDK has no words for, once, and return the body of the answer.
+
+        ``path`` comes behind the endpoint's URL, with its query.
+
+        Raises
+        ------
+        TransientError
+            If another attempt may succeed.
+        StatusError
+            If none will.
+        MissingKeyError
+            As :meth:`client`.
+        """
+        clients = await self._loop_clients()
+        data: aiohttp.Payload | bytes | None = None
+        headers = {}
+        if form is not None:
+            data = form()
+            headers["content-type"] = data.headers["Content-Type"]
+        elif body is not None:
+            data = json.dumps(body, separators=(",", ":")).encode()
+            headers["content-type"] = "application/json"
+        failure: LanguageModelError
+        try:
+            async with clients.session.request(
+                method,
+                f"{clients.sdk.base_url}{path}",
+                data=data,
+                headers=headers,
+                allow_redirects=False,
+            ) as response:
+                answer = await response.read()
+                if response.status < _FIRST_REDIRECT:
+                    return answer
+                reason = response.reason or ""
+                got = _Answer(response.status, response.headers, answer, reason)
+                failure = self._status_failure(got)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            failure = self._lost(error)
+        raise failure  # outside the except block: other errors' texts may hold the key
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        form: aiohttp.FormData | None = None,
+    ) -> dict[str, Any]:
+        """Send as :meth:`send`, and read the answer, an object of the service's API."""
+        content = await self.send(method, path, body, form=form)
+        try:
+            answer = json.loads(content)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise self.unreadable(content.decode("utf-8", "replace"))
+        return answer
 
     def failure(self, error: openai.OpenAIError) -> LanguageModelError:
         """Turn an SDK's error into ours: transient or not, with no key in it."""
@@ -223,6 +295,12 @@ class Connection:
         await anext(closer)
         return clients
 
+    def _lost(self, error: BaseException) -> TransientError:
+        """Return the error of a request that got no answer."""
+        if isinstance(error, TimeoutError) and not isinstance(error, _NEVER_SENT):
+            return self._time_out(error)
+        return self._unreachable(error)
+
     def _time_out(self, error: BaseException | None) -> TransientError:
         sent = not isinstance(error, _NEVER_SENT)
         seconds = self.endpoint.timeout_seconds if sent else _CONNECT_SECONDS
@@ -254,7 +332,7 @@ class Connection:
                 if self.endpoint.key_variable
                 else " No key was sent: name its environment variable in agents.NAME.api_key_name."
             )
-        return LanguageModelError(text)
+        return StatusError(text, status)
 
 
 _CLOSERS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[AsyncGenerator[None]]]

@@ -119,9 +119,7 @@ class MadeOnce:
             " service answers."
         )
 
-    async def _make(
-        self, order: Order[_Made], record: JobRecord, records: JobRecordFile
-    ) -> _Made:
+    async def _make(self, order: Order[_Made], record: JobRecord, records: JobRecordFile) -> _Made:
         """Ask once, and write down before and after what is known of it.
 
         Raises

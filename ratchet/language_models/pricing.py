@@ -67,7 +67,9 @@ class PriceTable:
             table._fine_tuned.update(more._fine_tuned)
         return table
 
-    def find(self, model: str, *, embedded: bool = False) -> ModelPrice | None:
+    def find(
+        self, model: str, *, embedded: bool = False, tuned_from: str | None = None
+    ) -> ModelPrice | None:
         """Return a model's price, None if the table has none.
 
         Parameters
@@ -77,9 +79,16 @@ class PriceTable:
             (``ft:BASE:…``) the fine-tuned price of its base.
         embedded
             Whether Ratchet's own service answers: that costs nothing.
+        tuned_from
+            The model that it was trained from, if it was: services name what they train in many
+            ways. The fine-tuned price is that of this one, if it has any.
         """
         if embedded:
             return FREE
+        if tuned_from not in (None, model):
+            tuned = self.find(tuned_from if tuned_from.startswith("ft:") else f"ft:{tuned_from}:")
+            if tuned is not None:
+                return tuned
         prices = self._base
         name = model
         if model.startswith("ft:"):

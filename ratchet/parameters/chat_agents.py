@@ -57,15 +57,16 @@ class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
     given ``ratchet`` for the embedded service, ``azure`` with an ``api_version``, else ``openai``.
     The others are for the backends that read them, and refused elsewhere. ``url`` is a second
     address: of Azure's management (``https://management.azure.com`` when not given), of Fireworks'
-    control plane (``https://api.fireworks.ai/v1``), of the service that trains for ``vllm``
-    (``embedded``); ``api_key_name`` names the environment variable with its key, for Azure with a
-    bearer token. ``account`` is the id of Azure's resource
-    (``/subscriptions/…/accounts/NAME``), or the name of the account at Fireworks. ``deployment`` is
-    one at Fireworks, with add-ons, that models are loaded onto; otherwise each gets its own.
+    control plane (``https://api.fireworks.ai/v1``), for ``vllm`` of the service that trains
+    (``ratchet llm serve``, required); ``api_key_name`` names the environment variable with its
+    key, for Azure with a bearer token. ``account`` is the id of Azure's resource
+    (``/subscriptions/…/accounts/NAME``), or the account's name at Fireworks. ``deployment`` is one
+    at Fireworks, with add-ons, that models are loaded onto; otherwise each gets its own.
     ``hardware`` is what a deployment runs on: Azure's sku (``Standard``), Together's hardware id
     (when not given, models are called serverless), Fireworks' accelerator type. ``capacity`` is
     that of Azure's sku. ``adapter_path`` is where vLLM finds a model's adapter, with ``{root}`` for
-    the folder that the training service names, ``{folder}`` for its last part and ``{model}``.
+    the folder that the training service names (``{root}/adapter`` when not given), ``{folder}`` for
+    its last part and ``{model}``.
     """
 
     backend: Annotated[str | None, Purpose.FINE_TUNING] = Field(default=None, min_length=1)

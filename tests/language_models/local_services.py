@@ -80,6 +80,12 @@ class LocalService:
             def do_POST(self) -> None:
                 self._serve()
 
+            def do_PUT(self) -> None:
+                self._serve()
+
+            def do_DELETE(self) -> None:
+                self._serve()
+
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 

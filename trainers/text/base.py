@@ -328,6 +328,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         if self._calls is not None:
             yield self._calls
             return
+        for group in self.shared_model_groups.values():
+            group.make_callable()
         with ExitStack() as stack:
             if journal_path is None:
                 journal_path = Path(stack.enter_context(TemporaryDirectory())) / "calls.jsonl"

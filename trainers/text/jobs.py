@@ -39,6 +39,7 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: Usag
             for name, status in failed.items()
         )
         raise FineTuneError(f"fine-tune jobs failed: {reasons}. Run the same again to retry.")
+    await asyncio.gather(*(group.activate_next_model() for group in groups.values()))
     for name, group in groups.items():
         if statuses[name] in _NO_JOB:
             _LOGGER.info("group %s keeps its model: %s", name, statuses[name])

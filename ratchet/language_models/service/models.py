@@ -113,12 +113,12 @@ class ModelRegistry:
 
     def describe(self, model_id: str) -> ModelObject:
         """Return a model as the API shows it."""
-        return _to_object(self._row(model_id, param="model"))
+        return self._to_object(self._row(model_id, param="model"))
 
     def list(self) -> ModelList:
         """List the models, oldest first."""
         rows = self._database.rows("SELECT * FROM models ORDER BY created, rowid")
-        return ModelList(data=[_to_object(row) for row in rows if self._is_served(row)])
+        return ModelList(data=[self._to_object(row) for row in rows if self._is_served(row)])
 
     def delete(self, model_id: str, *, reason: str = "a client asked for it") -> None:
         """Remove a fine-tuned model and its weights.
@@ -176,10 +176,10 @@ class ModelRegistry:
         """Leave out base models of earlier starts: their folders are not ours to keep."""
         return bool(row["job_id"] is not None or row["id"] == self.base.id)
 
-
-def _to_object(row: sqlite3.Row) -> ModelObject:
-    owner = "ratchet" if row["job_id"] is None else "user"
-    return ModelObject(id=row["id"], created=row["created"], owned_by=owner)
+    def _to_object(self, row: sqlite3.Row) -> ModelObject:
+        owner = "ratchet" if row["job_id"] is None else "user"
+        root = str(_folder_of(self.folder, row).resolve())
+        return ModelObject(id=row["id"], created=row["created"], owned_by=owner, root=root)
 
 
 def find_stored_model(database: Database, folder: Path, model_id: str) -> StoredModel:

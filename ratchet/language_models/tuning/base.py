@@ -94,8 +94,8 @@ class TuningBackend(ABC):
     hyper_parameters: ClassVar[frozenset[str]] = frozenset({"n_epochs", "batch_size", "beta"})
     """The fields of ``fine_tuning`` that its service takes."""
     lists_at_once: ClassVar[bool] = False
-    """Whether what was taken shows in the service's lists at once."""
-    deploys: ClassVar[bool] = False
+    """Whether what was taken shows at once, or can't be taken a second time."""
+    deploys: bool = False
     """Whether a trained model must be made callable first."""
 
     def __init__(self, endpoint: Endpoint, service: FineTuningServiceParameters) -> None:

@@ -117,9 +117,7 @@ class OpenAiBackend(TuningBackend):
         """Read the last steps from the job's events."""
         client = await self._connection.client()
         try:
-            events = (
-                await client.fine_tuning.jobs.list_events(job.id, limit=_LAST_EVENTS)
-            ).data
+            events = (await client.fine_tuning.jobs.list_events(job.id, limit=_LAST_EVENTS)).data
         except openai.OpenAIError:
             return None
         steps = [found for event in events if (found := _STEP.match(event.message or ""))]

@@ -25,6 +25,8 @@ class PureTextSharedModelGroupState:
         What that job is meant to do.
     no_job_reason
         Why there is none, if one was asked for.
+    called_as
+        What requests for completions name, where that is not the model: its deployment.
     """
 
     current_model_name: str
@@ -32,11 +34,14 @@ class PureTextSharedModelGroupState:
     fine_tune_job_id: str | None = None
     fine_tune_intent: FineTuneIntent | None = None
     no_job_reason: NoJobReason | None = None
+    called_as: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
         intent = self.fine_tune_intent
+        called = {} if self.called_as is None else {"called_as": self.called_as}
         return {
+            **called,
             "current_model_name": self.current_model_name,
             "model_names": list(self.model_names),
             "fine_tune_job_id": self.fine_tune_job_id,
@@ -54,4 +59,5 @@ class PureTextSharedModelGroupState:
             fine_tune_job_id=data["fine_tune_job_id"],
             fine_tune_intent=FineTuneIntent.from_dict(intent) if intent else None,
             no_job_reason=data["no_job_reason"],
+            called_as=data.get("called_as"),
         )

@@ -29,6 +29,7 @@ from ratchet.language_models.fine_tune_jobs import (
 )
 from ratchet.language_models.fine_tuning import FineTuneClient
 from ratchet.language_models.pricing import PriceTable
+from ratchet.language_models.tuning.registry import build_tuning_backend, check_tuning
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.scenarios.pure_text.agents.examples import (
     Example,
@@ -65,6 +66,7 @@ _SHARED_PARAMETERS = (
     "freeze_agent",
     "use_dummy_api",
     "fine_tuning",
+    "fine_tuning_service",
 )
 _Result = TypeVar("_Result")
 
@@ -82,7 +84,8 @@ class PureTextSharedModelGroup(CalledHere):
     Raises
     ------
     ParameterError
-        If the agents disagree on the model, where it lives, or how it is trained.
+        If the agents disagree on the model, where it lives, or how it is trained; or if that
+        service can't do what they ask of it.
 
     Notes
     -----
@@ -106,6 +109,7 @@ class PureTextSharedModelGroup(CalledHere):
         agents: Sequence[PureTextWholeAgent],
     ) -> None:
         _check_agreement(name, agents)
+        check_tuning(agents[0].agent_name, agents[0].parameters, agents[0].endpoint)
         self.name = name
         self.agents = {agent.agent_name: agent for agent in agents}
         self.learning_agents = frozenset(self.agents)
@@ -135,6 +139,16 @@ class PureTextSharedModelGroup(CalledHere):
     def current_model_name(self) -> str:
         """The model that plays now."""
         return self._state.current_model_name
+
+    @property
+    def called_as(self) -> str:
+        """What requests for completions name: the model, or its deployment."""
+        return self._state.called_as or self.current_model_name
+
+    @property
+    def base_model_name(self) -> str:
+        """The model that was there before any job."""
+        return self._state.model_names[0]
 
     @property
     def state(self) -> PureTextSharedModelGroupState:
@@ -251,16 +265,41 @@ class PureTextSharedModelGroup(CalledHere):
             pauses = seconds.poll_seconds, seconds.poll_seconds_max, seconds.job_stall_seconds
             self._job = (await self._client.wait([job_id], *pauses, on_look=on_look))[job_id]
         if self.allowance is not None and self._state.fine_tune_intent is not None:
-            self.allowance.settle(self._state.fine_tune_intent, self._job)
+            intent = self._state.fine_tune_intent
+            self.allowance.settle(intent, self._job, tuned_from=self.base_model_name)
         return self._job
+
+    async def activate(self, model: str) -> str | None:
+        """Make a trained model callable, and wait until it is; return its name, if it has one.
+
+        Nothing is asked for where services need nothing. What stands already is not made again.
+        """
+        if self.parameters.use_dummy_api or not self._client.backend.deploys:
+            return None
+        pauses = self._settings.poll_seconds, self._settings.poll_seconds_max
+        called = await self._client.activate(model, *pauses)
+        return None if called == model else called
+
+    async def activate_next_model(self) -> None:
+        """Have the model that the job made callable, so that the switch to it is quick."""
+        if self._job is not None and self._job.fine_tuned_model is not None:
+            await self.activate(self._job.fine_tuned_model)
+
+    def make_callable(self) -> None:
+        """Have the model that plays made callable, if a job made it: deployments come and go."""
+        if self.current_model_name != self.base_model_name:
+            called = _run(self.activate(self.current_model_name))
+            self._state = replace(self._state, called_as=called)
 
     def switch_to_next_model(self) -> None:
         """Play with the model that the job made; the old one where there was no job.
 
+        Where it needs a deployment, that is made and waited for: nothing has changed if it fails.
+
         Raises
         ------
         FineTuneError
-            If the job hasn't succeeded.
+            If the job hasn't succeeded, or its model can't be made callable.
         """
         job = self._look()
         state = replace(
@@ -273,8 +312,13 @@ class PureTextSharedModelGroup(CalledHere):
                     f"group {self.name!r}: job {job.id} is {job.status}{reason}, expected"
                     " succeeded. Wait for it with await_job()."
                 )
-            names = (*state.model_names, job.fine_tuned_model)
-            state = replace(state, current_model_name=job.fine_tuned_model, model_names=names)
+            model = job.fine_tuned_model
+            state = replace(
+                state,
+                current_model_name=model,
+                model_names=(*state.model_names, model),
+                called_as=_run(self.activate(model)),
+            )
         self.state = state
 
     def record_usage(self, usage: UsageMeter) -> None:
@@ -283,7 +327,9 @@ class PureTextSharedModelGroup(CalledHere):
         if job is None or intent is None or not job.trained_tokens:
             return
         prices = PriceTable.load(self._settings.prices)
-        price = prices.find(intent.model, embedded=self.endpoint.is_embedded)
+        price = prices.find(
+            intent.model, embedded=self._client.backend.is_free, tuned_from=self.base_model_name
+        )
         usage.record_training(self.name, intent.model, job.trained_tokens, price)
 
     def _create_job(
@@ -324,9 +370,9 @@ class PureTextSharedModelGroup(CalledHere):
         allowance = self.allowance
         if allowance is None:
             return _run(self._client.ensure_job(intent, content))
-        embedded = self.endpoint.is_embedded
-        was_held = allowance.reserve(intent, len(content), embedded=embedded)
-        on_lost = partial(allowance.replace, intent) if was_held else None
+        base, free = self.base_model_name, self._client.backend.is_free
+        was_held = allowance.reserve(intent, len(content), embedded=free, tuned_from=base)
+        on_lost = partial(allowance.replace, intent, tuned_from=base) if was_held else None
         try:
             return _run(self._client.ensure_job(intent, content, on_lost))
         except FineTuneRefusedError:
@@ -371,6 +417,7 @@ class PureTextSharedModelGroup(CalledHere):
             self.endpoint,
             Path(self._settings.home) / "fine_tune_jobs",
             settle_seconds=self._settings.job_listing_seconds,
+            backend=build_tuning_backend(self.endpoint, self.parameters.fine_tuning_service),
         )
 
     def _check_names(self, names: set[str]) -> None:

@@ -138,6 +138,12 @@ class PureTextWholeAgent:
             return self.parameters.model_name
         return self.shared_model_group.current_model_name
 
+    @property
+    def called_as(self) -> str:
+        """What requests name: the model, or its deployment."""
+        group = self.shared_model_group
+        return self.parameters.model_name if group is None else group.called_as
+
     async def act(self, view: AgentView, context: CallContext) -> AgentOutput:
         """Answer what is seen, asking again while replies can't be read.
 
@@ -153,7 +159,7 @@ class PureTextWholeAgent:
         prompt_tokens = completion_tokens = 0
         retries = self.parameters.num_invalid_generation_retries
         for attempt in range(retries + 1):
-            completion = await self._complete(view, prompt, model, attempt, context)
+            completion = await self._complete(view, prompt, attempt, context)
             prompt_tokens += completion.prompt_tokens
             completion_tokens += completion.completion_tokens
             if context.usage is not None:
@@ -185,13 +191,12 @@ class PureTextWholeAgent:
         self,
         view: AgentView,
         prompt: tuple[ChatMessage, ...],
-        model: str,
         attempt: int,
         context: CallContext,
     ) -> Completion:
         call_id = context.call_id(view.round, self.agent_name, attempt)
         request = ChatRequest(
-            model,
+            self.called_as,
             prompt,
             temperature=self.parameters.temperature,
             top_p=self.parameters.top_p,
@@ -247,7 +252,9 @@ class PureTextWholeAgent:
     @property
     def _price(self) -> ModelPrice | None:
         free = self.parameters.use_dummy_api or self.endpoint.is_embedded
-        return FREE if free else self._prices.find(self.model_name)
+        if free:
+            return FREE
+        return self._prices.find(self.model_name, tuned_from=self.parameters.model_name)
 
     @cached_property
     def _prices(self) -> PriceTable:

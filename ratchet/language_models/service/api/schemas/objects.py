@@ -17,12 +17,13 @@ Item = TypeVar("Item", bound=Identified)
 
 
 class ModelObject(BaseModel):
-    """A model that can be asked or trained on."""
+    """A model that can be asked or trained on; ``root`` is the folder of its weights."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    root: str
 
 
 class ModelList(BaseModel):
