@@ -208,7 +208,7 @@ class Connection:
         try:
             async with clients.session.request(
                 method,
-                f"{clients.sdk.base_url}{path}",
+                f"{str(clients.sdk.base_url).rstrip('/')}/{path}",
                 data=data,
                 headers=headers,
                 allow_redirects=False,

@@ -267,7 +267,7 @@ class FineTuneClient:
 
 
 def _best(deployments: list[Deployment]) -> Deployment | None:
-    """Return the first deployment that isn't lost, else the last lost one; None if there is none."""
+    """Return a deployment that isn't lost, a ready one first; else the last lost one, if any."""
     alive = [deployment for deployment in deployments if not deployment.is_lost]
     if alive:
         return min(alive, key=lambda deployment: deployment.status != "ready")

@@ -155,7 +155,7 @@ class FineTuneService(LocalService):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made_at: dict[str, float] = {}
+        self.made_at: dict[Any, float] = {}
         self.files: list[dict[str, Any]] = []
         self.jobs: list[dict[str, Any]] = []
         self.on_create: list[str] = []

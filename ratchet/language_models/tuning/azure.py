@@ -1,9 +1,9 @@
 """Azure's form of OpenAI's API, and the deployment that a trained model needs before it is asked.
 
 Jobs are made at the resource (``{base_url}/openai/fine_tuning/jobs``). Deployments are made by the
-management plane: ``PUT``, ``GET`` and ``DELETE …/accounts/{account}/deployments/{name}`` ("Deployments
-- Create Or Update"), whose ``properties.provisioningState`` says when one is ready. A deployment's
-name is the model's digest, so that the same request twice is one deployment.
+management plane ("Deployments - Create Or Update": ``PUT``, ``GET`` and ``DELETE
+{account}/deployments/{name}``), whose ``properties.provisioningState`` says when one is ready. A
+deployment's name has the model's digest, so that the same request twice is one deployment.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class OpenAiBackend(TuningBackend):
     def __init__(self, endpoint: Endpoint, service: FineTuningServiceParameters) -> None:
         super().__init__(endpoint, service)
         self._connection = Connection(endpoint)
+        self._uploaded: dict[str, str] = {}
 
     async def deliver(self, intent: FineTuneIntent, content: bytes) -> list[str]:
         """List ids of the uploaded files that are the intent's; upload it if there is none."""
@@ -57,9 +58,13 @@ class OpenAiBackend(TuningBackend):
                 async for file in _each(client.files.list(purpose="fine-tune", limit=_PAGE))
                 if file.filename == intent.file_name and file.status != "error"
             ]
+            uploaded = self._uploaded.get(intent.digest)
+            if not known and uploaded is not None:  # the list lags
+                known = [await client.files.retrieve(uploaded)]
             if not known:
                 file = (intent.file_name, content, "application/jsonl")
                 known = [await client.files.create(file=file, purpose="fine-tune")]
+                self._uploaded[intent.digest] = known[0].id
             return sorted(file.id for file in self._usable(known))
 
         return await self._ask(find_or_upload)
