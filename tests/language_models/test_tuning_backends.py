@@ -148,7 +148,7 @@ CASES = {
         OPENAI,
     ),
 }
-IDEMPOTENT = {"fireworks", "fireworks loading", "vllm"}
+IDEMPOTENT = {"fireworks", "vllm"}
 """Where a second request for the same is refused, or shows at once."""
 DEPLOYING = [name for name, case in CASES.items() if case.deploys]
 FATES = [["503 after"], ["429 before", "cut before", "503 before", "cut after"]]
@@ -421,9 +421,10 @@ def kill_after_acceptance(case, service, folder, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("case", ["azure", "together", "fireworks", "vllm"], indirect=True)
 def test_killed_between_acceptance_and_record_the_job_is_adopted(case, service, quick, tmp_path):
     """Lists lag behind the restart where nothing else keeps a second job away."""
-    if case.backend != "ratchet" and case.backend not in IDEMPOTENT:
+    if case.backend not in IDEMPOTENT:
         service.lag = 2.0
     kill_after_acceptance(case, service, tmp_path, "job")
     job = ensure(client_of(case, service, quick, tmp_path, settle_seconds=20))
@@ -432,7 +433,9 @@ def test_killed_between_acceptance_and_record_the_job_is_adopted(case, service, 
 
 
 @pytest.mark.slow
-@over_deployers
+@pytest.mark.parametrize(
+    "deploying_case", ["azure", "together", "fireworks loading", "vllm"], indirect=True
+)
 def test_killed_while_it_deploys_the_deployment_is_adopted(
     deploying_case, deployer, quick, tmp_path
 ):

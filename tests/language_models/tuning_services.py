@@ -15,7 +15,8 @@ Item = dict[str, Any]
 class TuningService(LocalService):
     """``fates`` says what becomes of the next requests to make a job, or a deployment.
 
-    The words are those of :class:`FineTuneService`. What was made shows in lists ``lag`` seconds later.
+    The words are those of :class:`FineTuneService`. What was made shows in lists
+    ``lag`` seconds later.
     """
 
     def __init__(self) -> None:
