@@ -7,7 +7,14 @@ import threading
 import time
 from typing import Any
 
-from local_services import Answer, FineTuneService, LocalService, Request, error_body
+from local_services import (
+    Answer,
+    FineTuneService,
+    LocalService,
+    Request,
+    chat_answer,
+    error_body,
+)
 
 Item = dict[str, Any]
 
@@ -93,12 +100,21 @@ class AzureService(FineTuneService):
             return self._manage(request)
         assert request.headers["api-key"]
         request.path = request.path.removeprefix("/openai")
+        if request.path.endswith("/chat/completions"):
+            return self._chat(request.path.split("/")[2])
         if request.path == "/files" and request.method == "POST":
             super()._answer(request)
             return Answer(body=dict(self.files[-1], status="pending"))
         if request.path.startswith("/files/"):
             return Answer(body=next(f for f in self.files if request.path.endswith(f["id"])))
         return super()._answer(request)
+
+    def _chat(self, name: str) -> Answer:
+        ready = [d for d in self.deployments if d["properties"]["provisioningState"] == "Succeeded"]
+        if name == "tiny" or any(item["name"] == name for item in ready):
+            return Answer(body=chat_answer("Question: why?"))
+        reason = "The API deployment for this resource does not exist."
+        return Answer(404, error_body(reason, "DeploymentNotFound"))
 
     def _manage(self, request: Request) -> Answer:
         name = request.path.removeprefix(f"{self.ACCOUNT}/deployments").strip("/")
