@@ -15,6 +15,7 @@ from ratchet.language_models.rate_limits import RateLimiter
 from ratchet.language_models.retrying import RetryPolicy, TransientError, with_retries
 from ratchet.language_models.thinking import ThoughtAndAnswer, split_thinking
 from ratchet.language_models.types import ChatRequest, Completion
+from ratchet.rollouts.tokens import ReplyTokens
 
 _GOOD_FINISHES = ("stop", "length")
 _THINKING_FIELDS = ("reasoning_content", "reasoning")
@@ -79,9 +80,9 @@ class ChatClient:
         return body
 
     async def _attempt(self, body: dict[str, Any], billed: Attempt) -> Completion:
-        return self._read(await self._connection.post_chat(body, billed), billed)
+        return self._read(await self._connection.post_chat(body, billed), billed, body)
 
-    def _read(self, content: bytes, billed: Attempt) -> Completion:
+    def _read(self, content: bytes, billed: Attempt, asked: Mapping[str, Any]) -> Completion:
         try:
             data = json.loads(content)
             choice = data["choices"][0]
@@ -96,6 +97,7 @@ class ChatClient:
                 completion_tokens=int(usage.get("completion_tokens") or 0),
                 model=str(data.get("model") or ""),
                 thinking=thinking,
+                tokens=_read_tokens(asked, data, choice),
             )
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise TransientError(
@@ -121,6 +123,23 @@ def _read_message(message: Mapping[str, Any]) -> ThoughtAndAnswer:
     apart = next((text for text in given if isinstance(text, str) and text), "").strip()
     thinking, answer = split_thinking(message.get("content") or "")
     return ThoughtAndAnswer("\n\n".join(filter(None, (apart, thinking))), answer)
+
+
+def _read_tokens(
+    asked: Mapping[str, Any], answer: Mapping[str, Any], choice: Mapping[str, Any]
+) -> ReplyTokens | None:
+    """Read what was asked for of the tokens: OpenAI's ``logprobs``, and ids as vLLM gives them."""
+    log_probs = token_ids = prompt = None
+    if asked.get("logprobs"):
+        described = (choice.get("logprobs") or {}).get("content")
+        if described is not None:
+            log_probs = tuple(float(token["logprob"]) for token in described)
+    if asked.get("return_token_ids"):
+        token_ids, prompt = choice.get("token_ids"), answer.get("prompt_token_ids")
+    if log_probs is None and token_ids is None:
+        return None
+    ids, read = (None if got is None else tuple(map(int, got)) for got in (token_ids, prompt))
+    return ReplyTokens(log_probs, ids, read)
 
 
 _CLIENTS: dict[tuple[Endpoint, int | None, int | None], ChatClient] = {}

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from ratchet.rollouts.tokens import ReplyTokens
+
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
@@ -84,7 +86,7 @@ class ChatRequest:
 
     ``None`` leaves a value to the service. ``max_tokens`` bounds the completion alone.
     ``chat_template_kwargs`` are for the model's chat template; ``extra_body`` is what a service
-    takes besides.
+    takes besides. ``logprobs`` and ``return_token_ids`` ask for more of the tokens than their text.
     """
 
     model: str
@@ -98,6 +100,8 @@ class ChatRequest:
     chat_template_kwargs: Mapping[str, JsonValue] = field(default_factory=dict)
     extra_body: Mapping[str, JsonValue] = field(default_factory=dict)
     repetition_penalty: float | None = None
+    logprobs: bool = False
+    return_token_ids: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain data, without what is left to the service."""
@@ -112,6 +116,9 @@ class ChatRequest:
                 data[name] = value
         if self.stop:
             data["stop"] = list(self.stop)
+        for name in ("logprobs", "return_token_ids"):
+            if getattr(self, name):
+                data[name] = True
         for name in ("chat_template_kwargs", "extra_body"):
             if getattr(self, name):
                 data[name] = dict(getattr(self, name))
@@ -149,7 +156,8 @@ class Completion:
 
     ``text`` is the answer and ``thinking`` what the model wrote before it; a reply that was cut
     off while it thought has no text. ``finish_reason`` is ``"stop"`` or ``"length"``: everything
-    else is an error before it gets here. ``model`` is the name the service gives.
+    else is an error before it gets here. ``model`` is the name the service gives. ``tokens`` are
+    those of all that the model wrote, where the request asks for them and the service says.
     """
 
     text: str
@@ -158,12 +166,15 @@ class Completion:
     completion_tokens: int
     model: str
     thinking: str = ""
+    tokens: ReplyTokens | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the completion as plain data, without thinking where there is none."""
+        """Return the completion as plain data, without thinking or tokens where there are none."""
         thinking = {"thinking": self.thinking} if self.thinking else {}
+        tokens = {} if self.tokens is None else {"tokens": self.tokens.to_dict()}
         return {
             **thinking,
+            **tokens,
             "text": self.text,
             "finish_reason": self.finish_reason,
             "prompt_tokens": self.prompt_tokens,
@@ -174,4 +185,7 @@ class Completion:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Completion:
         """Make the completion of plain data; the inverse of :meth:`to_dict`."""
-        return cls(**data)
+        values = dict(data)
+        if "tokens" in values:
+            values["tokens"] = ReplyTokens.from_dict(values["tokens"])
+        return cls(**values)

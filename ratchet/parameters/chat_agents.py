@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
@@ -31,6 +32,9 @@ _TENSOR_PARAMETERS = (
     "use_orthogonal_initialisation",
     "orthogonal_initialisation_gain",
 )
+
+
+_OFF = ("logprobs", "return_token_ids", "fine_tuning_service")
 
 
 class FineTuningParameters(SubParameters):
@@ -96,6 +100,9 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     ``reasoning_effort`` is how much a model thinks, in its service's words;
     ``chat_template_kwargs`` go to its chat template (``enable_thinking: false``);
     ``extra_body`` is what else a service takes, sent beside the rest of each request.
+    ``logprobs`` asks for the log-probability of each token of a reply, ``return_token_ids`` for
+    tokens' ids (the embedded service's and vLLM's; OpenAI has none): both are kept in the rollouts,
+    for trainers that learn from tokens.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -116,6 +123,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
         default_factory=dict
     )
     extra_body: Annotated[ExtraBody, Purpose.SPEECH] = Field(default_factory=dict)
+    logprobs: Annotated[bool, Purpose.SPEECH] = False
+    return_token_ids: Annotated[bool, Purpose.SPEECH] = False
     num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 20
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
@@ -124,7 +133,9 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     system_prompt_template_path: str | None = None
     use_dummy_api: bool = False
     fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()
-    fine_tuning_service: FineTuningServiceParameters = FineTuningServiceParameters()
+    fine_tuning_service: Annotated[FineTuningServiceParameters, Purpose.FINE_TUNING] = (
+        FineTuningServiceParameters()
+    )
 
     @property
     def max_tokens(self) -> int:
@@ -132,6 +143,12 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
         if self.max_tokens_per_message is not None:
             return self.max_tokens_per_message
         return math.ceil(_WORDS_TO_TOKENS * self.max_response_words)
+
+    def unread(self) -> Collection[str]:
+        """Return what is off: it is in no key."""
+        return [
+            name for name in _OFF if getattr(self, name) == type(self).model_fields[name].default
+        ]
 
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:

@@ -91,11 +91,11 @@ def agents_read(
 
 def section_read(section: SubParameters, purposes: Collection[Purpose]) -> dict[str, Any]:
     """Return what is read of one section for some purposes; a field that says nothing is."""
-    declared = declared_purposes(type(section))
+    declared, unread = declared_purposes(type(section)), section.unread()
     return {
         name: value
         for name, value in section.to_dict().items()
-        if (declared[name] or EVERYTHING).intersection(purposes)
+        if (declared[name] or EVERYTHING).intersection(purposes) and name not in unread
     }
 
 

@@ -15,7 +15,7 @@ _REQUEST_FIELDS = frozenset(
     {
         *("model", "messages", "temperature", "top_p", "max_tokens", "max_completion_tokens"),
         *("repetition_penalty", "seed", "stop", "n", "stream"),
-        *("reasoning_effort", "chat_template_kwargs"),
+        *("reasoning_effort", "chat_template_kwargs", "logprobs", "return_token_ids"),
     }
 )
 

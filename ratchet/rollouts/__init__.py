@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         IntArraySpec,
         StringArraySpec,
     )
+    from ratchet.rollouts.tokens import ReplyTokens, tokens_of
     from ratchet.rollouts.transcripts import (
         processed_transcripts,
         prompt_transcripts,
@@ -45,6 +46,7 @@ __all__ = [
     "IntArraySpec",
     "NestedArrayDict",
     "NestedArrayDictDataset",
+    "ReplyTokens",
     "StringArraySpec",
     "concatenate_nested_array_dicts",
     "load_nested_array_dict",
@@ -56,6 +58,7 @@ __all__ = [
     "rollout_spec",
     "save_nested_array_dict",
     "stack_nested_array_dicts",
+    "tokens_of",
     "write_report_transcripts",
     "write_transcripts",
 ]
@@ -70,6 +73,7 @@ _HOMES = {
     "IntArraySpec": "ratchet.rollouts.specs",
     "NestedArrayDict": "ratchet.rollouts.nested_array_dict",
     "NestedArrayDictDataset": "ratchet.rollouts.dataset",
+    "ReplyTokens": "ratchet.rollouts.tokens",
     "StringArraySpec": "ratchet.rollouts.specs",
     "concatenate_nested_array_dicts": "ratchet.rollouts.joining",
     "load_nested_array_dict": "ratchet.rollouts.files",
@@ -81,6 +85,7 @@ _HOMES = {
     "rollout_spec": "ratchet.rollouts.spec",
     "save_nested_array_dict": "ratchet.rollouts.files",
     "stack_nested_array_dicts": "ratchet.rollouts.joining",
+    "tokens_of": "ratchet.rollouts.tokens",
     "write_report_transcripts": "ratchet.rollouts.transcripts",
     "write_transcripts": "ratchet.rollouts.transcripts",
 }

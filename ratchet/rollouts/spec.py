@@ -23,7 +23,12 @@ NOBODY = -1
 
 
 def rollout_spec(
-    num_rounds: int, num_agents: int, num_channels: int, *, has_degrees: bool = False
+    num_rounds: int,
+    num_agents: int,
+    num_channels: int,
+    *,
+    has_degrees: bool = False,
+    has_tokens: bool = False,
 ) -> CompositeSpec:
     """Return the spec of a batch of rollouts; the batch size is open.
 
@@ -33,6 +38,9 @@ def rollout_spec(
         T, A and C below; the protocol's.
     has_degrees
         Whether decisions are more or less sure: then there is ``confidence`` under ``agents``.
+    has_tokens
+        Whether the tokens of replies were asked for: then there is ``tokens`` under ``agents``, see
+        :mod:`ratchet.rollouts.tokens`.
 
     Returns
     -------
@@ -47,6 +55,7 @@ def rollout_spec(
     history, steps = (num_rounds, num_channels), (num_rounds,)
     acts = (num_rounds, num_agents)
     degrees = {"confidence": FloatArraySpec(acts)} if has_degrees else {}
+    tokens = {"tokens": StringArraySpec(acts)} if has_tokens else {}
     return CompositeSpec(
         {
             "rollout_id": IntArraySpec(nothing=-1),
@@ -81,6 +90,7 @@ def rollout_spec(
                 "completion_tokens": IntArraySpec(acts, low=0),
                 "thinking": StringArraySpec(acts),
                 "invalid_reason": StringArraySpec(acts),
+                **tokens,
             },
         }
     )

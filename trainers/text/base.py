@@ -26,6 +26,7 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.joining import concatenate_nested_array_dicts
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.rollout_statistics import rollout_statistics
+from ratchet.rollouts.tokens import even_out_tokens
 from ratchet.scenarios.pure_text.agents.whole_agent import CallContext
 from ratchet.scenarios.pure_text.rollout import sample_rollout
 from trainers.progress import describe, progress_place, show
@@ -236,7 +237,9 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                     f"create_fine_tune_jobs: got the rollouts of {len(previous_rollouts)} earlier"
                     f" iterations, expected {iteration}."
                 )
-            rollouts = concatenate_nested_array_dicts([*previous_rollouts, rollouts])
+            batches = [*previous_rollouts, rollouts]
+            even_out_tokens(batches)
+            rollouts = concatenate_nested_array_dicts(batches)
         self._set_learning_agents()
         self._set_training_allowance()
         self._stage_create_fine_tune_jobs(rollouts)

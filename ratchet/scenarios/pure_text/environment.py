@@ -80,6 +80,8 @@ class PureTextEnvironment:
                 f" {list(DATA_KEYS)}; got {dataset.fields}."
             )
         self.hyper_params = hyper_params
+        agents = [hyper_params.agents[name] for name in protocol_handler.agent_names]
+        self.asks_for_tokens = any(a.logprobs or a.return_token_ids for a in agents)
         self.dataset = dataset
         self.protocol_handler = protocol_handler
         self.train = train

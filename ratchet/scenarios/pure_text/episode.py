@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from ratchet.language_models.types import ChatMessage
+from ratchet.rollouts.tokens import ReplyTokens
 
 
 class SentMessage(NamedTuple):
@@ -35,7 +36,7 @@ class AgentAction(Protocol):
 
     ``messages`` by channel; ``decision`` 0, 1 or 2 (none), and how sure it is in ``confidence``;
     ``valid``: the reply could be read, else ``invalid_reason`` says why not; ``thinking``: what was
-    written before it, for nobody.
+    written before it, for nobody; ``tokens``: those of the reply, where they were asked for.
     """
 
     @property
@@ -62,6 +63,8 @@ class AgentAction(Protocol):
     def thinking(self) -> str: ...  # noqa: D102
     @property
     def invalid_reason(self) -> str: ...  # noqa: D102
+    @property
+    def tokens(self) -> ReplyTokens | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.spec import rollout_spec
 from ratchet.scenarios.pure_text.environment import PureTextEnvironment
 from ratchet.scenarios.pure_text.episode import Episode, PlayedStep
-from ratchet.scenarios.pure_text.rules import RoundRules
 
 
 def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> NestedArrayDict:
@@ -22,7 +21,9 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     """
     rules, position = environment.rules, episode.position
     size = (rules.num_rounds, len(rules.agent_names), len(rules.channel_names))
-    rollout = _blank(*size, has_degrees=rules.scale.has_degrees).clone()
+    has_tokens = environment.asks_for_tokens
+    blank = _blank(*size, has_degrees=rules.scale.has_degrees, has_tokens=has_tokens)
+    rollout = blank.clone()
     for key, value in (
         ("rollout_id", episode.rollout_id),
         ("datapoint_id", position.datapoint_id),
@@ -44,23 +45,26 @@ def episode_to_rollout(environment: PureTextEnvironment, episode: Episode) -> Ne
     for raw in position.raw_messages:
         rollout["raw_message_history"][0, raw.round, rules.places[raw.speaker]] = raw.text
     for step in episode.steps:
-        _write_step(rollout, rules, step)
+        _write_step(rollout, environment, step)
     return rollout
 
 
 @lru_cache(maxsize=16)
 def _blank(
-    num_rounds: int, num_agents: int, num_channels: int, *, has_degrees: bool
+    num_rounds: int, num_agents: int, num_channels: int, *, has_degrees: bool, has_tokens: bool
 ) -> NestedArrayDict:
     """Make a rollout in which nothing happened; to be copied, since making it takes longer."""
-    spec = rollout_spec(num_rounds, num_agents, num_channels, has_degrees=has_degrees)
+    size = (num_rounds, num_agents, num_channels)
+    spec = rollout_spec(*size, has_degrees=has_degrees, has_tokens=has_tokens)
     blank = spec.blank(1)
     blank["round"][0] = np.arange(num_rounds)
     return blank
 
 
-def _write_step(rollout: NestedArrayDict, rules: RoundRules, step: PlayedStep) -> None:
-    t = step.round
+def _write_step(
+    rollout: NestedArrayDict, environment: PureTextEnvironment, step: PlayedStep
+) -> None:
+    rules, t = environment.rules, step.round
     rollout["done"][0, t], rollout["terminated"][0, t] = step.done, step.terminated
     rollout["node_id"][0, t] = step.node_id
     agents = rollout.nested("agents")
@@ -84,3 +88,5 @@ def _write_step(rollout: NestedArrayDict, rules: RoundRules, step: PlayedStep) -
         agents["completion_tokens"][place] = action.completion_tokens
         agents["thinking"][place] = action.thinking or None
         agents["invalid_reason"][place] = action.invalid_reason or None
+        if environment.asks_for_tokens and action.tokens is not None:
+            agents["tokens"][place] = action.tokens.to_json()

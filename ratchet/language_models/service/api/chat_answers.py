@@ -56,6 +56,7 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
             stop=request.stops,
             logprobs=bool(request.logprobs),
             top_logprobs=request.top_logprobs or 0,
+            token_ids=bool(request.return_token_ids),
             template_variables=request.template_variables,
             schema=schema,
             tools=tuple(tool.for_template() for tool in request.offered_tools),
@@ -89,10 +90,12 @@ class ChatAnswer:
                     "message": {"role": "assistant", "refusal": None, **message},
                     "logprobs": self._logprobs(result.tokens),
                     "finish_reason": reason,
+                    **self._ids("token_ids", result.token_ids),
                 }
             )
         content = {"object": "chat.completion", "choices": choices, "usage": usage(results)}
-        return encode({**self._head, **content})
+        read = self._ids("prompt_token_ids", results[0].prompt_ids)
+        return encode({**self._head, **content, **read})
 
     async def events(
         self, news: AsyncIterator[tuple[int, Piece | GenerationResult]]
@@ -152,6 +155,10 @@ class ChatAnswer:
     ) -> dict[str, Any]:
         more = {"usage": used} if self._with_usage else {}
         return {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
+
+    def _ids(self, name: str, ids: Sequence[int]) -> dict[str, list[int]]:
+        """Return token ids under vLLM's names, where they are wanted."""
+        return {name: list(ids)} if self._request.return_token_ids else {}
 
     def _logprobs(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any] | None:
         if not self._request.logprobs:

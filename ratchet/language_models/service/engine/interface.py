@@ -86,6 +86,9 @@ class GenerationRequest:
         Whether ``GenerationResult.tokens`` is wanted.
     top_logprobs
         How many likeliest tokens to report at each place, 0 to 20.
+    token_ids
+        Whether ``GenerationResult.token_ids`` and ``prompt_ids`` are wanted. Then ``tokens`` has
+        one for each: all that was generated, with the end token or the stop text.
     template_variables
         What the chat template is given besides the messages, e.g. ``enable_thinking``.
     echo
@@ -112,6 +115,7 @@ class GenerationRequest:
     template_variables: Mapping[str, JsonValue] = field(default_factory=dict)
     prompt: str | tuple[int, ...] | None = None
     echo: bool = False
+    token_ids: bool = False
     schema: str | None = None
     tools: tuple[Mapping[str, JsonValue], ...] = ()
     on_piece: Callable[[Piece], None] | None = field(default=None, compare=False, repr=False)
@@ -133,6 +137,8 @@ class GenerationResult:
         The tokens of ``text``; empty unless the request wants log-probabilities.
     prompt
         The tokens of the prompt; empty unless the request wants an echo.
+    token_ids, prompt_ids
+        What was generated and what was read; empty unless the request wants ids.
     """
 
     text: str
@@ -141,6 +147,8 @@ class GenerationResult:
     completion_tokens: int
     tokens: tuple[GeneratedToken, ...] = ()
     prompt: tuple[PromptToken, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    prompt_ids: tuple[int, ...] = ()
 
 
 def tokens_within(tokens: Sequence[GeneratedToken], length: int) -> list[GeneratedToken]:

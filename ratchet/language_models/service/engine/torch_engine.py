@@ -213,6 +213,8 @@ def _append(loaded: _Loaded, rows: Sequence[_Row], drawn: Sequence[int], logits:
         row.ids.append(token)
         if token in loaded.tokenizer.end_ids:
             row.finish = "stop"
+            if place in scores and row.request.token_ids:
+                row.tokens.append(_describe(loaded.tokenizer, token, scores[place], row.request))
             continue
         if row.grammar is not None and row.grammar.take(token):
             row.finish = "stop"
@@ -254,12 +256,14 @@ def _look_for_stop(tokenizer: ChatTokenizer, row: _Row) -> None:
     found = [text.find(stop) for stop in row.request.stop if stop in text]
     if found:
         row.text, row.finish = text[: min(found)], "stop"
-        row.tokens = tokens_within(row.tokens, len(row.text))
+        if not row.request.token_ids:
+            row.tokens = tokens_within(row.tokens, len(row.text))
 
 
 def _result(loaded: _Loaded, row: _Row) -> GenerationResult | RequestRefusedError:
     if row.refused is not None:
         return row.refused
+    wants_ids = row.request.token_ids
     return GenerationResult(
         text=loaded.tokenizer.decode(row.ids) if row.text is None else row.text,
         finish_reason=row.finish or "length",
@@ -267,6 +271,8 @@ def _result(loaded: _Loaded, row: _Row) -> GenerationResult | RequestRefusedErro
         completion_tokens=len(row.ids),
         tokens=tuple(row.tokens),
         prompt=_echo(loaded, row) if row.request.echo else (),
+        token_ids=tuple(row.ids) if wants_ids else (),
+        prompt_ids=tuple(row.prompt) if wants_ids else (),
     )
 
 

@@ -21,7 +21,7 @@ def to_result(
     output: Any,  # noqa: ANN401 -- vllm.RequestOutput
     tokenizer: ChatTokenizer,
 ) -> GenerationResult:
-    """Make the result of a request; the token that ends it is counted, but not among its tokens."""
+    """Make the result of a request; an end token is counted, and no token unless ids are wanted."""
     answer, prompt = output.outputs[0], output.prompt_token_ids
     reason: FinishReason = "length" if answer.finish_reason == "length" else "stop"
     echo = _echo(request, output, tokenizer) if request.echo else ()
@@ -32,9 +32,9 @@ def to_result(
         tokens = [
             _described(request, token, choices)
             for token, choices in zip(answer.token_ids, answer.logprobs, strict=True)
-            if token not in tokenizer.end_ids
+            if request.token_ids or token not in tokenizer.end_ids
         ]
-        if isinstance(answer.stop_reason, str):  # the text ends before what stopped it
+        if isinstance(answer.stop_reason, str) and not request.token_ids:  # the text ends before what stopped it
             tokens = tokens_within(tokens, len(answer.text))
     return GenerationResult(
         text=answer.text,
@@ -43,6 +43,8 @@ def to_result(
         completion_tokens=len(answer.token_ids),
         tokens=tuple(tokens),
         prompt=echo,
+        token_ids=tuple(answer.token_ids) if request.token_ids else (),
+        prompt_ids=tuple(prompt) if request.token_ids else (),
     )
 
 

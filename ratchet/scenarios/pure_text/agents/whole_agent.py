@@ -15,6 +15,7 @@ from ratchet.language_models.ledger import UNBILLED
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
 from ratchet.protocols.decision_scales import DECISION_SCALES
+from ratchet.rollouts.tokens import ReplyTokens
 from ratchet.scenarios.pure_text.parsing import (
     NO_DECISION,
     ParsedCompletion,
@@ -92,6 +93,8 @@ class AgentOutput:
         What the model wrote before its reply, which no other agent sees.
     invalid_reason
         Why the last reply couldn't be read; empty if it could.
+    tokens
+        Those of the last reply, where the agent's parameters ask for them and the service says.
     """
 
     messages: Mapping[str, str]
@@ -106,6 +109,7 @@ class AgentOutput:
     thinking: str = ""
     invalid_reason: str = ""
     confidence: float = 1.0
+    tokens: ReplyTokens | None = None
 
 
 class PureTextWholeAgent:
@@ -180,6 +184,7 @@ class PureTextWholeAgent:
             thinking=completion.thinking,
             invalid_reason=_why_invalid(completion, parsed),
             confidence=parsed.confidence,
+            tokens=completion.tokens,
         )
 
     def _prompt(self, view: AgentView) -> tuple[ChatMessage, ...]:
@@ -206,6 +211,8 @@ class PureTextWholeAgent:
             chat_template_kwargs=self.parameters.chat_template_kwargs,
             extra_body=self.parameters.extra_body,
             repetition_penalty=self.parameters.repetition_penalty,
+            logprobs=self.parameters.logprobs,
+            return_token_ids=self.parameters.return_token_ids,
         )
 
         usage = context.usage

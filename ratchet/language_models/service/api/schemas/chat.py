@@ -81,6 +81,7 @@ class ChatCompletionRequest(StoppingRequest):
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    return_token_ids: bool | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
@@ -106,6 +107,8 @@ class ChatCompletionRequest(StoppingRequest):
     def _fits_together(self) -> ChatCompletionRequest:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("'top_logprobs' needs 'logprobs' to be true")
+        if self.return_token_ids and self.stream:
+            raise ValueError("'return_token_ids' needs 'stream' to be false")
         if self.stream_options is not None and not self.stream:
             raise ValueError("'stream_options' needs 'stream' to be true")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
@@ -191,6 +194,7 @@ class Choice(BaseModel):
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    token_ids: Annotated[list[int] | None, Field(exclude_if=is_none)] = None
 
 
 class Usage(BaseModel):
@@ -211,3 +215,4 @@ class ChatCompletion(BaseModel):
     choices: list[Choice]
     usage: Usage
     system_fingerprint: str
+    prompt_token_ids: Annotated[list[int] | None, Field(exclude_if=is_none)] = None
