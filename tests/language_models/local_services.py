@@ -196,7 +196,9 @@ class FineTuneService(LocalService):
             return Answer(body=self.files[-1])
         if path == "/fine_tuning/jobs":
             return self._create(request) if request.method == "POST" else self._list(request)
-        job_id = path.removeprefix("/fine_tuning/jobs/")
+        job_id, _, verb = path.removeprefix("/fine_tuning/jobs/").partition("/")
+        if verb == "cancel":
+            next(job for job in self.jobs if job["id"] == job_id)["status"] = "cancelled"
         return Answer(body=next(job for job in self.jobs if job["id"] == job_id))
 
     def _list(self, request: Request) -> Answer:

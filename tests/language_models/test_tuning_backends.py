@@ -280,9 +280,8 @@ def test_a_refused_job_is_an_error_with_the_reason(case, service, quick, tmp_pat
 def test_waiting_and_cancelling(case, service, quick):
     client = client_of(case, service, quick)
     job = ensure(client)
-    if case.backend in ("together", "fireworks"):
-        asyncio.run(client.cancel(job.id))
-        assert asyncio.run(client.status(job.id)).status == "cancelled"
+    asyncio.run(client.cancel(job.id))
+    assert asyncio.run(client.status(job.id)).status == "cancelled"
     case.finish(service, 0, "succeeded")
     done = asyncio.run(client.wait([job.id], 0.01))[job.id]
     assert (done.status, done.attempt) == ("succeeded", 0)
