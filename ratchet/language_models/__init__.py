@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
     from ratchet.language_models.rate_limits import RateLimiter
     from ratchet.language_models.retrying import RetryPolicy
+    from ratchet.language_models.tuning.base import Deployment, DeploymentIntent, TuningBackend
+    from ratchet.language_models.tuning.registry import register_tuning_backend
     from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
     from ratchet.language_models.usage import UsageMeter, UsageRow
 
@@ -33,6 +35,8 @@ __all__ = [
     "ChatMessage",
     "ChatRequest",
     "Completion",
+    "Deployment",
+    "DeploymentIntent",
     "Endpoint",
     "ExperimentEstimate",
     "FineTuneClient",
@@ -43,9 +47,11 @@ __all__ = [
     "RateLimiter",
     "RetryPolicy",
     "StageEstimate",
+    "TuningBackend",
     "UsageMeter",
     "UsageRow",
     "estimate_experiment",
+    "register_tuning_backend",
 ]
 
 _HOMES = {
@@ -55,6 +61,8 @@ _HOMES = {
     "ChatMessage": "ratchet.language_models.types",
     "ChatRequest": "ratchet.language_models.types",
     "Completion": "ratchet.language_models.types",
+    "Deployment": "ratchet.language_models.tuning.base",
+    "DeploymentIntent": "ratchet.language_models.tuning.base",
     "Endpoint": "ratchet.language_models.endpoints",
     "ExperimentEstimate": "ratchet.language_models.estimates",
     "FineTuneClient": "ratchet.language_models.fine_tuning",
@@ -65,9 +73,11 @@ _HOMES = {
     "RateLimiter": "ratchet.language_models.rate_limits",
     "RetryPolicy": "ratchet.language_models.retrying",
     "StageEstimate": "ratchet.language_models.estimates",
+    "TuningBackend": "ratchet.language_models.tuning.base",
     "UsageMeter": "ratchet.language_models.usage",
     "UsageRow": "ratchet.language_models.usage",
     "estimate_experiment": "ratchet.language_models.estimates",
+    "register_tuning_backend": "ratchet.language_models.tuning.registry",
 }
 
 

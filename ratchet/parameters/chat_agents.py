@@ -53,6 +53,10 @@ class FineTuningParameters(SubParameters):
     beta: PositiveFloat | None = None
     seed: NonNegativeInt | None = None
 
+    def unread(self) -> Collection[str]:
+        """Return what is not given of what came later: it is in no key."""
+        return [name for name in ("learning_rate", "lora_rank") if getattr(self, name) is None]
+
 
 class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
     """Which service's words fine-tune jobs are made in, and how their models become callable.

@@ -90,10 +90,15 @@ def agents_read(
 
 
 def section_read(section: SubParameters, purposes: Collection[Purpose]) -> dict[str, Any]:
-    """Return what is read of one section for some purposes; a field that says nothing is."""
+    """Return what is read of one section for some purposes; a field that says nothing is.
+
+    Of a section within it, it is what that one's fields say.
+    """
     declared, unread = declared_purposes(type(section)), section.unread()
     return {
-        name: value
+        name: section_read(part, purposes)
+        if isinstance(part := getattr(section, name), SubParameters)
+        else value
         for name, value in section.to_dict().items()
         if (declared[name] or EVERYTHING).intersection(purposes) and name not in unread
     }

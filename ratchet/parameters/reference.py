@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ratchet.parameters.base import AGENT_MODELS, SECTIONS
+from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.purposes import declared_purposes
@@ -85,18 +85,22 @@ def _searched(parameter: DocumentedParameter) -> str:
 
 def _section(kind: str, name: str, model: type[BaseModel], prefix: str) -> DocumentedSection:
     text = inspect.cleandoc(model.__doc__ or "").split("\n\nRaises\n")[0]
+    return DocumentedSection(kind, name, text, tuple(_parameters(model, prefix)))
+
+
+def _parameters(model: type[BaseModel], prefix: str) -> Iterator[DocumentedParameter]:
+    """Go through the fields of a model, each followed by those of a section that it is."""
     purposes = declared_purposes(model)
-    parameters = tuple(
-        DocumentedParameter(
+    for field, info in model.model_fields.items():
+        yield DocumentedParameter(
             path=f"{prefix}{field}",
             type=_kind(info),
             default=_default(info),
             read_for=tuple(sorted(each.value for each in purposes.get(field) or ())),
             about=_about(model, field),
         )
-        for field, info in model.model_fields.items()
-    )
-    return DocumentedSection(kind, name, text, parameters)
+        if prefix == _ANY_AGENT and isinstance(info.default, SubParameters):
+            yield from _parameters(type(info.default), f"{prefix}{field}.")
 
 
 def _about(model: type[BaseModel], field: str) -> str:
