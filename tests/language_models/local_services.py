@@ -199,6 +199,8 @@ class FineTuneService(LocalService):
         job_id, _, verb = path.removeprefix("/fine_tuning/jobs/").partition("/")
         if verb == "cancel":
             next(job for job in self.jobs if job["id"] == job_id)["status"] = "cancelled"
+        elif verb:
+            return Answer(404, error_body(f"no {verb}"))
         return Answer(body=next(job for job in self.jobs if job["id"] == job_id))
 
     def _list(self, request: Request) -> Answer:

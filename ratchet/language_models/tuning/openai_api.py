@@ -125,7 +125,7 @@ class OpenAiBackend(TuningBackend):
             events = (await client.fine_tuning.jobs.list_events(job.id, limit=_LAST_EVENTS)).data
         except openai.OpenAIError:
             return None
-        steps = [found for event in events if (found := _STEP.match(event.message or ""))]
+        steps = [found for event in events or () if (found := _STEP.match(event.message or ""))]
         return max(((int(found[1]), int(found[2])) for found in steps), default=None)
 
     async def health(self) -> Mapping[str, Any]:
