@@ -63,8 +63,8 @@ class FineTuneClient:
         self.backend = backend or build_tuning_backend(endpoint)
         self._folder = folder
         self._policy = policy or RetryPolicy()
-        settle_seconds = 0.0 if self.backend.lists_at_once else settle_seconds
-        self._once = MadeOnce(self.backend.label, self._policy, settle_seconds)
+        self._settle_seconds = 0.0 if self.backend.lists_at_once else settle_seconds
+        self._once = MadeOnce(self.backend.label, self._policy, self._settle_seconds)
 
     def __repr__(self) -> str:
         return f"FineTuneClient({self.endpoint!r})"
@@ -178,9 +178,8 @@ class FineTuneClient:
             return model
         intent = DeploymentIntent(model)
 
-        async def find(_: JobRecord | None = None) -> Deployment | None:
-            what = f"the list of deployments of {model!r}"
-            return _best(await self._call(lambda: self.backend.find_deployments(intent), what))
+        async def find(_: JobRecord | None) -> Deployment | None:
+            return await self._find_deployment(intent)
 
         async def make(attempt: int) -> Deployment:
             return await self.backend.deploy(intent, attempt)
@@ -188,11 +187,7 @@ class FineTuneClient:
         async with self._only_one(intent):
             order = Order(intent, f"deploying {model!r}", "deployment", model, find, make)
             deployment = await self._once.ensure(order, self._records(intent))
-        pause = poll_seconds
-        while deployment.status == "pending":
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, max(poll_seconds, poll_seconds_max))
-            deployment = await find() or deployment
+        deployment = await self._until_ready(intent, deployment, poll_seconds, poll_seconds_max)
         if deployment.is_lost:
             raise FineTuneError(
                 f"{self.backend.label}: deploying {model!r} failed: deployment {deployment.id}:"
@@ -200,6 +195,33 @@ class FineTuneClient:
                 " same command again to deploy it anew."
             )
         return deployment.called_as
+
+    async def _until_ready(
+        self, intent: DeploymentIntent, deployment: Deployment, pause: float, longest: float
+    ) -> Deployment:
+        """Look at a deployment until it is ready or lost, or has gone for longer than lists lag."""
+        since = time.monotonic()
+        while deployment.status == "pending":
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, max(pause, longest))
+            if (found := await self._find_deployment(intent)) is not None:
+                deployment, since = found, time.monotonic()
+            elif time.monotonic() - since >= self._settle_seconds:
+                raise FineTuneError(
+                    f"{self.backend.label}: deployment {deployment.id} of {intent.model!r} is not"
+                    " there any more, expected it to get ready. Run the same command again to make"
+                    " another."
+                )
+        return deployment
+
+    async def _find_deployment(self, intent: DeploymentIntent) -> Deployment | None:
+        """Return one that isn't lost, a ready one first; else the last lost one, if any."""
+        what = f"the list of deployments of {intent.model!r}"
+        found = await self._call(lambda: self.backend.find_deployments(intent), what)
+        alive = [deployment for deployment in found if not deployment.is_lost]
+        if alive:
+            return min(alive, key=lambda deployment: deployment.status != "ready")
+        return max(found, key=lambda deployment: deployment.attempt, default=None)
 
     async def deactivate(self, model: str) -> None:
         """Take back what makes a model callable; the model stays. Nothing where there is none."""
@@ -264,11 +286,3 @@ class FineTuneClient:
             yield
         finally:
             lock.release()
-
-
-def _best(deployments: list[Deployment]) -> Deployment | None:
-    """Return a deployment that isn't lost, a ready one first; else the last lost one, if any."""
-    alive = [deployment for deployment in deployments if not deployment.is_lost]
-    if alive:
-        return min(alive, key=lambda deployment: deployment.status != "ready")
-    return max(deployments, key=lambda deployment: deployment.attempt, default=None)

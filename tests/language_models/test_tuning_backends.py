@@ -317,6 +317,32 @@ def test_one_deployment_whatever_is_answered(deploying_case, deployer, quick, tm
     assert len(deployer.deployments) == 2
 
 
+@pytest.mark.parametrize("deploying_case", ["azure", "together", "fireworks"], indirect=True)
+def test_a_success_that_says_nothing_leaves_it_open(deploying_case, deployer, quick, tmp_path):
+    deployer.fates["deployment"].append("html after")
+    if deploying_case.backend != "azure":
+        deployer.fates["job"].append("html after")
+    client = client_of(deploying_case, deployer, quick, tmp_path)
+    ensure(client)
+    asyncio.run(client.activate("tuned", 0.01))
+    assert len(deployer.jobs) == len(deployer.deployments) == 1
+
+
+@pytest.mark.parametrize("deploying_case", ["together"], indirect=True)
+def test_a_deployment_that_goes_while_it_is_made_is_an_error(deploying_case, deployer, quick):
+    plain = deployer.route
+
+    def forget(request):
+        answer = plain(request)
+        if request.method == "POST":
+            deployer.deployments.clear()
+        return answer
+
+    deployer.route = forget
+    with pytest.raises(FineTuneError, match="endpoint-0 of 'tuned' is not there any more"):
+        asyncio.run(client_of(deploying_case, deployer, quick).activate("tuned", 0.01))
+
+
 @over_deployers
 def test_what_was_deployed_is_taken_back_and_deployed_anew(
     deploying_case, deployer, quick, tmp_path

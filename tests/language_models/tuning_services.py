@@ -66,6 +66,8 @@ def make(service: TuningService | AzureService, kind: str, into: list[Item], ite
         return Answer(503, error_body("lost in between"))
     if fate == "cut after":
         return Answer(cut=True)
+    if fate == "html after":
+        return Answer(body=b"<html><h1>502 Bad Gateway</h1></html>")
     return Answer(body=item, delay=1.5 if fate == "stall after" else 0.0)
 
 

@@ -61,6 +61,9 @@ class Group:
     def get_fine_tune_job_status(self):
         return "succeeded" if self.looks else "frozen"
 
+    async def activate_next_model(self):
+        pass
+
     def record_usage(self, usage):
         pass
 

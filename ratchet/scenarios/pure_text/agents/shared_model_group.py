@@ -367,6 +367,7 @@ class PureTextSharedModelGroup(CalledHere):
 
     def _ensure_job(self, intent: FineTuneIntent, content: bytes) -> FineTuneJob:
         """Return the job, billed if there is an account; one that was lost unseen is billed too."""
+        self._client.backend.check()
         allowance = self.allowance
         if allowance is None:
             return _run(self._client.ensure_job(intent, content))
