@@ -99,6 +99,9 @@ async def with_retries(
         number, pause = state.attempt_number + 1, state.upcoming_sleep
         _LOGGER.info("%s: %s; attempt %d in %.1f s", what, _failure(state), number, pause)
 
+    async def attempt() -> _Result:  # of others than async functions tenacity awaits nothing
+        return await make()
+
     attempts = AsyncRetrying(
         retry=retry_if_exception_type(TransientError),
         stop=is_over,
@@ -106,7 +109,7 @@ async def with_retries(
         before_sleep=log,
         retry_error_callback=give_up,
     )
-    return await attempts(make)
+    return await attempts(attempt)
 
 
 def _failure(state: RetryCallState) -> TransientError:

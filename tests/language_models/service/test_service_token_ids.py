@@ -106,3 +106,10 @@ def test_they_stand_in_the_answer_only_where_they_are_asked_for(url):
     refused = httpx.post(f"{url}/chat/completions", json=streamed)
     assert refused.status_code == 400
     assert "return_token_ids" in refused.json()["error"]["message"]
+
+
+def test_models_say_where_their_weights_lie(url, folder):
+    """As vLLM's do: by it, its adapters are found."""
+    (model,) = httpx.get(f"{url}/models").json()["data"]
+    assert model["root"] == str(folder)
+    assert httpx.get(f"{url}/models/{MODEL}").json() == model
