@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,7 +15,15 @@ import openai
 import pytest
 
 from ratchet.experiment_files.loading import load_experiment
+from ratchet.language_models.endpoints import Endpoint
+from ratchet.language_models.fine_tuning import FineTuneClient
+from ratchet.language_models.tuning.registry import build_tuning_backend
+from ratchet.parameters.chat_agents import FineTuningServiceParameters
 from ratchet.scenarios.code_validation.tiny_model import build, pretraining
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "language_models"))
+
+from tuning_services import VllmService
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -50,6 +59,19 @@ def serving(home, base):
         process.wait(20)
 
 
+def loaded_by_vllm(url, model):
+    """Have a vLLM told of a model that the service trained; return the folder it is to load."""
+    service = VllmService()
+    try:
+        parameters = FineTuningServiceParameters(backend="vllm", url=url)
+        backend = build_tuning_backend(Endpoint(service.url), parameters)
+        client = FineTuneClient(Endpoint(service.url), backend=backend)
+        assert asyncio.run(client.activate(model)) == model
+        return Path(service.deployments[0]["root"])
+    finally:
+        service.close()
+
+
 def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
     experiment = load_experiment(EXPERIMENTS / "text_demo.yaml")
     with serving(lab.folder / "service", base) as url:
@@ -67,6 +89,8 @@ def test_expert_iteration_with_adapters_at_ones_own_service(lab, base):
         result = lab.run(chosen, lab.settings(**polling))
         with openai.OpenAI(base_url=url, api_key="none") as client:
             jobs = list(client.fine_tuning.jobs.list())
+        adapter = loaded_by_vllm(url, jobs[0].fine_tuned_model)
+    assert (adapter / "adapter_config.json").is_file()
     assert len(jobs) == 2  # one for each agent; the last iteration makes none
     for job in jobs:
         assert job.status == "succeeded", job.error
