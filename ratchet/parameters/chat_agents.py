@@ -73,8 +73,8 @@ class FineTuningServiceParameters(SubParameters, read_for=Purpose.NOTHING):
     ``hardware`` is what a deployment runs on: Azure's sku (``Standard``), Together's hardware id
     (when not given, models are called serverless), Fireworks' accelerator type. ``capacity`` is
     that of Azure's sku. ``adapter_path`` is where vLLM finds a model's adapter, with ``{root}`` for
-    the folder that the training service names (``{root}/adapter`` when not given), ``{folder}`` for
-    its last part and ``{model}``.
+    the folder that the training service names (that folder when not given), ``{folder}`` for its
+    last part and ``{model}``.
     """
 
     backend: Annotated[str | None, Purpose.FINE_TUNING] = Field(default=None, min_length=1)

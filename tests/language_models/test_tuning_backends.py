@@ -532,18 +532,18 @@ def test_vllm_loads_any_folder_and_is_told_where_adapters_lie(quick, request):
     asyncio.run(backend.load("mine", "/adapters/mine"))
     places = {item["id"]: item["root"] for item in service.deployments}
     assert places == {
-        "ft:tiny:a:1": "/llm/models/of-ft:tiny:a:1/adapter",
+        "ft:tiny:a:1": "/llm/models/of-ft:tiny:a:1",
         "mine": "/adapters/mine",
     }
     (found,) = asyncio.run(backend.find_deployments(DeploymentIntent("mine")))
     asyncio.run(backend.undeploy(found))
     assert next(iter(places)) == service.deployments[0]["id"]
     elsewhere = FineTuningServiceParameters(
-        backend="vllm", url=service.trainer.url, adapter_path="/mnt/{folder}/adapter"
+        backend="vllm", url=service.trainer.url, adapter_path="/mnt/{folder}"
     )
     mounted = build_tuning_backend(CASES["vllm"].endpoint(service), elsewhere)
     asyncio.run(mounted.deploy(DeploymentIntent("ft:tiny:a:2"), 0))
-    assert service.deployments[-1]["root"] == "/mnt/of-ft:tiny:a:2/adapter"
+    assert service.deployments[-1]["root"] == "/mnt/of-ft:tiny:a:2"
 
 
 def test_the_backend_follows_from_the_endpoint_unless_it_is_named():

@@ -23,7 +23,7 @@ from ratchet.language_models.tuning.embedded import RatchetBackend
 from ratchet.language_models.tuning.registry import register_tuning_backend
 from ratchet.parameters.chat_agents import FineTuningServiceParameters
 
-_ADAPTER_PATH = "{root}/adapter"
+_ADAPTER_PATH = "{root}"
 
 
 @register_tuning_backend("vllm")

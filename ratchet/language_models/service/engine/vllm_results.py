@@ -21,7 +21,7 @@ def to_result(
     output: Any,  # noqa: ANN401 -- vllm.RequestOutput
     tokenizer: ChatTokenizer,
 ) -> GenerationResult:
-    """Make the result of a request; an end token is counted, and no token unless ids are wanted."""
+    """Make the result; an end token is counted, and is no token unless ids are wanted."""
     answer, prompt = output.outputs[0], output.prompt_token_ids
     reason: FinishReason = "length" if answer.finish_reason == "length" else "stop"
     echo = _echo(request, output, tokenizer) if request.echo else ()
@@ -34,7 +34,9 @@ def to_result(
             for token, choices in zip(answer.token_ids, answer.logprobs, strict=True)
             if request.token_ids or token not in tokenizer.end_ids
         ]
-        if isinstance(answer.stop_reason, str) and not request.token_ids:  # the text ends before what stopped it
+        if (
+            isinstance(answer.stop_reason, str) and not request.token_ids
+        ):  # the text ends before what stopped it
             tokens = tokens_within(tokens, len(answer.text))
     return GenerationResult(
         text=answer.text,
