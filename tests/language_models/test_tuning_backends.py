@@ -9,18 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
-from local_services import FineTuneService
+from tuning_cases import CASES
 from tuning_services import (
     AzureService,
-    FireworksService,
-    LoadedFireworksService,
-    TogetherService,
-    VllmService,
 )
 
 from ratchet.errors import FineTuneError, FineTuneRefusedError, ParameterError, UnknownNameError
@@ -44,110 +37,6 @@ INTENT = FineTuneIntent("tiny", "supervised", sha256_of(CONTENT), {"n_epochs": 2
 KEYS = {"MODEL_KEY": "sk-model-0123456789", "OTHER_KEY": "sk-other-9876543210"}
 
 
-@dataclass(frozen=True)
-class Case:
-    """A backend, the service it speaks to, and the words of that service."""
-
-    backend: str
-    service: Callable[[], Any]
-    parameters: Callable[[Any], dict[str, Any]]
-    statuses: dict[str, str]
-    state: str = "status"
-    model: str = "fine_tuned_model"
-    path: Callable[[Any], str] = lambda service: service.url
-    api_version: str | None = None
-    deploys: bool = True
-    failing: dict[str, str] = field(default_factory=dict)
-
-    def endpoint(self, service: Any) -> Endpoint:
-        return Endpoint(self.path(service), "MODEL_KEY", self.api_version, timeout_seconds=0.5)
-
-    def finish(self, service: Any, index: int, status: str) -> None:
-        """Have a job end as the service's word for ``status`` says."""
-        word = next(word for word, ours in self.statuses.items() if ours == status)
-        service.jobs[index][self.state] = word
-        if status == "succeeded":
-            service.jobs[index].setdefault(self.model, None)
-            service.jobs[index][self.model] = service.jobs[index][self.model] or f"tuned-{index}"
-
-
-OPENAI = {
-    "validating_files": "pending",
-    "queued": "pending",
-    "running": "running",
-    "paused": "running",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
-FIREWORKS = {
-    "JOB_STATE_CREATING": "pending",
-    "JOB_STATE_VALIDATING": "pending",
-    "JOB_STATE_RUNNING": "running",
-    "JOB_STATE_WRITING_RESULTS": "running",
-    "JOB_STATE_RE_QUEUEING": "running",
-    "JOB_STATE_COMPLETED": "succeeded",
-    "JOB_STATE_FAILED": "failed",
-    "JOB_STATE_CANCELLED": "cancelled",
-}
-CASES = {
-    "openai": Case("openai", FineTuneService, lambda _: {}, OPENAI, deploys=False),
-    "ratchet": Case("ratchet", FineTuneService, lambda _: {}, OPENAI, deploys=False),
-    "azure": Case(
-        "azure",
-        AzureService,
-        lambda service: {
-            "url": service.url,
-            "api_key_name": "OTHER_KEY",
-            "account": AzureService.ACCOUNT,
-        },
-        OPENAI | {"canceled": "cancelled"},
-        api_version="2025-01-01",
-        failing={"ends_as": "Failed"},
-    ),
-    "together": Case(
-        "together",
-        TogetherService,
-        lambda _: {"hardware": "1x_nvidia_h100_80gb_sxm"},
-        {
-            "pending": "pending",
-            "queued": "pending",
-            "running": "running",
-            "compressing": "running",
-            "uploading": "running",
-            "cancel_requested": "running",
-            "completed": "succeeded",
-            "error": "failed",
-            "cancelled": "cancelled",
-        },
-        model="model_output_name",
-        failing={"ends_as": "ERROR"},
-    ),
-    "fireworks": Case(
-        "fireworks",
-        FireworksService,
-        lambda service: {"url": service.url, "account": "acct"},
-        FIREWORKS,
-        state="state",
-        model="outputModel",
-        failing={"ends_as": "FAILED"},
-    ),
-    "fireworks loading": Case(
-        "fireworks",
-        LoadedFireworksService,
-        lambda service: {"url": service.url, "account": "acct", "deployment": "shared"},
-        FIREWORKS,
-        state="state",
-        model="outputModel",
-        failing={"ends_as": "UNDEPLOYED"},
-    ),
-    "vllm": Case(
-        "vllm",
-        VllmService,
-        lambda service: {"url": service.trainer.url, "api_key_name": "OTHER_KEY"},
-        OPENAI,
-    ),
-}
 IDEMPOTENT = {"fireworks", "vllm"}
 """Where a second request for the same is refused, or shows at once."""
 DEPLOYING = [name for name, case in CASES.items() if case.deploys]
@@ -594,8 +483,8 @@ def test_a_backend_of_ones_own_is_given_by_its_file(tmp_path):
         "from ratchet.language_models.tuning.openai_api import OpenAiBackend\n"
         "class Mine(OpenAiBackend):\n    pass\n"
     )
-    service = FineTuningServiceParameters(backend=f"{tmp_path}/mine.py:Mine")
-    backend = build_tuning_backend(Endpoint("http://host/v1"), service)
+    service = FineTuningServiceParameters(backend="mine.py:Mine")
+    backend = build_tuning_backend(Endpoint("http://host/v1"), service, str(tmp_path))
     assert type(backend).__name__ == "Mine"
     assert isinstance(backend, OpenAiBackend)
     assert isinstance(backend, TuningBackend)

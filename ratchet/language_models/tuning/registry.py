@@ -36,9 +36,11 @@ def register_tuning_backend(name: str) -> Callable[[_Backend], _Backend]:
 
 
 def tuning_backend_class(
-    endpoint: Endpoint, service: FineTuningServiceParameters
+    endpoint: Endpoint, service: FineTuningServiceParameters, base_dir: str | None = None
 ) -> type[TuningBackend]:
     """Find the class of the backend that parameters name, or that fits the endpoint.
+
+    The path of one's own starts from ``base_dir``.
 
     Raises
     ------
@@ -48,18 +50,22 @@ def tuning_backend_class(
     name = service.backend
     if name is None:
         name = "ratchet" if endpoint.is_embedded else "azure" if endpoint.api_version else "openai"
-    return TUNING_BACKENDS.find(name)
+    return TUNING_BACKENDS.find(name, base_dir)
 
 
 def build_tuning_backend(
-    endpoint: Endpoint, service: FineTuningServiceParameters | None = None
+    endpoint: Endpoint,
+    service: FineTuningServiceParameters | None = None,
+    base_dir: str | None = None,
 ) -> TuningBackend:
     """Make the backend of an endpoint."""
     service = service or FineTuningServiceParameters()
-    return tuning_backend_class(endpoint, service)(endpoint, service)
+    return tuning_backend_class(endpoint, service, base_dir)(endpoint, service)
 
 
-def check_tuning(agent: str, parameters: TextAgentParameters, endpoint: Endpoint) -> None:
+def check_tuning(
+    agent: str, parameters: TextAgentParameters, endpoint: Endpoint, base_dir: str | None = None
+) -> None:
     """Check that a backend can do what an agent's parameters ask of it.
 
     Raises
@@ -67,7 +73,7 @@ def check_tuning(agent: str, parameters: TextAgentParameters, endpoint: Endpoint
     ParameterError
         If it does not read a parameter that was set, or its service has no such hyper-parameter.
     """
-    found = tuning_backend_class(endpoint, parameters.fine_tuning_service)
+    found = tuning_backend_class(endpoint, parameters.fine_tuning_service, base_dir)
     for section, known in (
         ("fine_tuning_service", found.reads | {"backend"}),
         ("fine_tuning", found.hyper_parameters | {"seed"}),

@@ -109,7 +109,8 @@ class PureTextSharedModelGroup(CalledHere):
         agents: Sequence[PureTextWholeAgent],
     ) -> None:
         _check_agreement(name, agents)
-        check_tuning(agents[0].agent_name, agents[0].parameters, agents[0].endpoint)
+        first = agents[0]
+        check_tuning(first.agent_name, first.parameters, first.endpoint, settings.base_dir)
         self.name = name
         self.agents = {agent.agent_name: agent for agent in agents}
         self.learning_agents = frozenset(self.agents)
@@ -418,7 +419,9 @@ class PureTextSharedModelGroup(CalledHere):
             self.endpoint,
             Path(self._settings.home) / "fine_tune_jobs",
             settle_seconds=self._settings.job_listing_seconds,
-            backend=build_tuning_backend(self.endpoint, self.parameters.fine_tuning_service),
+            backend=build_tuning_backend(
+                self.endpoint, self.parameters.fine_tuning_service, self._settings.base_dir
+            ),
         )
 
     def _check_names(self, names: set[str]) -> None:
