@@ -117,7 +117,7 @@ def _run(experiment: ResolvedExperiment, force: bool) -> ExperimentResult:
         import_module("flows.experiment_flow")  # takes seconds, in which the server starts
         temporary_server.ensure(experiment.settings.home)
         leave_tracebacks_out()
-        return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, force)))
+        return ExperimentResult.from_dict(_to_end_or_signal(experiment, force))
     except RatchetError:
         raise
     except Exception as error:
@@ -126,6 +126,15 @@ def _run(experiment: ResolvedExperiment, force: bool) -> ExperimentResult:
             f"run {run_id} failed: {type(error).__name__}: {error}\nFinished stages are kept. Go on"
             f" with `ratchet resume {run_id}`, or with the same command."
         ) from error
+
+
+def _to_end_or_signal(experiment: ResolvedExperiment, force: bool) -> dict[str, Any]:
+    from prefect.exceptions import TerminationSignal
+
+    try:
+        return run_to_end(lambda: _run_flow(experiment, force))
+    except TerminationSignal as error:  # SIGTERM ends a run as Ctrl-C does
+        raise KeyboardInterrupt from error
 
 
 def prepare_process(settings: ExperimentSettings) -> None:

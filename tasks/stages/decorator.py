@@ -42,6 +42,7 @@ from ratchet.store.claim import Claim
 from ratchet.store.manifest import IterationMetrics, Manifest
 from tasks.stages import faults
 from tasks.stages.calls import StageCall
+from tasks.stages.interrupting import Interruptible
 from tasks.stages.profiling import profiled
 from tasks.stages.session import BaseSession
 from trainers.progress import describe, progress_place
@@ -231,8 +232,14 @@ class _Request(Generic[_Session]):
         job = functools.partial(
             context.run, make_stage, self.stage, self.call, self.session, force=self.force
         )
+        work = Interruptible(job)
         loop = asyncio.get_running_loop()
-        self._outcome = await loop.run_in_executor(self.session.executor, job)
+        try:
+            self._outcome = await loop.run_in_executor(self.session.executor, work)
+        except asyncio.CancelledError:
+            if self.stage.alone:  # the others wait for answers that are paid for
+                work.interrupt()
+            raise
         return self._outcome
 
     def result(self) -> StageOutcome:

@@ -209,13 +209,17 @@ def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_says_so_and_has_its_own_exit_code(tmp_path: Path) -> None:
-    process = broken_run(tmp_path, "__import__('time').sleep(5)")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """In the middle of a stage that would take five minutes."""
+    process = broken_run(tmp_path, "[__import__('time').sleep(0.05) for _ in range(6000)]")
     deadline = time.monotonic() + 120
     while not (tmp_path / "attempts.txt").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=300)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
     assert "Interrupted. Finished stages are kept" in errors
     assert "Traceback" not in errors
