@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
 from flows.cli import (
     analysing,
@@ -28,7 +29,7 @@ from flows.cli import (
 )
 from flows.process.environment import DEBUG
 from flows.process.lean_imports import leave_compiler_out
-from flows.process.messages import output_as_json, print_error, print_plain
+from flows.process.messages import note_error, output_as_json, print_error, print_plain
 from ratchet.errors import USAGE_ERRORS, RatchetError
 from ratchet.lazy import explain_missing
 
@@ -68,6 +69,9 @@ class RatchetGroup(TyperGroup):
                 print_error(str(error))
                 is_usage = isinstance(error, USAGE_ERRORS)
                 raise typer.Exit(_EXIT_USAGE if is_usage else _EXIT_FAILED) from error
+            except TyperException as error:
+                note_error(error.format_message())  # it is printed with how the command is used
+                raise
             except KeyboardInterrupt as error:
                 print_error("Interrupted. Finished stages are kept: the same command goes on.")
                 raise typer.Exit(_EXIT_INTERRUPTED) from error

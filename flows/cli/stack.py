@@ -6,10 +6,13 @@ In a process of its own: deployments stand above the flows, so nothing here impo
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from typing import Annotated
 
 import typer
+
+from flows.process.messages import print_error, print_plain, prints_json
 
 Home = Annotated[str, typer.Option(help="Ratchet's own folder.")]
 _DEFAULT_HOME = ".ratchet"
@@ -45,4 +48,10 @@ def deploy(
 def _hand_over(module: str, *arguments: str) -> None:
     sys.stdout.flush()
     command = [sys.executable, "-P", "-m", f"deployments.{module}", *arguments]
-    os.execv(sys.executable, command)
+    if not prints_json():
+        os.execv(sys.executable, command)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for print_part, text in ((print_plain, done.stdout), (print_error, done.stderr)):
+        if text.strip():
+            print_part(text.strip())
+    raise typer.Exit(done.returncode)

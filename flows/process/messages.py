@@ -41,6 +41,11 @@ def output_as_json() -> Iterator[None]:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
+def prints_json() -> bool:
+    """Whether what is printed is gathered."""
+    return _document is not None
+
+
 def console(*, stderr: bool = False) -> Console:
     """Make a console that writes to stdout, or to stderr."""
     from rich.console import Console
@@ -52,9 +57,14 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_error(text: str) -> None:
     """Print an error in red, to stderr."""
+    note_error(text)
+    console(stderr=True).print(text, style="red", markup=False)
+
+
+def note_error(text: str) -> None:
+    """Gather an error that is printed by somebody else."""
     if _document is not None:
         _document["errors"].append(text)
-    console(stderr=True).print(text, style="red", markup=False)
 
 
 def print_warning(text: str) -> None:

@@ -263,14 +263,15 @@ def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetE
 
 
 def _missing_file(file: Path) -> str:
-    """Name the files that may have been meant: beside it or in ``experiments/``."""
-    folders = dict.fromkeys([file.parent, Path("experiments")])
+    """Name the files that may have been meant: in it, beside it or in ``experiments/``."""
+    what = "is a folder, expected a file" if file.is_dir() else "no such file"
+    folders = dict.fromkeys([file if file.is_dir() else file.parent, Path("experiments")])
     found = [yaml for folder in folders for yaml in sorted(folder.glob("*.y*ml"))]
     stems = {yaml.stem: yaml for yaml in reversed(found)}
     close = difflib.get_close_matches(file.stem, stems, n=3, cutoff=0.6)
     close += sorted(stem for stem in stems if file.stem in stem and stem not in close)
     if close:
         meant = " or ".join(str(stems[stem]) for stem in close)
-        return f"{file}: no such file. Did you mean {meant}?"
+        return f"{file}: {what}. Did you mean {meant}?"
     known = ", ".join(str(yaml) for yaml in found)
-    return f"{file}: no such file." + (f" There are: {known}." if known else "")
+    return f"{file}: {what}." + (f" There are: {known}." if known else "")

@@ -16,7 +16,8 @@ def suggest(path: str, known: Iterable[str]) -> str:
     name = path.rpartition(".")[2]
     close = nearest(name, known)
     is_close = close.startswith(" Did you mean")
-    return advice_about(path) or (close if is_close else elsewhere(name) or close)
+    other = "" if path.startswith("agents.") else elsewhere(name)  # agents have no other section
+    return advice_about(path) or (close if is_close else other or close)
 
 
 def suggest_at_top(

@@ -32,6 +32,7 @@ from ratchet.errors import (
     MissingPackageError,
     OutOfMemoryError,
     ParameterError,
+    PromptTooLongError,
     RatchetError,
     StageKeyError,
     StalledJobError,
@@ -273,18 +274,26 @@ _NOT_WORTH_A_RETRY = (
     MissingPackageError,
     OutOfMemoryError,
     ParameterError,
+    PromptTooLongError,
     StageKeyError,
     StalledJobError,
     UnknownNameError,
 )
 
 
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Go from an error to what it came from."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
 async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
     """Return whether another attempt could end otherwise."""
     try:
         await state.aresult(raise_on_failure=True)
-    except _NOT_WORTH_A_RETRY:
-        return False
     except Exception as error:  # noqa: BLE001 -- whatever a stage failed with
+        if any(isinstance(each, _NOT_WORTH_A_RETRY) for each in _causes(error)):
+            return False
         logger.warning("a stage failed: %s: %s", type(error).__name__, error)
     return True

@@ -111,6 +111,7 @@ def test_a_schedule_of_another_kind_replaces_the_whole(file: Path) -> None:
         ),
         ("trainer.class_nam=a", "trainer.class_nam: unknown parameter (value 'a')."),
         ("agents.prover.d_gn=3", "agents.prover.d_gn: unknown parameter (value 3)."),
+        ("agents._default.model_name=x", "unknown parameter (value 'x'). Known"),
         ("agents.prover.agent_lr_factor.actr=3", "Did you mean 'actor'"),
         ("agents.prover.update_schedule.stp=3", "update_schedule.stp: unknown parameter (value 3)"),
         ("scenario=graph_isomorphis", "Did you mean 'graph_isomorphism'"),

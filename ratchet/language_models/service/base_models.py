@@ -43,7 +43,7 @@ def describe_base_model(settings: ServiceSettings) -> str:
     """Return what :func:`find_base_model` does, for whoever waits for it."""
     name = settings.model or BASE_MODEL
     if name in _RECIPES:
-        return f"Making the base model {name}, once for this home"
+        return f"Preparing the base model {name}, which is made once for a home"
     return f"{'Reading' if Path(name).expanduser().is_dir() else 'Fetching'} the model {name}"
 
 

@@ -227,5 +227,6 @@ def _check(template: Template, file: Path, agent: str, handler: ProtocolHandler)
     if missing:
         raise PromptTemplateError(
             f"{file}: has no ${', $'.join(missing)}, so that agent {agent!r} would not be told;"
-            f" got ${', $'.join(found) or 'nothing'}. Add it." + _HINT * ("{{" in template.template)
+            f" got ${', $'.join(found) or 'nothing'}. Add it, or take the built-in templates"
+            " `full`, which have it." + _HINT * ("{{" in template.template)
         )

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 import torch
 from tensordict import TensorDict
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, OutOfMemoryError, ParameterError
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.graph_isomorphism.generator import GraphPairs, PairMix, generate_pairs
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismParameters
@@ -89,7 +90,19 @@ def _read_name(name: str, section: GraphIsomorphismParameters) -> tuple[int, boo
     return int(match["num_pairs"]), bool(match["uniform"])
 
 
+def _check_memory(name: str, mix: PairMix) -> None:
+    """Refuse what takes long to make and could not be held."""
+    needed, there = 2 * mix.num_pairs * max(mix.graph_sizes) ** 2, psutil.virtual_memory().total
+    if needed > there:
+        raise OutOfMemoryError(
+            f"graph_isomorphism: the {mix.num_pairs:,} pairs of {name!r} take at least"
+            f" {needed / 2**30:,.0f} GiB, but this machine has {there / 2**30:,.0f}. Lower"
+            " num_pairs or graph_sizes."
+        )
+
+
 def _build(name: str, mix: PairMix, seed: int, test_size: float) -> TensorDictDataset:
+    _check_memory(name, mix)
     is_train = name == "train"
     pool = GraphPool(
         salt=derive_seed(seed, "graph_isomorphism", purpose="sides"),

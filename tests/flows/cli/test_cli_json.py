@@ -57,6 +57,12 @@ def test_the_option_may_stand_anywhere_and_nothing_found_is_a_document_too() -> 
     assert "makes one" in ask("runs", "--json")["notes"][0]
 
 
+def test_mistakes_are_in_the_document_too() -> None:
+    assert "Missing argument 'kind'" in ask("list", "--json", exit_code=2)["errors"][0]
+    (said,) = ask("deploy", "--json", exit_code=2)["errors"]
+    assert "Start it in another terminal: `ratchet up`." in said
+
+
 def test_plan() -> None:
     document = ask("plan", SMALL, "--json")
     rows = document["tables"][0]["rows"]

@@ -83,6 +83,14 @@ def ratchet_without(
     )
 
 
+def test_a_folder_is_no_experiment_but_may_hold_some(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("")
+    result = RUNNER.invoke(app, ["run", str(tmp_path)])
+    said = "".join(result.output.split())
+    assert result.exit_code == 2
+    assert f"{tmp_path}:isafolder,expectedafile.Thereare:{tmp_path}/one.yaml" in said
+
+
 @pytest.mark.parametrize("command", ["run", "doctor"])
 def test_what_keeps_an_experiment_from_running_is_told_at_once_before_it_begins(
     command: str, tmp_path: Path

@@ -135,7 +135,7 @@ LONG = "Waiting for fine-tuning job 2 of 3, verifier (running, step 40 of 120)"
     [
         (["verifier_alone"], "Training, iteration 121 of 1000"),
         (["seed_2", "iteration 3 of 6"], LONG),
-        (["main"], "Making the base model ratchet-tiny, once for this home (42 s)"),
+        (["main"], "Preparing the base model ratchet-tiny, which is made once for a home (42 s)"),
     ],
 )
 def test_nothing_is_clipped_in_narrow_windows(width: int, place: list[str], description: str):

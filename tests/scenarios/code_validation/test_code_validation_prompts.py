@@ -262,7 +262,8 @@ def test_a_verifier_is_told_in_what_words_it_decides(protocol):
 
 
 def test_a_template_that_does_not_tell_the_scale_is_an_error():
-    with pytest.raises(PromptTemplateError, match=r"has no \$decision_instructions"):
+    expected = r"has no \$decision_instructions.*built-in templates `full`, which have it"
+    with pytest.raises(PromptTemplateError, match=expected):
         load("nip", kind="compact", protocol_common__verifier_decision_scale="out_of_10")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, OutOfMemoryError, ParameterError
 from ratchet.parameters import HyperParameters
 from ratchet.scenarios.dataset import TensorDictDataset
 from ratchet.scenarios.graph_isomorphism.dataset import build_graph_datasets, pairs_to_dataset
@@ -209,6 +209,17 @@ def test_bad_requests_say_what_to_do():
     ):
         with pytest.raises(ParameterError, match="graph_isomorphism"):
             make(**section)
+
+
+def test_more_pairs_than_the_memory_holds_are_refused_before_any_is_made():
+    hyper_params = HyperParameters(
+        scenario="graph_isomorphism",
+        trainer="vanilla_ppo",
+        dataset="generated",
+        graph_isomorphism={"num_pairs": 10**11},
+    )
+    with pytest.raises(OutOfMemoryError, match=r"GiB, but this machine has .* Lower num_pairs"):
+        build_graph_datasets(hyper_params)
 
 
 def test_a_wrong_label_is_found():

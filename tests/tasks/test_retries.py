@@ -1,0 +1,32 @@
+"""A stage is not tried again where it would fail the same way, however that is wrapped."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
+
+from ratchet.errors import ParameterError, PromptTooLongError, RolloutError
+from tasks.stages.decorator import _is_worth_a_retry
+
+
+def wrapped(cause: Exception) -> RolloutError:
+    error = RolloutError("3 of 4 rollouts failed")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ParameterError("wrong"), False),
+        (wrapped(PromptTooLongError("too long")), False),
+        (wrapped(ConnectionError("gone")), True),
+        (ConnectionError("gone"), True),
+    ],
+)
+def test_what_would_fail_again_is_not_tried_again(error: Exception, expected: bool) -> None:
+    state: State[object] = Failed(data=error, message=str(error))
+    assert asyncio.run(_is_worth_a_retry(None, None, state)) is expected
