@@ -199,7 +199,7 @@ class _LongestEpisode:
         for round, names in enumerate(self.rounds):
             for name in names:
                 told = self._problem_tokens + history
-                if self.agents[name].use_supervisor_message != "none":
+                if self.agents[name].hears_supervisor(round, hears_others=False):
                     told += SUPERVISOR_TOKENS
                 yield name, branches ** (round + 1), told
             history += sum(self.agents[name].max_tokens for name in names)

@@ -99,8 +99,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     already; it is no part of OpenAI's API, but of the embedded service's, vLLM's and others'.
     ``system_prompt_template_path`` is a file with what the agent is told first, in place of the
     scenario's; it starts from the experiment file's folder. ``use_supervisor_message``: whether
-    prompts end with a user's message that says again how to answer, ``if_nothing_heard``: where
-    there would be none else.
+    prompts end with a user's message that says again how to answer: ``always``, in the ``first``
+    round of a game, in ``all_but_first``, or ``if_nothing_heard``: where there would be none else.
     ``reasoning_effort`` is how much a model thinks, in its service's words;
     ``chat_template_kwargs`` go to its chat template (``enable_thinking: false``);
     ``extra_body`` is what else a service takes, sent beside the rest of each request.
@@ -133,7 +133,9 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
     freeze_agent: Annotated[bool, Purpose.FINE_TUNING] = False
-    use_supervisor_message: Literal["none", "if_nothing_heard", "always"] = "none"
+    use_supervisor_message: Literal[
+        "none", "if_nothing_heard", "first", "all_but_first", "always"
+    ] = "none"
     system_prompt_template_path: str | None = None
     use_dummy_api: bool = False
     fine_tuning: Annotated[FineTuningParameters, Purpose.FINE_TUNING] = FineTuningParameters()
@@ -147,6 +149,17 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
         if self.max_tokens_per_message is not None:
             return self.max_tokens_per_message
         return math.ceil(_WORDS_TO_TOKENS * self.max_response_words)
+
+    def hears_supervisor(self, round: int, *, hears_others: bool) -> bool:
+        """Return whether its prompt in a round of the game ends with the supervisor's message."""
+        answers = {
+            "none": False,
+            "if_nothing_heard": not hears_others,
+            "first": round == 0,
+            "all_but_first": round > 0,
+            "always": True,
+        }
+        return answers[self.use_supervisor_message]
 
     def unread(self) -> Collection[str]:
         """Return what is off: it is in no key."""

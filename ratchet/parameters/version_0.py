@@ -7,6 +7,7 @@ class; a tracker keeps them as YAML, each value beside its description.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ratchet.parameters.base import SECTIONS
@@ -49,6 +50,7 @@ _NOT_NEEDED = (
 _CLASS_NAMES = ("Parameters", "Params", "LrFactors")
 """How the names of classes end that stand as ``_type`` beside what their place says already."""
 _SCALES = {"likert_scale": "likert_scale_5", "likert_scale_no_undecided": "likert_scale_4"}
+_SUPERVISED = {"all": "always"}
 _PROVIDERS = {"OpenAI", "OpenRouter", "SelfHosted", "vLLM-OpenAI"}
 _OPTIONS_TEST_SIZE = "dataset_options.max_test_size"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -75,9 +77,10 @@ def convert_version_0(data: Nested) -> list[str]:
         "agents.*.agent_lr_factor": _both("agent_lr_factor"),
         "agents.*.body_lr_factor": _both("body_lr_factor"),
         "agents.*.gnn_lr_factor": _both("gnn_lr_factor"),
+        "agents.*.use_supervisor_message": _called("use_supervisor_message", _SUPERVISED),
         "rl.body_lr_factor": _both("body_lr_factor"),
         "rl.clip_value": _unless_null("clip_value", False),
-        "protocol_common.verifier_decision_scale": _scale,
+        "protocol_common.verifier_decision_scale": _called("verifier_decision_scale", _SCALES),
         "text_rl.test_every_iteration": _test_scheme,
         "message_regression.agents": _unless_null("agents", "all"),
     }
@@ -146,9 +149,9 @@ def _difficulties(value: Any) -> Nested:  # noqa: ANN401 -- whatever the file ha
     return {"difficulties": [] if value is None else [value]}
 
 
-def _scale(value: Any) -> Nested:  # noqa: ANN401
-    """Write by how many answers a scale has which it is."""
-    return {"verifier_decision_scale": _SCALES[value]} if value in tuple(_SCALES) else {}
+def _called(name: str, names: Mapping[str, str]) -> Rewrite:
+    """Write what a value is called now."""
+    return lambda value: {name: names[value]} if value in tuple(names) else {}
 
 
 def _both(name: str) -> Rewrite:

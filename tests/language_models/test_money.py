@@ -8,7 +8,7 @@ import pytest
 
 from ratchet.errors import BudgetExceededError, ParameterError, PricingError
 from ratchet.language_models.allowances import TrainingAllowance
-from ratchet.language_models.estimates import estimate_experiment
+from ratchet.language_models.estimates import SUPERVISOR_TOKENS, estimate_experiment
 from ratchet.language_models.fine_tune_jobs import FineTuneIntent, FineTuneJob
 from ratchet.language_models.ledger import Charge, Ledger
 from ratchet.language_models.pricing import Budget, ModelPrice, PriceTable
@@ -151,6 +151,15 @@ def test_an_estimate_of_a_game_is_the_sum_made_by_hand():
     total = estimate_experiment(once, PureTextEiTrainer, 80, 20, problem_tokens=50).total
     assert total.most_calls == 40 * 3 + 80 * 21, "each agent has retries of its own"
     assert estimate.total.cost == pytest.approx(sum(s.cost for s in estimate.stages))
+
+
+@pytest.mark.parametrize(
+    ("use", "rounds"), [("none", 0), ("first", 1), ("all_but_first", 2), ("always", 3)]
+)
+def test_a_supervisor_is_estimated_in_the_rounds_in_which_it_speaks(use, rounds):
+    supervised = parameters().replace({"agents._default.use_supervisor_message": use})
+    first, *_ = estimate_experiment(supervised, PureTextEiTrainer, 80, 20, problem_tokens=50).stages
+    assert first.prompt_tokens == 10 * (50 + 150 + 250 + rounds * SUPERVISOR_TOKENS)
 
 
 def test_trees_tests_and_frozen_agents_are_counted():

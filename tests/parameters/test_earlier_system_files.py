@@ -141,6 +141,17 @@ def test_what_differs_from_its_defaults_keeps_its_meaning():
     assert read.spg.stackelberg_sequence == (("verifier",), ("prover",))
 
 
+@pytest.mark.parametrize(
+    ("there", "rounds"),
+    [("none", []), ("all", [0, 1, 2]), ("first", [0]), ("all_but_first", [1, 2])],
+)
+def test_a_supervisor_speaks_in_the_rounds_in_which_it_did(there, rounds):
+    data = earlier.written("code_validation", "pure_text_ei")
+    earlier.changed(data, "agents._default.use_supervisor_message", there)
+    agent = HyperParameters.from_dict(data).agents["verifier"]
+    assert [r for r in range(3) if agent.hears_supervisor(r, hears_others=True)] == rounds
+
+
 def test_agents_that_are_random_stay_so():
     data = earlier.written("graph_isomorphism", "vanilla_ppo")
     data["agents"]["prover"] = earlier.AGENTS["random"]
@@ -154,22 +165,19 @@ def test_all_that_has_no_counterpart_is_named_at_once_with_what_to_do():
     asked = {
         "test_dataset_split": "validation",
         "protocol_common.prover_invalid_response_penalty": -0.5,
-        "protocol_common.verifier_decision_spectrum": "likert_scale_7",
         "protocol_common.verifier_neither_accept_nor_reject_reward": 0.1,
-        "code_validation.apps_solution_number": 1,
         "code_validation.system_prompt_version": "v1",
         "agents._default.normalize_message_history": True,
         "agents._default.model_provider": "Elsewhere",
-        "agents._default.repetition_penalty": 1.2,
-        "agents._default.system_prompt_template_path": "prompts",
-        "agents._default.use_supervisor_message": "all",
     }
-    asked = {path: value for path, value in asked.items() if _star(path) in WITHOUT_COUNTERPART}
     for path, value in asked.items():
         earlier.changed(data, path, value)
     with pytest.raises(ParameterError) as caught:
         HyperParameters.from_dict(data)
     lines = str(caught.value).splitlines()
+    assert {_star(path) for path in asked} | {"dataset_options.max_test_size"} == set(
+        WITHOUT_COUNTERPART
+    ), "the size of the test set has one in programs' data"
     for path, value in asked.items():
         (line,) = (line for line in lines if line.startswith(f"{path}: unknown parameter"))
         assert repr(value) in line

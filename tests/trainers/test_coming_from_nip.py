@@ -99,7 +99,9 @@ def test_parameters_are_upgraded(there, here):
     converted, changes = upgrade_parameters(nested(there))
     assert converted == nested(here)
     assert changes
-    common = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
+    combinations = [("graph_isomorphism", "vanilla_ppo"), ("code_validation", "pure_text_ei")]
+    scenario, trainer = combinations["supervisor" in here]
+    common = {"scenario": scenario, "trainer": trainer, "dataset": "generated"}
     HyperParameters.from_dict({**common, **nested(here)})
 
 

@@ -6,27 +6,15 @@ answer no chat without a user's message have one.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ratchet.language_models.types import ChatMessage
 from ratchet.protocols.decision_scales import DecisionScale
 from ratchet.scenarios.pure_text.views import AgentView
 
 SUPERVISOR = "Supervisor"
-Use = Literal["none", "if_nothing_heard", "always"]
 
 
-def add_supervisor_message(
-    prompt: list[ChatMessage], view: AgentView, scale: DecisionScale, use: Use
-) -> list[ChatMessage]:
-    """Return a prompt with the message at its end, where it is to be used."""
-    hears = any(message.role == "user" for message in prompt)
-    if use == "none" or (use == "if_nothing_heard" and hears):
-        return prompt
-    return [*prompt, ChatMessage("user", _instructions(view, scale), SUPERVISOR)]
-
-
-def _instructions(view: AgentView, scale: DecisionScale) -> str:
+def supervisor_message(view: AgentView, scale: DecisionScale) -> ChatMessage:
+    """Return the message for an agent that sees ``view``."""
     parts = ["It is your turn."]
     writes = view.headers and not (view.may_decide and view.is_last_round)
     if writes:
@@ -38,4 +26,4 @@ def _instructions(view: AgentView, scale: DecisionScale) -> str:
         parts.append(f"To decide{', instead' if writes else ''}, reply with {scale.instructions}")
     if view.is_last_round and view.may_decide:
         parts.append("This is your last turn: decide now.")
-    return "\n\n".join(parts)
+    return ChatMessage("user", "\n\n".join(parts), SUPERVISOR)

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import ProtocolSpecificationError
+from ratchet.parameters import ExperimentSettings
 from ratchet.protocols.multi_channel_test import MultiChannelTestProtocolHandler
 from ratchet.protocols.text_specs import TextAgentSpec
+from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
 from ratchet.scenarios.pure_text.episode import Position, SentMessage
 from ratchet.scenarios.pure_text.playing import advance_episode, begin_episode
 from ratchet.scenarios.pure_text.prompts import build_prompt, channel_order
-from ratchet.scenarios.pure_text.supervisor import add_supervisor_message
+from ratchet.scenarios.pure_text.supervisor import supervisor_message
 from ratchet.scenarios.pure_text.views import agent_view, view_of
 
 
@@ -28,6 +30,13 @@ class ThreeProversInText(MultiChannelTestProtocolHandler):
     def text_agent_spec(self, agent_name):
         headers = {c: f"{c}:" for a, c in self.agent_channel_visibility if a == agent_name}
         return TextAgentSpec(agent_name, headers, anonymous=agent_name == "prover2")
+
+
+class Told:
+    """Tells every agent the same first."""
+
+    def render(self, view):
+        return "system"
 
 
 GAMES = ("nip", "debate", "mnip", "merlin_arthur", ThreeProversInText)
@@ -371,17 +380,24 @@ def test_prompts_do_not_depend_on_the_hash_seed_or_other_generators():
         ("none", 0, False),
         ("if_nothing_heard", 0, True),
         ("if_nothing_heard", 2, False),
+        ("first", 0, True),
+        ("first", 2, False),
+        ("all_but_first", 0, False),
+        ("all_but_first", 2, True),
         ("always", 0, True),
         ("always", 2, True),
     ],
 )
 def test_a_supervisor_says_at_the_end_how_to_answer(make_text_game, use, round, appended):
-    inner = make_text_game("nip").environment.rules
+    game = make_text_game("nip", agents___default__use_supervisor_message=use)
+    inner, hyper_params = game.environment.rules, game.environment.hyper_params
+    settings = ExperimentSettings()
+    agent = PureTextWholeAgent(hyper_params, settings, "verifier", game.handler, Told())
     said = tuple(SentMessage(r, "main", ("verifier", "prover")[r % 2], "x") for r in range(round))
     position = Position(0, 1, 1, "q", "s", round, messages=said)
     view = view_of(inner, position, "verifier")
     before = build_prompt(view, inner.specs["verifier"], "system")
-    prompt = add_supervisor_message(before, view, inner.scale, use)
+    prompt = agent._prompt(view)
     assert (len(prompt) > len(before)) == appended
     if appended:
         assert (prompt[-1].role, prompt[-1].name) == ("user", "Supervisor")
@@ -392,6 +408,6 @@ def test_a_supervisor_says_at_the_end_how_to_answer(make_text_game, use, round, 
 def test_in_its_last_turn_a_verifier_is_told_to_decide_and_nothing_else(make_text_game):
     inner = make_text_game("nip", nip_protocol__max_message_rounds=3).environment.rules
     view = view_of(inner, Position(0, 1, 1, "q", "s", 2), "verifier")
-    text = add_supervisor_message([], view, inner.scale, "always")[0].content
+    text = supervisor_message(view, inner.scale).content
     assert text.endswith("This is your last turn: decide now.")
     assert "Question:" not in text

@@ -22,7 +22,7 @@ from ratchet.scenarios.pure_text.parsing import (
     parse_completion,
 )
 from ratchet.scenarios.pure_text.prompts import build_prompt
-from ratchet.scenarios.pure_text.supervisor import add_supervisor_message
+from ratchet.scenarios.pure_text.supervisor import supervisor_message
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -189,8 +189,10 @@ class PureTextWholeAgent:
 
     def _prompt(self, view: AgentView) -> tuple[ChatMessage, ...]:
         prompt = build_prompt(view, self.spec, self._system_prompts.render(view))
-        use = self.parameters.use_supervisor_message
-        return tuple(add_supervisor_message(prompt, view, self.scale, use))
+        hears_others = any(message.role == "user" for message in prompt)
+        if self.parameters.hears_supervisor(view.round, hears_others=hears_others):
+            prompt.append(supervisor_message(view, self.scale))
+        return tuple(prompt)
 
     async def _complete(
         self,
