@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.parameters.suggestions import suggest
+from ratchet.parameters.without_counterpart import advice_about
 
 SECRET_VALUE = "secret_value"
 """Type of an error whose message must not repeat the value."""
@@ -67,7 +68,12 @@ def _describe(problem: Any, path: str, known: list[str]) -> str:  # noqa: ANN401
         return "missing, but required. Add it to the experiment file."
     if problem["type"] == SECRET_VALUE:
         return f"{problem['msg']}."
-    return f"got {problem['input']!r} ({type(problem['input']).__name__}). {problem['msg']}."
+    value, message = problem["input"], problem["msg"]
+    if problem["type"] == "union_tag_not_found":
+        message = f"Expected a mapping that says its {problem['ctx']['discriminator']}"
+    is_named = isinstance(value, Mapping) and "_type" in value
+    advice = advice_about(f"{path}._type") if is_named else ""
+    return f"got {value!r} ({type(value).__name__}). {message}.{advice}"
 
 
 def _resolve(

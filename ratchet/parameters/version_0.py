@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.parameters.base import SECTIONS
+from ratchet.parameters.class_names import RANDOM_AGENT, SCHEDULES, may_be_class_of, stem
 from ratchet.parameters.converters import register_converter
 from ratchet.parameters.edits import Nested, Rewrite, remove, rename, rewrite, sections_at
 from ratchet.parameters.without_counterpart import WITHOUT_COUNTERPART
@@ -47,8 +48,6 @@ _NOT_NEEDED = (
     "agents.*.supervisor_name",
 )
 """Removed whatever their value: nothing here depends on the like."""
-_CLASS_NAMES = ("Parameters", "Params", "LrFactors")
-"""How the names of classes end that stand as ``_type`` beside what their place says already."""
 _SCALES = {"likert_scale": "likert_scale_5", "likert_scale_no_undecided": "likert_scale_4"}
 _SUPERVISED = {"all": "always"}
 _PROVIDERS = {"OpenAI", "OpenRouter", "SelfHosted", "vLLM-OpenAI"}
@@ -64,7 +63,8 @@ def convert_version_0(data: Nested) -> list[str]:
         changes += rename(data, old, new)
     changes += _drop_empty_sections(data)
     changes += _code_validation(data)
-    removed = ["_type"] if _remove_types(data) else []
+    changes += _random_agents(data)
+    removed = ["_type"] if _remove_types(data, data.get("scenario")) else []
     removed += [path for path in _NOT_NEEDED if remove(data, path)]
     if removed:
         changes.append(f"removed, nothing reads them any more: {', '.join(removed)}")
@@ -103,13 +103,31 @@ def _take_from_tracker(data: Nested) -> list[str]:
     return ["the values are taken out of a tracker's {desc: …, value: …}"]
 
 
-def _remove_types(data: Nested) -> bool:
-    """Remove the names of sections' classes, however deep; return whether there were any."""
-    name = data.get("_type")
-    found = isinstance(name, str) and name.endswith(_CLASS_NAMES)
+def _random_agents(data: Nested) -> list[str]:
+    """Say of an agent what its class says and nothing else may."""
+    random = [
+        agent
+        for agent in sections_at(data, "agents.*")
+        if stem(str(agent.get("_type"))) == RANDOM_AGENT and "is_random" not in agent
+    ]
+    for agent in random:
+        agent["is_random"] = True
+    return ["agents.*._type: a random agent is written is_random=True now"] if random else []
+
+
+def _remove_types(data: Nested, scenario: object, place: str = "") -> bool:
+    """Remove the names of sections' classes, however deep; return whether there were any.
+
+    One that contradicts its place stays, and is refused as what nothing here reads.
+    """
+    found = "_type" in data and may_be_class_of(data["_type"], place, scenario)
     if found:
         del data["_type"]
-    inner = [_remove_types(value) for value in data.values() if isinstance(value, dict)]
+    inner = []
+    for name, value in data.items():
+        if isinstance(value, dict) and not (place == "" and name == "arms"):  # read by themselves
+            below = "*" if place == "agents" else name
+            inner.append(_remove_types(value, scenario, f"{place}.{below}" if place else below))
     return found or any(inner)
 
 
@@ -182,17 +200,27 @@ def _test_scheme(value: Any) -> Nested:  # noqa: ANN401
 
 
 def _schedule(value: Any) -> Nested:  # noqa: ANN401
-    """Write a schedule that names its class by its kind; an agent's own half of two as its part."""
-    if not isinstance(value, dict) or "_type" not in value:
+    """Write a schedule that names its class by its kind; an agent's own half of two as its part.
+
+    One that is none of its classes with its arguments stays, and is refused.
+    """
+    if not isinstance(value, dict) or not isinstance(kind := value.get("_type"), str):
         return {}
-    kind = value["_type"]
-    arguments = dict(value.get(kind, {}))
+    arguments = value.get(kind, {})
+    if value.keys() - {"_type", kind} or kind not in SCHEDULES or not isinstance(arguments, dict):
+        return {}
+    if "first_agent" in SCHEDULES[kind]:
+        arguments = {"first_agent": True, **arguments}
+    if arguments.keys() != set(SCHEDULES[kind]):
+        return {}
     if kind == "ConstantUpdateSchedule":
         return {"update_schedule": {"kind": "constant"}}
     if kind == "AlternatingPeriodicUpdateSchedule":
-        period, first = arguments["period"], arguments.pop("first_agent_num_rounds")
-        part = (0, first) if arguments.pop("first_agent", True) else (first, period)
-        arguments = {"period": period, "start": part[0], "stop": part[1]}
+        period, first = arguments["period"], arguments["first_agent_num_rounds"]
+        if not isinstance(arguments["first_agent"], bool):
+            return {}
+        start, stop = (0, first) if arguments["first_agent"] else (first, period)
+        arguments = {"period": period, "start": start, "stop": stop}
     return {"update_schedule": {"kind": "contiguous_periodic", **arguments}}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ratchet.parameters.class_names import advice_about_class
+
 
 @dataclass(frozen=True)
 class WithoutCounterpart:
@@ -48,5 +50,8 @@ def advice_about(path: str) -> str:
     first, *rest = path.split(".")
     if first == "agents" and rest:
         path = ".".join((first, "*", *rest[1:]))
+    place, _, name = path.rpartition(".")
+    if name == "_type":
+        return advice_about_class(place)
     found = WITHOUT_COUNTERPART.get(path)
     return "" if found is None else f" {found.advice}"

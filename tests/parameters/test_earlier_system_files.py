@@ -207,3 +207,75 @@ def test_what_was_read_is_written_in_our_words(scenario, trainer):
     saved = read.to_saved_dict()
     assert upgrade_parameters(saved)[1] == []
     assert HyperParameters.from_dict(saved) == read
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {**ALTERNATING["AlternatingPeriodicUpdateSchedule"], "_type": ALTERNATING["_type"]},
+        {"_type": "AlternatingPeriodicUpdateSchedule"},
+        {"_type": ALTERNATING["_type"], ALTERNATING["_type"]: {"period": 5}},
+        {"_type": ALTERNATING["_type"], ALTERNATING["_type"]: 5},
+        {**ALTERNATING, "_type": "ContiguousPeriodicUpdateSchedule"},
+        {"_type": "ContiguousPeriodicUpdateSchedule", "period": 5, "start": 0, "stop": 2},
+        {"_type": "NoSuchSchedule", "period": 5},
+        {"_type": "SpgParameters"},
+        {"_type": ["ConstantUpdateSchedule"]},
+    ],
+)
+def test_a_schedule_that_is_none_of_its_own_is_told_what_was_expected(schedule):
+    data = earlier.written("graph_isomorphism", "vanilla_ppo")
+    earlier.changed(data, "rl.lr", -1)
+    data["agents"]["prover"] = {"update_schedule": schedule}
+    with pytest.raises(ParameterError) as caught:
+        HyperParameters.from_dict(data)
+    rate, line = sorted(str(caught.value).splitlines(), reverse=True)
+    assert rate.startswith("rl.lr: got -1")
+    assert line.startswith("agents.prover.update_schedule: got {")
+    assert f"'_type': {schedule['_type']!r}" in line
+    assert "AlternatingPeriodicUpdateSchedule: {period, first_agent_num_rounds" in line
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "expected"),
+    [
+        ("rl._type", "SpgParameters", "RlTrainerParameters"),
+        ("rl.body_lr_factor._type", "RlTrainerParameters", "LrFactors"),
+        ("protocol_common._type", "LrFactors", "CommonProtocolParameters"),
+        ("agents._default._type", "NoSuchParameters", "GraphIsomorphismAgentParameters"),
+        ("agents._default._type", "CodeValidationAgentParameters", "GraphIsomorphismAgentParam"),
+        ("_type", "SpgParameters", "HyperParameters"),
+        ("_type", 3, "HyperParameters"),
+    ],
+)
+def test_a_class_that_contradicts_its_place_is_refused(path, name, expected):
+    data = earlier.changed(earlier.written("graph_isomorphism", "vanilla_ppo"), path, name)
+    with pytest.raises(ParameterError) as caught:
+        HyperParameters.from_dict(data)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{path}: unknown parameter (value {name!r})")
+    assert expected in line
+
+
+@pytest.mark.parametrize("ending", ["Parameters", "Params"])
+def test_classes_of_its_places_are_taken_in_all_its_versions(ending):
+    read = HyperParameters.from_dict(
+        {
+            **_top(earlier.written("graph_isomorphism", "vanilla_ppo")),
+            "_type": f"Hyper{ending}" if ending == "Params" else ending,
+            "pvg_protocol": {"_type": f"PvgProtocol{ending}", "max_message_rounds": 4},
+            "agents": {"prover": {"_type": f"RandomAgent{ending}"}},
+        }
+    )
+    assert read.nip_protocol.max_message_rounds == 4
+    assert read.agents["prover"].is_random, "nothing else says it"
+
+
+def test_classes_of_an_arm_are_looked_at_too(tmp_path):
+    data = _top(earlier.written("graph_isomorphism", "vanilla_ppo"))
+    file = tmp_path / "arms.yaml"
+    arms = {"good": {"spg": {"_type": "SpgParameters"}}, "bad": {"rl": {"_type": "SpgParameters"}}}
+    file.write_text(yaml.safe_dump({**data, "arms": arms}))
+    with pytest.raises(ParameterError, match=r"arms\.bad\.rl\._type: .*RlTrainerParam") as caught:
+        load_experiment(file)
+    assert "arms.good" not in str(caught.value)
