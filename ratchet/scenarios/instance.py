@@ -48,7 +48,10 @@ class ScenarioInstance(CalledHere, Generic[DatasetT, EnvironmentT, AgentT]):
         "combined_policy_head": _ONE_ACTOR,
         "combined_value_body": _ONE_ACTOR,
         "combined_value_head": _ONE_ACTOR,
-        "combined_whole": "the chat models are scenario_instance.agents[NAME].whole",
+        "combined_whole": (
+            "in text scenarios the chat models are scenario_instance.agents[NAME].whole; in all"
+            f" others {_ONE_ACTOR}"
+        ),
         "message_regressor": "regression is a callback; see message_regression.enabled",
     }
 

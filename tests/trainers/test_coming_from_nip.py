@@ -76,6 +76,16 @@ def test_a_name_works_or_an_error_says_what_it_is_called(cls, there, here):
     assert not hasattr(kind, name), "the old name hides nothing"
 
 
+def test_what_an_instance_of_networks_points_to_is_there(tiny):
+    instance = tiny.scenario(tiny.parameters())
+    with pytest.raises(AttributeError) as caught:
+        _ = instance.combined_whole
+    _, others = str(caught.value).split("; in all others ")
+    assert "scenario_instance.combined_agents" in others
+    assert instance.combined_agents is not None
+    assert ".whole" not in others, "no agent has one there"
+
+
 def test_every_name_that_has_an_error_is_in_the_guide():
     def subclasses(cls):
         return {cls}.union(*(subclasses(each) for each in cls.__subclasses__()))
