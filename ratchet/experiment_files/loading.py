@@ -6,7 +6,7 @@ Where a user's words become values: errors name the file, the dotted path, and t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.parameters.changes import merge_changes, merge_nested
 from ratchet.parameters.converters import upgraded
-from ratchet.parameters.discovery import load_files, load_plugins, missing_files
+from ratchet.parameters.discovery import agent_model, load_files, load_plugins, missing_files
 from ratchet.parameters.hydra_overrides import plain_overrides
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.messages import raise_together
@@ -26,7 +26,8 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import name_choices
 from ratchet.parameters.yaml_files import parse_yaml, read_mapping
-from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters
+from ratchet.protocols.checks import unknown_agents
+from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters, has_usual_agents
 
 MAIN_ARM = "main"
 _OWN_KEYS = ("settings", "arms")
@@ -136,8 +137,30 @@ def _read_all(
         refuse_unread_budget(chosen, found.values())
     except RatchetError as error:
         errors.append(error)
+    if errors:  # else whoever asks about the protocol says it, with the names of its agents
+        told = {line.partition(": ")[0] for error in errors for line in str(error).splitlines()}
+        wrong = _unknown_agents(known, arms)
+        errors += [error for error in wrong if str(error).partition(": ")[0] not in told]
     raise_together(errors)
     return chosen, found
+
+
+def _unknown_agents(main: Mapping[str, Any], arms: Mapping[str, Any]) -> Iterator[RatchetError]:
+    """Return an error for each agent with a wrong name, where a protocol of Ratchet's is played."""
+    changes = {f"arms.{name}.": arm for name, arm in arms.items() if isinstance(arm, Mapping)}
+    for where, data in {"": main, **changes}.items():
+        agents = data.get("agents")
+        if isinstance(agents, Mapping) and has_usual_agents(_protocol_name({**main, **data})):
+            yield from (ParameterError(f"{where}{error}") for error in unknown_agents(agents))
+
+
+def _protocol_name(data: Mapping[str, Any]) -> object:
+    """Return the protocol that is chosen, or that the scenario plays; None if nobody knows it."""
+    try:
+        model = agent_model(str(data.get("scenario")))
+        return data.get("interaction_protocol") or getattr(model, "default_protocol", "nip")
+    except RatchetError:
+        return None
 
 
 def _only_its_own(

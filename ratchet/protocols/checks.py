@@ -5,10 +5,15 @@ Used by the registry when a protocol is built and when parameters are checked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter, ValidationError
+
 from ratchet.errors import ParameterError, nearest
-from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.agents import DEFAULT_AGENT, Schedule, UpdateSchedule
+from ratchet.parameters.messages import raise_together
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -24,6 +29,7 @@ USUAL_AGENT_NAMES = (
     "simulator",
 )
 """Agents of other protocols may have parameters too: an arm may play another protocol."""
+_SCHEDULE: TypeAdapter[Schedule] = TypeAdapter(UpdateSchedule)
 
 
 def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:
@@ -34,19 +40,48 @@ def check_agent_names(hyper_params: HyperParameters, handler: ProtocolHandler) -
     Raises
     ------
     ParameterError
-        With the nearest name.
+        With the nearest names, all that are wrong.
     """
-    known = {*handler.agent_names, *USUAL_AGENT_NAMES}
-    named = [(f"agents.{name}", name) for name in hyper_params.agents.named]
-    for agent in hyper_params.agents:
-        in_schedule = hyper_params.agents[agent].update_schedule.agent_names
-        named += [(f"agents.{agent}.update_schedule: {name!r}", name) for name in in_schedule]
-    for where, name in named:
-        if name not in known:
-            raise ParameterError(
-                f"{where}: protocol {hyper_params.interaction_protocol!r} has no such agent;"
-                f" expected one of {list(handler.agent_names)}.{nearest(name, known)}"
-            )
+    agents = hyper_params.agents
+    schedules = {name: agents[name].update_schedule for name in agents}
+    problem = f"protocol {hyper_params.interaction_protocol!r} has no such agent"
+    raise_together(_unknown(problem, handler.agent_names, agents.named, schedules))
+
+
+def unknown_agents(agents: Mapping[str, object]) -> list[ParameterError]:
+    """Return an error for each agent that no protocol of Ratchet's has, importing none.
+
+    ``agents`` are as a file has them, whatever else is wrong there.
+    """
+    schedules: dict[str, Schedule] = {}
+    for name, agent in agents.items():
+        if isinstance(agent, Mapping) and "update_schedule" in agent:
+            with suppress(ValidationError):  # said already
+                schedules[name] = _SCHEDULE.validate_python(agent["update_schedule"])
+    named = [name for name in agents if name != DEFAULT_AGENT]
+    return _unknown("no protocol has such an agent", USUAL_AGENT_NAMES, named, schedules)
+
+
+def _unknown(
+    problem: str,
+    expected: Sequence[str],
+    named: Iterable[str],
+    schedules: Mapping[str, Schedule],
+) -> list[ParameterError]:
+    """Return an error for each agent that is named, also by a schedule, and not known."""
+    places = [(f"agents.{name}", name) for name in named]
+    for agent, schedule in schedules.items():
+        places += [
+            (f"agents.{agent}.update_schedule: {name!r}", name) for name in schedule.agent_names
+        ]
+    known = {*expected, *USUAL_AGENT_NAMES}
+    return [
+        ParameterError(
+            f"{where}: {problem}; expected one of {list(expected)}.{nearest(name, known)}"
+        )
+        for where, name in places
+        if name not in known
+    ]
 
 
 def check_common_parameters(hyper_params: HyperParameters, handler: ProtocolHandler) -> None:

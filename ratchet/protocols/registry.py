@@ -59,6 +59,11 @@ def protocol_handler_class(name: str, *, base_dir: Path | None = None) -> type[P
     return PROTOCOLS.find(name, base_dir)
 
 
+def has_usual_agents(name: object) -> bool:
+    """Return whether a protocol's agents are named as usual, importing none."""
+    return PROTOCOLS.built_in.get(str(name), "").startswith("ratchet.protocols.")
+
+
 def check_protocol_name(name: str) -> None:
     """Check that a protocol of that name exists, importing none.
 

@@ -189,6 +189,72 @@ def test_all_mistakes_of_all_kinds_are_told_at_once(file: Path) -> None:
     assert "rl.lr" in top.partition("Did you mean ")[2]
 
 
+WRONG_NAMES = """\
+scenario: graph_isomorphism
+trainer: vanilla_ppo
+dataset: er1000
+agents:
+  _default: {update_schedule: {kind: alternating_periodic, period: 2, first_agent: veriifer}}
+  provr: {d_gnn: 4}
+  prover1: {d_gnn: 4}
+arms: {other: {agents: {simulatr.d_gnn: 4}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "path"),
+    [
+        ("rl: {lr: -1}", "rl.lr"),
+        ("rl.lrr: 1", "rl.lrr"),
+        ("lr: 1", "lr"),
+        ("settings: {iterations_per_tsk: 5}", "settings.iterations_per_tsk"),
+        ("agents.prover.d_gn: 4", "agents.prover.d_gn"),
+        ("arms.third.rl.lr: -1", "arms.third.rl.lr"),
+    ],
+)
+def test_wrong_names_of_agents_are_told_with_all_other_mistakes(
+    file: Path, mistake: str, path: str
+) -> None:
+    file.write_text(f"{WRONG_NAMES}{mistake}\n")
+    with pytest.raises(ParameterError) as caught:
+        load_experiment(file)
+    told = {_path(line): line for line in str(caught.value).splitlines()[1:]}
+    expected = {"agents.provr", "agents._default.update_schedule", "arms.other.agents.simulatr"}
+    assert told.keys() == {path, *expected}
+    assert "Did you mean 'prover'" in told["agents.provr"]
+    assert "'veriifer': no protocol has such an agent" in told["agents._default.update_schedule"]
+    assert "Did you mean 'simulator'" in told["arms.other.agents.simulatr"]
+
+
+def test_a_wrong_name_that_the_protocol_tells_is_told_once(file: Path) -> None:
+    names = "agents: {provr: {}}\nprotocol_common.zero_knowledge: true\nsettings: {a: 1}\n"
+    file.write_text(TEXT.split("rl:")[0] + names)
+    with pytest.raises(ParameterError) as caught:
+        load_experiment(file)
+    lines = str(caught.value).splitlines()[1:]
+    assert [_path(line) for line in lines] == ["agents.provr", "settings.a"]
+    assert "expected one of ['prover', 'verifier']" in lines[0]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "scenario: gymnasium",  # whose environment has agents of its own
+        "scenario: graph_isomorphism\ninteraction_protocol: my_protocol.py:MyProtocol",
+        "scenario: graph_isomorphis",  # nobody knows what it plays
+    ],
+)
+def test_names_of_agents_are_left_alone_where_they_may_be_others(file: Path, lines: str) -> None:
+    file.write_text(f"{lines}\ntrainer: vanilla_ppo\ndataset: d\nagents: {{critic: {{}}}}\na: 1\n")
+    with pytest.raises(ParameterError) as caught:
+        load_experiment(file)
+    assert "critic" not in str(caught.value)
+
+
+def _path(line: str) -> str:
+    return line.partition(": ")[0]
+
+
 def test_a_missing_file_gets_all_that_are_called_alike(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

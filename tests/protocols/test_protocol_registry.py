@@ -14,6 +14,7 @@ from ratchet.errors import ParameterError, UnknownNameError
 from ratchet.parameters import AgentParameters, HyperParameters
 from ratchet.parameters.base import AGENT_MODELS
 from ratchet.protocols import registry
+from ratchet.protocols.checks import USUAL_AGENT_NAMES
 from ratchet.protocols.registry import (
     check_protocol_parameters,
     protocol_handler_class,
@@ -185,3 +186,19 @@ def test_parameters_of_an_agent_that_nobody_knows_are_refused():
         **given, interaction_protocol="solo_verifier", agents={"prover": {"d_gnn": 8}}
     )
     assert registry.build_protocol_handler(another).agent_names == ("verifier",)
+
+
+def test_all_wrong_names_are_told_at_once():
+    given = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
+    slips = HyperParameters(**given, agents={"provr": {"d_gnn": 8}, "verifer": {"d_gnn": 8}})
+    with pytest.raises(ParameterError, match=r"agents\.provr.*\nagents\.verifer"):
+        registry.build_protocol_handler(slips)
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_agents_of_protocols_that_are_here_are_named_as_usual(name):
+    given = {"scenario": "graph_isomorphism", "trainer": "vanilla_ppo", "dataset": "generated"}
+    handler = registry.build_protocol_handler(HyperParameters(**given, interaction_protocol=name))
+    assert registry.has_usual_agents(name)
+    assert set(handler.agent_names) <= set(USUAL_AGENT_NAMES)
+    assert not registry.has_usual_agents("environment"), "an environment's are its own"
