@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 0.001  # no arrival for so long: who comes together has come
 _NAP_SECONDS = 1.0
-_GATHER_SECONDS = 0.01  # the longest an idle engine waits for company
+_GATHER_SECONDS = 0.05  # the longest an engine waits for company that keeps coming
 
 
 Result = GenerationResult | EmbeddingResult
