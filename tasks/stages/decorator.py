@@ -43,7 +43,7 @@ from ratchet.store.claim import Claim
 from ratchet.store.manifest import IterationMetrics, Manifest
 from tasks.stages import faults
 from tasks.stages.calls import StageCall
-from tasks.stages.interrupting import Interruptible
+from tasks.stages.interrupting import interrupt_thread
 from tasks.stages.profiling import profiled
 from tasks.stages.session import BaseSession
 from trainers.progress import describe, progress_place
@@ -227,21 +227,35 @@ class _Request(Generic[_Session]):
     ) -> None:
         self.stage, self.call, self.session, self.force = stage, call, session, force
         self._outcome: StageOutcome | None = None
+        self._thread: int | None = None
+        self._thread_changes = threading.Lock()
 
     async def fulfil(self) -> StageOutcome:
-        context = contextvars.copy_context()
-        job = functools.partial(
-            context.run, make_stage, self.stage, self.call, self.session, force=self.force
-        )
-        work = Interruptible(job)
+        """Make the stage in a thread, which ends with this where it only computes."""
+        job = functools.partial(contextvars.copy_context().run, self._make)
         loop = asyncio.get_running_loop()
         try:
-            self._outcome = await loop.run_in_executor(self.session.executor, work)
+            self._outcome = await loop.run_in_executor(self.session.executor, job)
         except asyncio.CancelledError:
             if self.stage.alone:  # the others wait for answers that are paid for
-                work.interrupt()
+                self.interrupt()
             raise
         return self._outcome
+
+    def _make(self) -> StageOutcome:
+        with self._thread_changes:
+            self._thread = threading.get_ident()
+        try:
+            return make_stage(self.stage, self.call, self.session, force=self.force)
+        finally:
+            with self._thread_changes:  # the thread goes on to other work
+                self._thread = None
+
+    def interrupt(self) -> None:
+        """End the work where it is, if it has begun and not ended."""
+        with self._thread_changes:
+            if self._thread is not None:
+                interrupt_thread(self._thread)
 
     def result(self) -> StageOutcome:
         assert self._outcome is not None  # the task has completed

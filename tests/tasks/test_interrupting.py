@@ -2,40 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tasks.stages.interrupting import Interruptible, StageInterrupted
+from tasks.stages import decorator
+from tasks.stages.interrupting import StageInterrupted
 
 
-def test_work_that_runs_is_ended_and_cleans_up():
-    begun, cleaned = threading.Event(), []
+@pytest.fixture
+def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make requests whose stage is a function of nothing, in one thread."""
+    with ThreadPoolExecutor(1) as executor:
+
+        def make(work: Any, *, alone: bool = True) -> Any:
+            monkeypatch.setattr(decorator, "make_stage", lambda *_, **__: work())
+            stage, session = SimpleNamespace(alone=alone), SimpleNamespace(executor=executor)
+            return decorator._Request(stage, None, session, force=False)
+
+        yield make
+
+
+async def _cancel(request: Any, begun: threading.Event) -> None:
+    task = asyncio.ensure_future(request.fulfil())
+    assert await asyncio.to_thread(begun.wait, 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_stage_that_computes_is_ended_and_cleans_up(request_of: Any) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
 
     def work() -> None:
         try:
             begun.set()
             while True:
                 time.sleep(0.001)
+        except BaseException as error:
+            raised.append(error)
+            raise
         finally:
-            cleaned.append(True)
+            ended.set()
 
-    interruptible = Interruptible(work)
-    with ThreadPoolExecutor(1) as executor:
-        future = executor.submit(interruptible)
-        assert begun.wait(5)
-        interruptible.interrupt()
-        with pytest.raises(StageInterrupted):
-            future.result(5)
-        assert cleaned == [True]
-        assert executor.submit(lambda: "next").result(5) == "next"
+    request = request_of(work)
+    asyncio.run(_cancel(request, begun))
+    assert ended.wait(5)
+    assert [type(error) for error in raised] == [StageInterrupted]
+    assert request.session.executor.submit(lambda: "next").result(5) == "next"
 
 
-def test_work_that_has_not_begun_or_has_ended_is_left_alone():
-    interruptible = Interruptible(lambda: "done")
-    interruptible.interrupt()
-    assert interruptible() == "done"
-    interruptible.interrupt()
-    assert sum(range(1000)) == 499500
+def test_a_stage_that_waits_for_paid_answers_is_left_to_end(request_of: Any) -> None:
+    begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(5)
+        ended.set()
+
+    asyncio.run(_cancel(request_of(work, alone=False), begun))
+    go_on.set()
+    assert ended.wait(5)
+
+
+def test_work_that_has_not_begun_or_has_ended_is_left_alone(request_of: Any) -> None:
+    request = request_of(lambda: "done")
+    request.interrupt()
+    assert asyncio.run(request.fulfil()) == "done"
+    request.interrupt()
+    assert request.session.executor.submit(sum, range(1000)).result(5) == 499500
