@@ -36,7 +36,7 @@ class Child:
         """Plan the next start, later each time, and say so."""
         steady = time.monotonic() - self._started >= STEADY_SECONDS
         self._ends = 1 if steady else self._ends + 1
-        delay = min(FIRST_DELAY * 2 ** (self._ends - 1), LONGEST_DELAY)
+        delay = min(FIRST_DELAY * 2.0 ** min(self._ends - 1, 60), LONGEST_DELAY)
         self.due = time.monotonic() + delay
         if not self.part.children_go_on:
             with contextlib.suppress(ProcessLookupError):  # it leads a group of its own

@@ -114,8 +114,9 @@ def cancel(run: RunName, runs: RunsFolder = DEFAULT_RUNS) -> None:
 def _delete(folder: RunFolder, *, yes: bool) -> None:
     """Delete a run's folder after asking; RunStateError if somebody runs it."""
     from ratchet.errors import RunStateError
+    from ratchet.tracking.presence import runners
 
-    if folder.status == "running":
+    if runners(folder.path):  # also of one that was told to end and has not yet
         raise RunStateError(
             f"run {folder.run_id} is running. End it first: `ratchet cancel {folder.run_id}`."
         )

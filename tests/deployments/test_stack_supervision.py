@@ -191,3 +191,13 @@ def test_a_taken_port_is_replaced() -> None:
         port = taken.getsockname()[1]
         assert parts.free_port(port) not in (0, port)
     assert parts.free_port(port) == port
+
+
+def test_a_part_that_never_comes_up_is_tried_for_ever(tmp_path: Path) -> None:
+    log = tmp_path / "part.log"
+    child = children.Child(Part("part", [sys.executable, "-c", ""], {}, log, lambda: False))
+    child.process.wait()
+    child._ends = 5000
+    child.note_end()
+    assert child.due is not None
+    assert child.due <= time.monotonic() + children.LONGEST_DELAY

@@ -61,6 +61,8 @@ def test_a_run_that_is_running_is_not_deleted(run: RunFolder) -> None:
     result = ratchet("runs", "--delete", "nip-1", "--yes")
     assert result.exit_code != 0
     assert "ratchet cancel nip-1" in result.output
+    run.set_status("cancelled", "told to end")
+    assert ratchet("runs", "--delete", "nip-1", "--yes").exit_code != 0, "it has not ended yet"
     assert run.path.is_dir()
     presence.release()
 
