@@ -13,6 +13,7 @@ from ratchet.errors import ParameterError, ProtocolSpecificationError
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
 from ratchet.parameters.text_trainers import count_rollouts
+from ratchet.parameters.torchrl_names import refuse_not_run
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
 from trainers.callbacks.registry import check_callbacks
 from trainers.registry import TRAINERS, trainer_class
@@ -65,6 +66,7 @@ def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = Non
     """
     check_protocol_name(hyper_params.interaction_protocol)
     if isinstance(hyper_params.trainer, str):
+        refuse_not_run(hyper_params.trainer)
         TRAINERS.check(hyper_params.trainer)
     _check_environment(hyper_params)
 

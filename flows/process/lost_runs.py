@@ -18,6 +18,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Crashed
 
+from flows.process.flow_runs import set_state
 from flows.process.stack_file import POOL
 from ratchet.tracking.presence import runners
 
@@ -56,9 +57,8 @@ def crash_lost_runs(*, pool_is_here: bool) -> list[str]:
     """Mark lost flow runs as crashed, which gives their slots back; return their names."""
     with get_client(sync_client=True) as client:
         lost = lost_flow_runs(client, pool_is_here=pool_is_here)
-        for run in lost:
-            state = Crashed(message="The process that worked on it is gone.")  # type: ignore[var-annotated]
-            client.set_flow_run_state(run.id, state, force=True)
+    for run in lost:
+        set_state(run, Crashed(message="The process that worked on it is gone."))
     return [run.name for run in lost]
 
 

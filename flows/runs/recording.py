@@ -27,7 +27,6 @@ from tasks.tensordict.run_trainer import HISTORY_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from flows.runs.usage import RunUsage
     from ratchet.store.store import Damage, StageStore

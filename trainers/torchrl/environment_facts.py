@@ -29,8 +29,8 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``name``, ``discrete``, ``observation_size``, and ``num_actions`` and ``one_hot`` or
-        ``action_size``, ``num_policy_outputs`` (location and scale),
+        ``name``, ``discrete``, ``observation_size``, and ``num_actions``, ``one_hot`` and
+        ``action_space`` or ``action_size``, ``num_policy_outputs`` (location and scale),
         ``observation_and_action_size``, ``action_low`` and ``action_high``; of a group of agents
         these are each agent's, and there are ``group``, its name, and ``num_agents``.
         ``arguments`` are those of :func:`make_environment`, where the library alone does not make

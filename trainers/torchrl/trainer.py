@@ -84,7 +84,7 @@ class TorchRlTrainer(StagedTensorDictTrainer):
         """
 
     def build_environment(self) -> EnvBase:
-        """Make an environment for evaluation and tests; by default gymnasium's of ``dataset``."""
+        """Make an environment for evaluation and tests; by default that of ``dataset``."""
         section = self.hyper_params.gymnasium
         return make_environment(
             self.hyper_params.dataset,

@@ -95,7 +95,7 @@ class ModelRegistry:
         return self._touched(model)
 
     def last_used(self, model_id: str) -> float:
-        """Return when a model was last asked for, within an hour; 0 if it never was."""
+        """Return when a model was last asked for, within an hour, or made; 0 if it is gone."""
         row = self._database.row("SELECT * FROM models WHERE id = ?", (model_id,))
         try:
             return 0.0 if row is None else self._folder_of(row).stat().st_mtime

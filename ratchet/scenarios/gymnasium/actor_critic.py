@@ -65,10 +65,9 @@ class ControlActorCritic(ActorCritic):
         )
         self.sights = agent_sights(spaces, {n: a.parameters for n, a in self.agents.items()})
         alike: dict[str, list[int]] = {}
-        for place, (name, agent) in enumerate(self.agents.items()):
-            alike.setdefault(agent.parameters.shared_model_group or f"agent {name}", []).append(
-                place
-            )
+        for place, agent in enumerate(self.agents.values()):
+            if (group := agent.parameters.shared_model_group) is not None:
+                alike.setdefault(group, []).append(place)
         shape = (len(agents), spaces.observation_width)
         images = [place for place, agent in enumerate(self.agents.values()) if agent.sees_images]
         self.normalizer = FeatureNormalizer(

@@ -182,9 +182,8 @@ class Batcher:
 
         What waits at the beginning is answered before; what comes later waits for the end.
         """
-        nap = _Nap(self._arrived)
         with self._changed:
-            self._nap = nap
+            nap = self._nap = _Nap(self._arrived)
             self._changed.notify_all()
             while self._thread.is_alive() and not (nap.has_begun or self._stopped):
                 if self._is_made and self._sleeper is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ class ChatTokenizer:
         self._control_ids = self._read_control_ids()
         self._longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
 
-    @property
+    @cached_property
     def knows_tools(self) -> bool:
         """Whether the chat template tells the model of tools."""
         return any(template.reads("tools") for template in self._templates.values())
