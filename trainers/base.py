@@ -5,7 +5,7 @@ Knows no tensors, so that trainers of chat models stand on it too.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["CheckPointNotFoundError", "MetricRecord", "Trainer"]
 
 
-class Trainer(CalledHere, CheckpointingTrainer):
+class NamedTrainer(ABC):
+    """What an experiment may name as its trainer: a trainer, or what one is made around."""
+
+    @classmethod
+    @abstractmethod
+    def trainer_class(cls) -> type[Trainer]:
+        """Return the class whose training is run."""
+
+
+class Trainer(CalledHere, CheckpointingTrainer, NamedTrainer):
     """Base of all trainers. Subclasses write :meth:`train`.
 
     ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
@@ -42,6 +51,9 @@ class Trainer(CalledHere, CheckpointingTrainer):
 
     plays_text: ClassVar[bool | None] = None
     """Whether its agents must be chat models (True), or must not (False); None: either."""
+
+    learns_tokens: ClassVar[bool] = False
+    """Whether its agents are language models that learn from their tokens."""
 
     acts_alone: ClassVar[bool] = False
     """Whether it makes an agent of its own, which acts alone in an environment."""
@@ -67,6 +79,11 @@ class Trainer(CalledHere, CheckpointingTrainer):
         runs it knows run folders and the store too."""
         self.checkpoint_name = settings.run_id
         self._initialise_state()
+
+    @classmethod
+    def trainer_class(cls) -> type[Trainer]:
+        """Return the class itself."""
+        return cls
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:

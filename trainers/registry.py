@@ -10,16 +10,16 @@ from ratchet.errors import ParameterError
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.torchrl_names import refuse_not_run
 from ratchet.registry import Registry
-from trainers.base import Trainer
+from trainers.base import NamedTrainer, Trainer
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.instance import AnyScenarioInstance
 
-_TrainerClass = TypeVar("_TrainerClass", bound=type[Trainer])
+_TrainerClass = TypeVar("_TrainerClass", bound=type[NamedTrainer])
 
-TRAINERS: Registry[Trainer] = Registry("trainer", "trainers.base:Trainer", "trainers")
+TRAINERS: Registry[NamedTrainer] = Registry("trainer", "trainers.base:NamedTrainer", "trainers")
 
 
 def register_trainer(name: str) -> Callable[[_TrainerClass], _TrainerClass]:
@@ -58,7 +58,7 @@ def trainer_class(
         the parameters.
     """
     refuse_not_run(hyper_params.trainer_name)
-    found = TRAINERS.find(hyper_params.trainer, base_dir)
+    found = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
     _check_agents(found, hyper_params)
     found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
     return found

@@ -92,7 +92,7 @@ def check_device(name: str) -> None:
 
 def _check_packages(hyper_params: HyperParameters, base_dir: Path | None) -> None:
     """Raise MissingPackageError for what scenario and trainer need and isn't installed."""
-    trainer = TRAINERS.find(hyper_params.trainer, base_dir)
+    trainer = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
     require_packages(
         trainer.needed_packages(hyper_params), f"trainer: {hyper_params.trainer_name!r}"
     )

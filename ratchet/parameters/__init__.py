@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 BUILT_IN = (
+    "ratchet.parameters.language",
     "ratchet.parameters.options",
     "ratchet.parameters.protocols",
     "ratchet.parameters.text_trainers",

@@ -1,0 +1,301 @@
+"""Sections of the language trainers, which learn from tokens and their log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    Field,
+    JsonValue,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from ratchet.parameters.base import SubParameters, register_parameters
+from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.service_fields import BaseUrl, KeyName
+
+GROUP_TRAINERS = ("grpo", "remote_grpo")
+LANGUAGE_TRAINERS = (
+    *GROUP_TRAINERS,
+    "language_ppo",
+    "language_dpo",
+    "on_policy_distillation",
+    "cross_entropy",
+)
+_PLAYED = (Purpose.ROLLOUTS, Purpose.LEARNING)
+
+
+class LanguageOptimizerParameters(SubParameters, read_for=Purpose.LEARNING):
+    """AdamW (Loshchilov and Hutter 2019), and how its learning rate goes.
+
+    The rate rises over ``warmup_steps`` and then stays, or falls to 0 with the last iteration.
+    Gradients are clipped to a norm of ``max_grad_norm``.
+    """
+
+    lr: PositiveFloat = 1e-3
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+
+
+class FailureParameters(SubParameters, read_for=Purpose.ROLLOUTS):
+    """What is done about an episode that fails: its environment or its evaluator raised an error.
+
+    ``fail_fast`` ends the stage; ``retry`` plays it again up to ``retries`` times; ``at_least``
+    goes on without it where ``at_least`` of its group are left. What was dropped is counted.
+    """
+
+    policy: Literal["fail_fast", "retry", "at_least"] = "fail_fast"
+    retries: PositiveInt = 3
+    at_least: PositiveInt = 2
+
+    def unread(self) -> Collection[str]:
+        """Return what the policy does not read."""
+        return {"retries", "at_least"} - {{"retry": "retries"}.get(self.policy, self.policy)}
+
+
+class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
+    """Where a remote trainer's model is trained.
+
+    ``backend`` ``ratchet`` is the embedded service, or one like it at ``url``; ``self-hosted``
+    trains in the run's own process. ``config`` is handed to the backend as it is.
+    """
+
+    backend: str = Field(default="self-hosted", min_length=1)
+    url: Annotated[BaseUrl, Purpose.NOTHING] = None
+    api_key_name: Annotated[KeyName, Purpose.NOTHING] = None
+    world_size: PositiveInt = 1
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+@register_parameters("language", trainers=LANGUAGE_TRAINERS)
+class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
+    """What all language trainers share; of ``rl`` they read ``num_iterations``.
+
+    An iteration plays ``tasks_per_step`` tasks ``group_size`` times each and learns from it: in
+    ``num_epochs`` passes, with a step of the optimizer for each ``minibatch_size`` trajectories
+    (all when not given), of which ``micro_batch_size`` are in memory at a time. Trajectories are
+    cut at ``max_sequence_length`` tokens, prompt included, before they are scored. ``mode``:
+    ``one_step_behind`` plays the next iteration's rollouts while it learns from this one's, which
+    are thus played with the weights of the iteration before. The dataset ``validation`` is played
+    after every ``validate_every`` iterations, without learning. ``algorithm`` is for trainers of
+    one's own.
+    """
+
+    group_size: Annotated[PositiveInt, *_PLAYED] = 8
+    tasks_per_step: Annotated[PositiveInt, *_PLAYED] = 16
+    max_sequence_length: Annotated[PositiveInt | None, *_PLAYED, Purpose.TESTS] = None
+    mode: Annotated[Literal["synchronous", "one_step_behind"], *_PLAYED] = "synchronous"
+    failures: Annotated[FailureParameters, *_PLAYED] = FailureParameters()
+    num_epochs: PositiveInt = 1
+    minibatch_size: PositiveInt | None = None
+    micro_batch_size: PositiveInt | None = None
+    optimizer: LanguageOptimizerParameters = LanguageOptimizerParameters()
+    validate_every: Annotated[PositiveInt | None, Purpose.ORDER] = None
+    test_temperature: Annotated[float, Purpose.TESTS] = Field(default=0.0, ge=0, le=2)
+    samples_per_test: Annotated[PositiveInt, Purpose.TESTS] = 1
+    train_service: TrainServiceParameters = TrainServiceParameters()
+    algorithm: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class KlParameters(SubParameters, read_for=Purpose.LEARNING):
+    """The pull towards the model at the beginning, of strength ``coef``; 0 is none.
+
+    In the reward, token by token, or as a term of the loss. As rewards ``k1`` is unbiased, as a
+    loss ``k2`` has the gradient of KL(π‖π_ref), ``k3`` that of KL(π_ref‖π). With a ``target`` the
+    strength is adapted so that KL(π‖π_ref) of a sequence comes to it, over ``horizon`` sequences
+    (Ziegler et al. 2019).
+    """
+
+    coef: NonNegativeFloat = 0.0
+    place: Literal["reward", "loss"] = "loss"
+    estimator: Literal["k1", "k2", "k3"] | None = None
+    target: PositiveFloat | None = None
+    horizon: PositiveInt = 10_000
+
+    @property
+    def kind(self) -> Literal["k1", "k2", "k3"]:
+        """The estimator: when not given, the right one for its place."""
+        return self.estimator or ("k1" if self.place == "reward" else "k2")
+
+    def unread(self) -> Collection[str]:
+        """Return what nobody reads without a pull, or without a target."""
+        if not self.coef:
+            return ("place", "estimator", "target", "horizon")
+        return () if self.target else ("horizon",)
+
+
+PolicyLoss = Literal["clip", "gspo", "cispo", "importance_sampling", "reinforce"]
+Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+
+
+class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
+    """A policy's loss: what is clipped, how tokens are weighed, and what is added.
+
+    ``clip`` is PPO's, with bounds 1 − ``clip_low`` and 1 + ``clip_high``; with ``dual_clip`` c
+    also at c for negative advantages (Ye et al. 2020). ``gspo`` clips the ratio of a sequence
+    (Zheng et al. 2025), ``cispo`` weighs by the clipped ratio (MiniMax 2025). ``aggregation``: a
+    mean over all tokens; over sequences of their tokens' mean; of their tokens' sum; or the sum
+    over ``aggregation_constant`` and the number of sequences (the agent's ``max_tokens`` when not
+    given). ``sampler_correction`` weighs tokens, or sequences, by the ratio of the trainer's to the
+    sampler's probabilities, at most ``sampler_cap``.
+    """
+
+    policy_loss: PolicyLoss = "clip"
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    dual_clip: float | None = Field(default=None, gt=1)
+    aggregation: Aggregation = "sequence_mean"
+    aggregation_constant: PositiveInt | None = None
+    sampler_correction: Literal["none", "token", "sequence"] = "none"
+    sampler_cap: PositiveFloat = 2.0
+    entropy_coef: NonNegativeFloat = 0.0
+    kl: KlParameters = KlParameters()
+
+    def unread(self) -> Collection[str]:
+        """Return what the loss does without."""
+        unread = set()
+        if self.policy_loss in ("importance_sampling", "reinforce"):
+            unread |= {"clip_low", "clip_high"}
+        if self.policy_loss != "clip":
+            unread.add("dual_clip")
+        if self.aggregation != "constant":
+            unread.add("aggregation_constant")
+        if self.sampler_correction == "none":
+            unread.add("sampler_cap")
+        return unread
+
+
+_GRPO: dict[str, Any] = {
+    "baseline": "group_mean",
+    "advantage_scale": "group",
+    "policy_loss": "clip",
+    "clip_low": 0.2,
+    "clip_high": 0.2,
+    "aggregation": "sequence_mean",
+    "dynamic_sampling": False,
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "grpo": _GRPO,
+    "dr_grpo": {**_GRPO, "advantage_scale": "none", "aggregation": "constant"},
+    "dapo": {**_GRPO, "clip_high": 0.28, "aggregation": "token_mean", "dynamic_sampling": True},
+    "gspo": {**_GRPO, "policy_loss": "gspo", "clip_low": 3e-4, "clip_high": 4e-4},
+    "rloo": {
+        **_GRPO,
+        "baseline": "leave_one_out",
+        "advantage_scale": "none",
+        "policy_loss": "importance_sampling",
+        "aggregation": "sequence_sum",
+    },
+    "reinforce_plus_plus": {
+        **_GRPO,
+        "baseline": "none",
+        "advantage_scale": "batch",
+        "aggregation": "token_mean",
+    },
+}
+"""What the variants of GRPO are, by the papers that brought them."""
+
+
+@register_parameters("grpo", trainers=GROUP_TRAINERS)
+class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
+    """Group relative policy optimisation (Shao et al. 2024) and its relatives.
+
+    ``variant`` decides what is not given: ``dr_grpo`` (Liu et al. 2025), ``dapo`` (Yu et al. 2025),
+    ``gspo`` (Zheng et al. 2025), ``rloo`` (Ahmadian et al. 2024), ``reinforce_plus_plus`` (Hu 2025;
+    its pull is ``kl: {coef: …, place: reward}``). An answer's advantage is its reward less a
+    ``baseline``: its group's mean, the mean of the others, its agent's running average (of weight
+    ``baseline_decay``; for self-play), or nothing; divided by the standard deviation of its group
+    or of the batch, or by nothing. ``dynamic_sampling`` plays further tasks, up to
+    ``max_resamples`` times as many, in place of groups that are all alike.
+    """
+
+    variant: Annotated[
+        Literal["grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus"], *_PLAYED
+    ] = "grpo"
+    baseline: Literal["group_mean", "leave_one_out", "agent_average", "none"] | None = None
+    baseline_decay: float = Field(default=0.9, ge=0, lt=1)
+    advantage_scale: Literal["group", "batch", "none"] | None = None
+    policy_loss: PolicyLoss | None = None  # type: ignore[assignment] # until it is settled
+    clip_low: PositiveFloat | None = None  # type: ignore[assignment]
+    clip_high: PositiveFloat | None = None  # type: ignore[assignment]
+    aggregation: Aggregation | None = None  # type: ignore[assignment]
+    dynamic_sampling: Annotated[bool | None, *_PLAYED] = None
+    max_resamples: Annotated[PositiveInt, *_PLAYED] = 3
+
+    @property
+    def settled(self) -> Self:
+        """The parameters with what the variant decides filled in."""
+        decided = VARIANTS[self.variant]
+        open_ = {name: decided[name] for name in decided if getattr(self, name) is None}
+        return self.model_copy(update=open_)
+
+    def unread(self) -> Collection[str]:
+        """Return what the loss and the baseline do without."""
+        settled = self.settled
+        unread = {*PolicyLossParameters.unread(settled)}
+        if settled.baseline != "agent_average":
+            unread.add("baseline_decay")
+        if not settled.dynamic_sampling:
+            unread.add("max_resamples")
+        return unread
+
+
+@register_parameters("language_ppo", trainers=("language_ppo",))
+class LanguagePpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
+    """Proximal policy optimisation (Schulman et al. 2017) of tokens, with a value head.
+
+    The head stands on the model's last layer; its loss, of weight ``critic_coef``, may be clipped
+    around the values before the step. Advantages are whitened over all tokens.
+    """
+
+    aggregation: Aggregation = "token_mean"
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    lmbda: float = Field(default=0.95, ge=0, le=1)
+    critic_coef: NonNegativeFloat = 0.5
+    value_clip: PositiveFloat | None = 0.2
+    whiten: bool = True
+
+
+@register_parameters("language_dpo", trainers=("language_dpo",))
+class LanguageDpoParameters(SubParameters, read_for=Purpose.LEARNING):
+    """Direct preference optimisation (Rafailov et al. 2023) of an iteration's own answers.
+
+    In each group the best and the worst answer are a pair; groups that are all alike have none.
+    """
+
+    beta: PositiveFloat = 0.1
+
+
+@register_parameters("on_policy_distillation", trainers=("on_policy_distillation",))
+class DistillationParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
+    """On-policy distillation: an answer's tokens are paid by what a teacher thinks of them.
+
+    A token's advantage is −``coef``·(log π − log π_teacher), with what follows it discounted by
+    ``discount``. ``teacher`` is a model's folder or name, read with the pupil's tokenizer.
+    """
+
+    teacher: str | None = None
+    coef: PositiveFloat = 1.0
+    discount: float = Field(default=0.0, ge=0, le=1)
+    policy_loss: PolicyLoss = "importance_sampling"
+    aggregation: Aggregation = "token_mean"
+
+
+@register_parameters("cross_entropy", trainers=("cross_entropy",))
+class CrossEntropyParameters(SubParameters, read_for=Purpose.LEARNING):
+    """Cross-entropy on an iteration's own answers whose reward is at least ``min_reward``.
+
+    With ``per_group`` on those too that are the best of their group.
+    """
+
+    min_reward: float = 1.0
+    per_group: bool = False

@@ -1,0 +1,136 @@
+"""``BaseTrainer``: what learns from trajectories of tokens, whoever has played them.
+
+It knows no tasks and no stages; the loop around it is :class:`trainers.language.trainer`'s.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
+
+from ratchet.errors import ParameterError
+from ratchet.parameters.base import SECTIONS, SubParameters
+from ratchet.parameters.language import LanguageParameters
+from ratchet.parameters.messages import describe_validation_error
+from trainers.base import NamedTrainer, Trainer
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.interface import LanguageModel, RolloutEngine
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.rollouts.trajectory import Trajectory
+
+_Section = TypeVar("_Section", bound=SubParameters)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where training stands when a trainer is asked to learn."""
+
+    seed: int = 0
+    iteration: int = 0
+    num_iterations: int = 1
+
+
+class BaseTrainer(NamedTrainer):
+    """What one model learns by. Subclasses write :meth:`train`.
+
+    ``config`` has what the experiment file says, by name: the fields of the section ``language``
+    (``config.optimizer.lr``, ``config.train_service``, ``config.algorithm.get("mine", 0.5)``), the
+    trainer's own section (``config.grpo``) and ``total_train_steps``. What is not there has its
+    default, so that a trainer can be made alone, of a small config.
+    """
+
+    section: ClassVar[str] = ""
+    """The name of the trainer's own section of parameters; none of a trainer of one's own."""
+
+    keeps_rollouts: ClassVar[bool] = False
+    """Whether rollouts are stages of their own, since they cannot be played again for nothing."""
+
+    model: LanguageModel
+    """The model that learns; set by :meth:`connect`."""
+
+    def __init__(self, config: DictConfig | Mapping[str, Any]) -> None:
+        self._config: DictConfig = OmegaConf.create(config)  # type: ignore[assignment, arg-type]
+        for name in ("algorithm", "train_service"):
+            if name not in self._config:
+                self._config[name] = {}
+        given = OmegaConf.to_container(self._config, resolve=True)
+        assert isinstance(given, dict)
+        fields = LanguageParameters.model_fields
+        named = {str(name): value for name, value in given.items() if name in fields}
+        self.language = _validated(LanguageParameters, named, "language")
+        self.moment = Moment(num_iterations=int(given.get("total_train_steps", 1)))
+        self._setup()
+
+    def _setup(self) -> None:
+        """Read what else the config says; for the bases of ready-made trainers."""
+
+    @classmethod
+    def trainer_class(cls) -> type[Trainer]:
+        """Return the loop that plays for this trainer and keeps its state."""
+        from trainers.language.trainer import loop_around
+
+        return loop_around(cls)
+
+    @classmethod
+    def reads_horizon(cls, hyper_params: HyperParameters) -> bool:
+        """Return whether how it learns depends on the number of iterations."""
+        return bool(hyper_params.language.optimizer.schedule != "constant")
+
+    @abstractmethod
+    def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """Learn from an iteration's trajectories; return metrics."""
+
+    @abstractmethod
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Learn by this model from now on, whose weights the engine plays with."""
+
+    def take_state(self) -> dict[str, Any]:
+        """Return what the next step depends on: nested mappings and lists of tensors and numbers.
+
+        Subclasses with more to keep add it.
+        """
+        return {}
+
+    def put_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`take_state` returned."""
+
+    def save_model(self, folder: Path) -> None:
+        """Write the model as it is, for use elsewhere, in Hugging Face's layout."""
+        self.model.save(folder)
+
+    def _parameters(self, model: type[_Section], name: str) -> _Section:
+        """Read a section of the config; its defaults where it is not there."""
+        given = OmegaConf.to_container(self._config.get(name, OmegaConf.create({})), resolve=True)
+        return _validated(model, given, name)
+
+
+def config_of(hyper_params: HyperParameters, section: str) -> DictConfig:
+    """Return the config that a trainer is made with."""
+    content: dict[str, Any] = {
+        **hyper_params.language.to_dict(),
+        "total_train_steps": hyper_params.rl.num_iterations,
+    }
+    if section in SECTIONS:
+        content[section] = getattr(hyper_params, section).to_dict()
+    found = OmegaConf.create(content)
+    assert isinstance(found, DictConfig)
+    return found
+
+
+def count_tokens(trajectories: Sequence[Trajectory]) -> int:
+    """Return how many tokens the model itself has written."""
+    return sum(sum(trajectory.loss_mask) for trajectory in trajectories)
+
+
+def _validated(model: type[_Section], given: object, name: str) -> _Section:
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise ParameterError(describe_validation_error(error, prefix=name, model=model)) from error

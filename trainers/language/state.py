@@ -1,0 +1,108 @@
+"""The state of a language trainer: a value that saves without pickle and loads equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import StateError
+from ratchet.rollouts.trajectory import Trajectory
+from trainers.state_tree import flatten_tree, load_tree, save_tree
+from trainers.tensordict.states.state import same_bits
+
+STATE_NAME = "language"
+
+
+@dataclass(eq=False)
+class LanguageState:
+    """What a language trainer continues from.
+
+    Attributes
+    ----------
+    iteration
+        The number of finished training iterations.
+    stage
+        The stage that made the state: ``"initial_state"`` or ``"train"``.
+    cursor
+        How many tasks have been drawn from the training set.
+    dataset_hash
+        Of the training set that the cursor points into.
+    initial
+        The key of the stage that has the models at the beginning; empty where none is stored.
+    learners
+        Model → what its trainer continues from: weights, optimizer, and what it adapts.
+    pending
+        What was played with the weights of the iteration before and is to be learned from next.
+    pending_metrics
+        How that was played.
+    """
+
+    iteration: int = 0
+    stage: str = "initial_state"
+    cursor: int = 0
+    dataset_hash: str = ""
+    initial: str = ""
+    learners: dict[str, Any] = field(default_factory=dict)
+    pending: list[Trajectory] | None = None
+    pending_metrics: dict[str, float] = field(default_factory=dict)
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    callback_tensors: dict[str, Any] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare bit by bit."""
+        if not isinstance(other, LanguageState):
+            return NotImplemented
+        (mine, my_tensors), (its, its_tensors) = (
+            flatten_tree(state.to_dict()) for state in (self, other)
+        )
+        return (
+            mine == its
+            and my_tensors.keys() == its_tensors.keys()
+            and all(same_bits(tensor, its_tensors[name]) for name, tensor in my_tensors.items())
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state as nested plain data and tensors."""
+        content = {part.name: getattr(self, part.name) for part in fields(self)}
+        if self.pending is not None:
+            content["pending"] = [trajectory.to_dict() for trajectory in self.pending]
+        return content
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> LanguageState:
+        """Make a state of what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        StateError
+            If it has other fields.
+        """
+        expected = {part.name for part in fields(cls)}
+        if content.keys() != expected:
+            raise StateError(
+                f"state: got the fields {sorted(content)}, expected {sorted(expected)}. It is of"
+                " another version of the trainer; train anew."
+            )
+        pending = content["pending"]
+        if pending is not None:
+            pending = [Trajectory.from_dict(trajectory) for trajectory in pending]
+        return cls(**{**content, "pending": pending})
+
+    def save(self, directory: str | Path) -> None:
+        """Write the state into a folder, which is made if need be."""
+        save_tree(self.to_dict(), Path(directory), STATE_NAME)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> LanguageState:
+        """Read a state that :meth:`save` wrote; it is equal to the one that was saved.
+
+        Raises
+        ------
+        CheckPointNotFoundError
+            If there is none in the folder.
+        StateError
+            If it can't be read.
+        """
+        return cls.from_dict(load_tree(Path(directory), STATE_NAME))

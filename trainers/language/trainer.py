@@ -1,0 +1,286 @@
+"""``LanguageTrainer``: the loop that plays tasks, has models learn from them, and keeps the state.
+
+An iteration: play groups of answers and score them, prepare and optimise, give the new weights to
+whoever plays. How a model learns is its :class:`trainers.language.base.BaseTrainer`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from ratchet.errors import ParameterError, StateError
+from ratchet.parameters.purposes import Purpose
+from ratchet.rollouts.order import DataOrder
+from ratchet.seeding import derive_seed, seeded_globals
+from trainers.callbacks.base import CallbackState
+from trainers.language.base import BaseTrainer, Moment, config_of
+from trainers.language.models import build_model, load_built_model
+from trainers.language.state import LanguageState
+from trainers.language.testing import test_result
+from trainers.progress import IterationContext
+from trainers.staged import FolderOf, Metrics, TestResult
+from trainers.state_tree import flatten_tree, unflatten_tree
+from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.scenarios.language_task.scenario import LanguageTaskInstance
+    from trainers.stage_parameters import StagePurposes
+
+MODELS_FOLDER = "models"
+_PLAYED = frozenset({Purpose.GAME, Purpose.SPEECH})
+LANGUAGE_STAGES: StagePurposes = {
+    "initial_state": frozenset({Purpose.GAME, Purpose.NETWORKS, Purpose.PRETRAINING}),
+    "rollouts": _PLAYED | {Purpose.ROLLOUTS},
+    "train": _PLAYED | {Purpose.ROLLOUTS, Purpose.LEARNING},
+    "test": _PLAYED | {Purpose.TESTS},
+}
+"""What each stage reads parameters for."""
+
+
+@dataclass
+class Rollouts:
+    """What an iteration has played, and where in the training set the next one begins."""
+
+    trajectories: list[Trajectory]
+    metrics: Metrics = field(default_factory=dict)
+    cursor: int = 0
+
+
+class LanguageTrainer(StagedTensorDictTrainer):
+    """Plays tasks with a language model that learns from its tokens.
+
+    Not written by users, who write a :class:`trainers.language.base.BaseTrainer`: this is made
+    around it, by :func:`loop_around`.
+    """
+
+    State = LanguageState
+    learns_tokens = True
+    learner_class: ClassVar[type[BaseTrainer]]
+    scenario_instance: LanguageTaskInstance  # type: ignore[assignment]
+    _learner: BaseTrainer | None = None
+    _initial: str = ""
+    _cursor: int = 0
+    _pending: Rollouts | None = None
+
+    def _initialise_state(self) -> None:
+        """There is no state before :meth:`initial_state`."""
+        self._given: dict[int, Rollouts] = {}
+
+    # -- the model and what it learns by -----------------------------------------------------
+
+    @property
+    def learner(self) -> BaseTrainer:
+        """What the model learns by, made with its model when first asked for."""
+        if self._learner is None:
+            self._learner = self._connected(None)
+        return self._learner
+
+    def _connected(self, models: Path | None) -> BaseTrainer:
+        """Make the learner with the first model: as a folder has it, or built anew."""
+        name = self.agent_names[0]
+        with self._threads(), seeded_globals(derive_seed(self.hyper_params.seed, "initial_state")):
+            learner = self.learner_class(config_of(self.hyper_params, self.learner_class.section))
+            if models is None:
+                model = build_model(self.scenario_instance, name, self.settings)
+            else:
+                model = load_built_model(
+                    self.scenario_instance, name, self.settings, models / name
+                )
+            self._engine = self.learner_class.make_engine(model, self.settings)
+            learner.connect(model, self._engine)
+        return learner
+
+    @property
+    def num_train_iterations(self) -> int:
+        """The number of training iterations; at most one in a test run."""
+        iterations = self.count_train_iterations(self.hyper_params)
+        return min(iterations, 1) if self.settings.test_run else iterations
+
+    @property
+    def num_test_iterations(self) -> int:
+        """The number of tasks of a test; one in a test run."""
+        return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
+
+    @classmethod
+    def loads_agents(cls) -> bool:
+        """Return False: a model to begin with is the agent's parameter ``model``."""
+        return False
+
+    # -- state -------------------------------------------------------------------------------
+
+    def initial_state(self) -> LanguageState:
+        """Make the models at the beginning, warmed up if asked for, and continue from them."""
+        self._learner, self._pending, self._initial = None, None, ""
+        self._iteration, self._stage, self._cursor = 0, "initial_state", 0
+        return self._take_state(0, "initial_state")
+
+    def _take_state(self, iteration: int, stage: str) -> LanguageState:
+        values, tensors = flatten_tree(self.learner.take_state())
+        return LanguageState(
+            iteration=iteration,
+            stage=stage,
+            cursor=self._cursor,
+            dataset_hash=self.scenario_instance.train_dataset.hash,
+            initial=self._initial,
+            learners={self.agent_names[0]: unflatten_tree(values, tensors)},
+            pending=None if self._pending is None else list(self._pending.trajectories),
+            pending_metrics={} if self._pending is None else dict(self._pending.metrics),
+        )
+
+    def _load_state(self, state: LanguageState) -> None:
+        found = self.scenario_instance.train_dataset.hash
+        if state.dataset_hash != found:
+            raise StateError(
+                f"state: it is of a training set with the hash {state.dataset_hash}, got one with"
+                f" {found}. Train anew, or give the dataset that it was trained on."
+            )
+        self.learner.put_state(state.learners[self.agent_names[0]])
+        self._cursor, self._initial = state.cursor, state.initial
+        self._pending = None
+        if state.pending is not None:
+            self._pending = Rollouts(list(state.pending), dict(state.pending_metrics), state.cursor)
+
+    def save_state(self, folder: Path, key: str) -> None:
+        """Write the state as that of a stage; of the first one with the whole model."""
+        if self._stage == "initial_state":
+            self._initial = key
+            self.learner.save_model(folder / MODELS_FOLDER / self.agent_names[0])
+        super().save_state(folder, key)
+
+    def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
+        """Continue from a stage's state, with the model at the beginning from its own stage."""
+        state = LanguageState.load(folder)
+        if self._learner is None and state.initial:
+            self._learner = self._connected(folder_of(state.initial) / MODELS_FOLDER)
+        self.state = state
+
+    def take_weights(self) -> CallbackState:
+        """Copy the weights that learn."""
+        tensors = self.learner.model.state_dict()
+        return CallbackState(tensors={name: t.detach().clone() for name, t in tensors.items()})
+
+    def put_weights(self, weights: CallbackState) -> None:
+        """Put in place what :meth:`take_weights` returned."""
+        self.learner.model.load_state_dict(weights.tensors)
+        self._engine.update(self.learner.model)
+
+    # -- playing -----------------------------------------------------------------------------
+
+    def play_rollouts(self, iteration: int) -> Rollouts:
+        """Play an iteration's tasks with the weights as they are; the state stays as it is.
+
+        Groups that the learner can learn nothing from give way to others, where it asks for that.
+        """
+        learner, language = self.learner, self.hyper_params.language
+        order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
+        rollouts = Rollouts([], {}, self._cursor)
+        missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
+        while missing > 0 and tries <= learner.max_resamples:
+            places = order.take(rollouts.cursor, missing).tolist()
+            rollouts.cursor += missing
+            played = self.scenario_instance.play(
+                "train",
+                places,
+                self._engine,
+                self.learner.model.tokenizer,
+                iteration=iteration,
+                attempt=tries,
+                model_version=self._iteration,
+            )
+            kept = [group for group in _groups(played.trajectories) if learner.keeps_group(group)]
+            rollouts.trajectories += [trajectory for group in kept for trajectory in group]
+            parts.append(played.metrics)
+            missing -= len(kept)
+            tries += 1
+        rollouts.metrics = _joined(parts)
+        return rollouts
+
+    def give_rollouts(self, iteration: int, rollouts: Rollouts) -> None:
+        """Have an iteration learn from these rollouts, which :meth:`play_rollouts` has played."""
+        self._given[iteration] = rollouts
+
+    # -- training ----------------------------------------------------------------------------
+
+    def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
+        """Put threads and seeds on the stack."""
+        seed = derive_seed(self.hyper_params.seed, STAGE)
+        return self._enter(stack, self._threads(), seeded_globals(seed))
+
+    def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
+        """Put threads and seeds on the stack, and no gradients."""
+        seed = derive_seed(self.hyper_params.seed, "test")
+        return self._enter(stack, self._threads(), seeded_globals(seed), torch.no_grad())
+
+    def _do_iteration(self, iteration: int) -> Metrics:
+        """Play, learn, and hand the new weights to whoever plays."""
+        learner = self.learner
+        rollouts = self._given.pop(iteration, None) or self.play_rollouts(iteration)
+        self.callbacks.after_rollouts(rollouts.trajectories)
+        learner.moment = Moment(self.hyper_params.seed, iteration, self.num_train_iterations)
+        seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
+        with seeded_globals(seed):
+            metrics = learner.train(rollouts.trajectories)
+        self._engine.update(learner.model)
+        self._cursor = rollouts.cursor
+        return {**rollouts.metrics, **metrics}
+
+    # -- testing -----------------------------------------------------------------------------
+
+    def _test_on(self, dataset: str, iteration_context: IterationContext | None) -> TestResult:
+        places = list(range(len(self.scenario_instance.datasets[dataset])))
+        places = places[:1] if self.settings.test_run else places
+        learner = self.learner
+        played = self.scenario_instance.play(
+            dataset,
+            places,
+            self._engine,
+            learner.model.tokenizer,
+            iteration=0,
+            is_validation=True,
+            model_version=self._iteration,
+        )
+        if iteration_context is not None:
+            iteration_context.step(len(places))
+        return test_result(played, self.agent_names[0])
+
+    # -- keys --------------------------------------------------------------------------------
+
+    @classmethod
+    def stage_purposes(cls, hyper_params: HyperParameters) -> StagePurposes:
+        """Return what each stage reads parameters for."""
+        if not cls.learner_class.reads_horizon(hyper_params):
+            return LANGUAGE_STAGES
+        return {**LANGUAGE_STAGES, "train": LANGUAGE_STAGES["train"] | {Purpose.HORIZON}}
+
+
+@cache
+def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
+    """Return the loop whose model learns by a trainer."""
+    names = {"learner_class": learner, "__module__": learner.__module__, "__doc__": learner.__doc__}
+    return type(learner.__name__, (LanguageTrainer,), names)
+
+
+def _groups(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group_id, []).append(trajectory)
+    return list(groups.values())
+
+
+def _joined(parts: Sequence[Mapping[str, float]]) -> Metrics:
+    """Sum counts and average the rest over what was played one after the other."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    found = {name: [part[name] for part in parts if name in part] for name in names}
+    return {
+        name: sum(values) if name.startswith("rollout/num_") else sum(values) / len(values)
+        for name, values in found.items()
+    }
