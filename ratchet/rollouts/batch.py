@@ -1,0 +1,343 @@
+"""Trajectories as tensors: what a language trainer prepares and its loss reads.
+
+Shape letters: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.rollouts.padding import compute_position_id_with_mask, pad_rows
+from ratchet.rollouts.trajectory import Trajectory
+
+REQUIRED_FIELDS = (
+    *("input_ids", "attention_mask", "position_ids", "loss_mask"),
+    *("token_level_scores", "advantages"),
+)
+"""The values that a policy's update needs, each ``[B, T]``."""
+
+_COLUMNS = {
+    "group_ids": "group_id",
+    "run_ids": "run_id",
+    "task_ids": "task_id",
+    "agents": "agent",
+    "finish_reasons": "finish_reason",
+    "is_truncated": "is_truncated",
+    "is_validation": "is_validation",
+    "model_versions": "model_version",
+    "scores": "scores",
+    "metrics": "metrics",
+}
+
+
+class RowData(UserDict[str, Any]):
+    """What a batch knows of its rows, by name: one entry a row.
+
+    Rewards and advantages are kept as float32 tensors. Advantages that are set here are spread
+    over the tokens that the loss mask shows, so that they reach the loss.
+    """
+
+    def __init__(self, batch: Batch, entries: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._batch = batch
+        self.data.update(entries)
+
+    def __setitem__(self, name: str, entry: object) -> None:
+        if name in ("advantages", "rewards"):
+            entry = torch.as_tensor(entry, dtype=torch.float32)
+        super().__setitem__(name, entry)
+        if name == "advantages":
+            self._batch.spread_advantages()
+
+
+@dataclass(eq=False)
+class Batch:
+    """Rows of tokens.
+
+    Raises
+    ------
+    DataError
+        If tensors, or what is known of rows, differ in the number of rows.
+    """
+
+    values: dict[str, Tensor]
+    """Tensors by name, the first dimension B; those of tokens are ``[B, T]``."""
+    metadata: MutableMapping[str, Any] = field(default_factory=dict)
+    """What is known of the rows by name: ``rewards`` (float32 ``[B]``), ``group_ids`` …"""
+
+    def __post_init__(self) -> None:
+        self.metadata = RowData(self, self.metadata)
+        self.check()
+        if "advantages" in self.metadata and "advantages" not in self.values:
+            self.metadata["advantages"] = self.metadata["advantages"]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        columns = [*self.values.values(), *filter(_by_row, self.metadata.values())]
+        return len(columns[0]) if columns else 0
+
+    @property
+    def is_padding(self) -> Tensor:
+        """Boolean ``[B]``: the rows that :meth:`pad_to_multiple` added."""
+        return torch.tensor(self.metadata.get("is_padding", [False] * len(self)), dtype=torch.bool)
+
+    @classmethod
+    def from_trajectories(
+        cls, trajectories: Sequence[Trajectory], pad_token_id: int, *, left_pad: bool = False
+    ) -> Self:
+        """Make a batch of trajectories, padded on the right unless told otherwise.
+
+        The reward stands in ``token_level_scores`` at the last token of the loss mask.
+
+        Raises
+        ------
+        DataError
+            If only some of the trajectories have advantages.
+        """
+
+        def tokens(rows: list[Any], dtype: torch.dtype, pad_value: float = 0) -> Tensor:
+            return pad_rows(rows, pad_value, dtype=dtype, left_pad=left_pad)
+
+        whole, real = torch.int64, torch.float32
+        mask = tokens([[1] * len(one) for one in trajectories], whole)
+        values = {
+            "input_ids": tokens([one.tokens for one in trajectories], whole, pad_token_id),
+            "attention_mask": mask,
+            "position_ids": compute_position_id_with_mask(mask),
+            "loss_mask": tokens([one.loss_mask for one in trajectories], whole),
+            "rollout_log_probs": tokens([_shown_log_probs(one) for one in trajectories], real),
+            "token_level_scores": tokens([_token_scores(one) for one in trajectories], real),
+        }
+        metadata: dict[str, Any] = {
+            "rewards": torch.tensor([one.reward for one in trajectories], dtype=real)
+        }
+        for column, name in _COLUMNS.items():
+            metadata[column] = [getattr(one, name) for one in trajectories]
+        advantages = _token_advantages(trajectories)
+        if advantages is not None:
+            values["advantages"] = tokens(advantages, real)
+            if all(one.advantage is not None for one in trajectories):
+                given = [one.advantage for one in trajectories]
+                metadata["advantages"] = torch.tensor(given, dtype=real)
+        return cls(values, metadata)
+
+    def to_trajectories(self) -> list[Trajectory]:
+        """Return the trajectories of the rows, without those that were added as padding.
+
+        Numbers have the precision of the tensors.
+        """
+        self.check()
+        found = []
+        for row in torch.nonzero(~self.is_padding).flatten().tolist():
+            shown = self.values["attention_mask"][row].bool()
+            by_token = {
+                name: self.values[name][row][shown].tolist()
+                for name in ("input_ids", "loss_mask", "rollout_log_probs", "advantages")
+                if name in self.values
+            }
+            known = {
+                name: self.metadata[column][row]
+                for column, name in _COLUMNS.items()
+                if column in self.metadata
+            }
+            for name, column in {"reward": "rewards", "advantage": "advantages"}.items():
+                if column in self.metadata:
+                    known[name] = float(self.metadata[column][row])
+            found.append(
+                Trajectory(
+                    tokens=by_token["input_ids"],
+                    loss_mask=by_token["loss_mask"],
+                    logprobs=by_token.get("rollout_log_probs", [0.0] * int(shown.sum())),
+                    token_advantages=by_token.get("advantages"),
+                    **known,
+                )
+            )
+        return found
+
+    def spread_advantages(self) -> None:
+        """Write each row's advantage at the tokens that its loss mask shows, 0 elsewhere."""
+        self._need(["loss_mask"])
+        mask = self.values["loss_mask"]
+        given = self.metadata["advantages"].to(mask.device).unsqueeze(1)
+        self.values["advantages"] = torch.where(mask.bool(), given, 0.0)
+
+    def select(self, rows: Tensor | Sequence[int]) -> Self:
+        """Return some of the rows, in the order given, each with all that is known of it."""
+        index = torch.as_tensor(rows, dtype=torch.long)
+        values = {name: value[index.to(value.device)] for name, value in self.values.items()}
+        picked = index.tolist()
+        metadata: dict[str, Any] = {}
+        for name, entry in self.metadata.items():
+            if isinstance(entry, Tensor) and _by_row(entry):
+                metadata[name] = entry[index.to(entry.device)]
+            else:
+                metadata[name] = [entry[row] for row in picked] if _by_row(entry) else entry
+        return type(self)(values, metadata)
+
+    def reorder(self, order: Tensor | Sequence[int]) -> Self:
+        """Return the rows in another order.
+
+        Raises
+        ------
+        DataError
+            If ``order`` isn't one of all rows.
+        """
+        given = torch.as_tensor(order, dtype=torch.long).tolist()
+        if sorted(given) != list(range(len(self))):
+            raise DataError(f"reorder: got {given}, expected each of {len(self)} rows once.")
+        return self.select(given)
+
+    def pad_to_multiple(self, multiple: int) -> Self:
+        """Add rows that weigh nothing until their number is a multiple of the one given.
+
+        They show a model a single token; no loss, score or group knows of them.
+        """
+        if multiple < 1:
+            raise DataError(f"pad_to_multiple: got {multiple}, expected at least 1.")
+        missing = -len(self) % multiple
+        if not missing:
+            return self.select(range(len(self)))
+        padded = self.select([*range(len(self)), *[0] * missing])
+        rows = slice(len(self), len(padded))
+        for name, value in padded.values.items():
+            if name != "input_ids":
+                value[rows] = 0
+        first = self.values["attention_mask"][0].bool().int().argmax()
+        padded.values["attention_mask"][rows, first] = 1
+        for name, entry in padded.metadata.items():
+            if isinstance(entry, Tensor) and _by_row(entry):
+                entry[rows] = 0
+            elif _by_row(entry) and name in _COLUMNS:
+                entry[rows] = [type(entry[0])()] * missing
+        padded.metadata["is_padding"] = [*self.is_padding.tolist(), *[True] * missing]
+        return padded
+
+    def remove_redundant_left_padding(
+        self,
+        pad_token_id: int | None = None,
+        anchor_field: str = "attention_mask",
+        fields: Iterable[str] = (),
+    ) -> Self:
+        """Cut the columns off before the first token of any row.
+
+        The attention mask decides; every value of the width of ``anchor_field`` is cut alike.
+
+        Parameters
+        ----------
+        pad_token_id
+            Not read: the token may be one that a model means, such as the end token.
+        anchor_field
+            A value ``[B, T]``.
+        fields
+            Values that must be there.
+
+        Raises
+        ------
+        DataError
+            If a field is missing.
+        """
+        return self._cut(anchor_field, fields, left=True)
+
+    def remove_redundant_right_padding(
+        self,
+        pad_token_id: int | None = None,
+        anchor_field: str = "attention_mask",
+        fields: Iterable[str] = (),
+    ) -> Self:
+        """Cut the columns off after the last token of any row; else as for the left."""
+        return self._cut(anchor_field, fields, left=False)
+
+    def _cut(self, anchor_field: str, fields: Iterable[str], *, left: bool) -> Self:
+        self._need(["attention_mask", anchor_field, *fields])
+        width = self.values[anchor_field].shape[1]
+        used = torch.nonzero(self.values["attention_mask"].bool().any(0)).flatten().tolist()
+        first, last = (used[0], used[-1]) if used else (0, 0)
+        kept = slice(first, width) if left else slice(0, last + 1)
+        if not used:
+            kept = slice(0, 1)
+        values = {
+            name: value[:, kept] if value.shape[1:2] == (width,) else value
+            for name, value in self.values.items()
+        }
+        return type(self)(values, dict(self.metadata))
+
+    def check(self) -> None:
+        """Check that all that is known has one entry a row.
+
+        Raises
+        ------
+        DataError
+            If not.
+        """
+        columns = {f"values {name!r}": value for name, value in self.values.items()}
+        columns |= {f"metadata {name!r}": x for name, x in self.metadata.items() if _by_row(x)}
+        for name, column in columns.items():
+            if len(column) != len(self):
+                raise DataError(f"batch: {name}: got {len(column)} rows, expected {len(self)}.")
+
+    def check_required(self, names: Sequence[str] = REQUIRED_FIELDS) -> None:
+        """Check that there is all that an update needs, each field of one shape.
+
+        Raises
+        ------
+        DataError
+            If a field is missing, or has another shape than ``input_ids``.
+        """
+        self._need(names)
+        self.check()
+        for name in names:
+            got, expected = self.values[name].shape, self.values[names[0]].shape
+            if got != expected:
+                raise DataError(
+                    f"batch: values {name!r}: got the shape {tuple(got)}, expected"
+                    f" {tuple(expected)} as of {names[0]!r}."
+                )
+
+    def _need(self, names: Iterable[str]) -> None:
+        missing = [name for name in names if name not in self.values]
+        if missing:
+            raise DataError(
+                f"batch: missing values {missing}; it has values {sorted(self.values)} and"
+                f" metadata {sorted(self.metadata)}."
+            )
+
+
+def _by_row(entry: object) -> bool:
+    """Say whether metadata has an entry a row, rather than one for the whole batch."""
+    return isinstance(entry, list | tuple) or (isinstance(entry, Tensor) and entry.dim() > 0)
+
+
+def _shown_log_probs(trajectory: Trajectory) -> list[float]:
+    pairs = zip(trajectory.logprobs, trajectory.loss_mask, strict=True)
+    return [log_prob if shown else 0.0 for log_prob, shown in pairs]
+
+
+def _token_scores(trajectory: Trajectory) -> list[float]:
+    """Return the reward at the last token that the model wrote, 0 elsewhere."""
+    scores = [0.0] * len(trajectory)
+    if trajectory.num_written:
+        scores[len(trajectory) - 1 - trajectory.loss_mask[::-1].index(1)] = trajectory.reward
+    return scores
+
+
+def _token_advantages(trajectories: Sequence[Trajectory]) -> list[list[float]] | None:
+    """Return an advantage a token, or None if no trajectory has any."""
+    rows: list[list[float]] = []
+    for one in trajectories:
+        if one.token_advantages is not None:
+            rows.append(one.token_advantages)
+        elif one.advantage is not None:
+            rows.append([one.advantage * shown for shown in one.loss_mask])
+    if rows and len(rows) < len(trajectories):
+        raise DataError(
+            f"trajectories: got advantages of {len(rows)} of {len(trajectories)}, expected them"
+            " of all or none."
+        )
+    return rows or None

@@ -1,0 +1,200 @@
+"""What one model read and wrote in one go, token by token: what language trainers learn from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ratchet.errors import DataError
+
+FinishReason = Literal["stop", "length", "environment"]
+
+
+@dataclass
+class Trajectory:
+    """The tokens of a conversation as its model saw them, and what came of it.
+
+    A conversation that is only appended to is one trajectory; one whose history is rewritten has
+    several, which share the ``run_id``. It may be changed, as trainers set advantages.
+
+    Raises
+    ------
+    DataError
+        If the lists differ in length, the mask isn't 0 or 1, or a number isn't finite.
+    """
+
+    tokens: list[int]
+    """All that the model read and wrote, the prompt first."""
+    loss_mask: list[int]
+    """1 where the model itself wrote the token."""
+    logprobs: list[float]
+    """The sampler's, at its temperature; 0 where the mask is 0."""
+    reward: float = 0.0
+    scores: dict[str, float] = field(default_factory=dict)
+    """The parts of the reward."""
+    group_id: str = ""
+    """The answers that are compared with each other."""
+    run_id: str = ""
+    """One attempt at the task; empty for an attempt that is this trajectory alone."""
+    task_id: str = ""
+    agent: str = ""
+    finish_reason: FinishReason = "stop"
+    is_truncated: bool = False
+    is_validation: bool = False
+    advantage: float | None = None
+    token_advantages: list[float] | None = None
+    model_version: int = 0
+    """How many updates the model had seen that wrote the tokens."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tokens = [int(token) for token in self.tokens]
+        self.loss_mask = [_whole(value) for value in self.loss_mask]
+        self.logprobs = [float(value) for value in self.logprobs]
+        self.reward = float(self.reward)
+        if self.token_advantages is not None:
+            self.token_advantages = [float(value) for value in self.token_advantages]
+        self.check()
+
+    def __len__(self) -> int:
+        """Return the number of tokens."""
+        return len(self.tokens)
+
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as of a dictionary
+        """Return a field, metric or part of the reward by name; ``default`` for what isn't set."""
+        if name in _NAMES:
+            value = getattr(self, name)
+            return default if value is None else value
+        return self.metrics.get(name, self.scores.get(name, default))
+
+    @property
+    def num_written(self) -> int:
+        """The number of tokens that the model itself wrote."""
+        return sum(self.loss_mask)
+
+    @property
+    def num_prompt(self) -> int:
+        """The number of tokens before the first that the model wrote."""
+        return self.loss_mask.index(1) if 1 in self.loss_mask else len(self.tokens)
+
+    def check(self) -> None:
+        """Check that the lists have one length and all numbers are numbers.
+
+        Raises
+        ------
+        DataError
+            If not.
+        """
+        lists: dict[str, Sequence[float]] = {
+            "loss_mask": self.loss_mask,
+            "logprobs": self.logprobs,
+            **(
+                {} if self.token_advantages is None else {"token_advantages": self.token_advantages}
+            ),
+        }
+        for name, values in lists.items():
+            if len(values) != len(self.tokens):
+                raise DataError(
+                    f"trajectory {self._name}: got {len(values)} {name} for {len(self.tokens)}"
+                    " tokens, expected one a token."
+                )
+        if any(token < 0 for token in self.tokens):
+            raise DataError(f"trajectory {self._name}: got the token {min(self.tokens)}, below 0.")
+        if not set(self.loss_mask) <= {0, 1}:
+            raise DataError(
+                f"trajectory {self._name}: loss_mask: got {sorted(set(self.loss_mask))}, expected"
+                " 1 where the model wrote the token and 0 elsewhere."
+            )
+        if self.advantage is not None:
+            lists["advantage"] = [self.advantage]
+        parts = {"scores": self.scores.values(), "metrics": self.metrics.values()}
+        for name, numbers in {**lists, "reward": [self.reward], **parts}.items():
+            wrong = [number for number in numbers if not math.isfinite(number)]
+            if wrong:
+                raise DataError(
+                    f"trajectory {self._name}: {name}: got {wrong[0]}, expected finite numbers."
+                )
+
+    @property
+    def _name(self) -> str:
+        return repr(self.run_id or self.task_id or self.group_id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make a trajectory of plain data; the inverse of :meth:`to_dict`.
+
+        Raises
+        ------
+        DataError
+            If a name is unknown or one is missing that is needed.
+        """
+        unknown = sorted(set(data) - _NAMES)
+        missing = sorted({"tokens", "loss_mask", "logprobs"} - set(data))
+        if unknown or missing:
+            raise DataError(
+                f"trajectory: unknown {unknown}, missing {missing}; known: {sorted(_NAMES)}."
+            )
+        return cls(**data)
+
+
+_NAMES = frozenset(one.name for one in fields(Trajectory))
+
+
+def save_trajectories(trajectories: Iterable[Trajectory], path: str | Path) -> None:
+    """Write trajectories as lines of JSON, every digit kept; the same give the same bytes.
+
+    The file appears whole or not at all.
+
+    Raises
+    ------
+    DataError
+        If a number in one isn't finite (it may have been set later).
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            for trajectory in trajectories:
+                trajectory.check()
+                line = json.dumps(
+                    trajectory.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False
+                )
+                file.write(f"{line}\n")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def load_trajectories(path: str | Path) -> list[Trajectory]:
+    """Read what :func:`save_trajectories` wrote; equal to what was saved, to the last bit.
+
+    Raises
+    ------
+    DataError
+        If there is no such file, or a line isn't a trajectory.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file, expected trajectories as lines of JSON.")
+    loaded = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            loaded.append(Trajectory.from_dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}, line {number}: not a trajectory ({error}).") from error
+    return loaded
+
+
+def _whole(value: float) -> int:
+    """Return a mask's value as a whole number, or -1 for what is none."""
+    return int(value) if value == int(value) else -1
