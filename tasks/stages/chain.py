@@ -23,6 +23,10 @@ class TrainedArm(Protocol):
     def num_iterations(self) -> int:
         """The number of the arm's training iterations."""
 
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """By what training is cut beside what the settings say."""
+
     def state_key(self, iteration: int) -> str:
         """Return the key of the stage whose result is the state after so many iterations."""
 
@@ -66,18 +70,19 @@ class Cut:
     sample_period: int | None = None
 
     @classmethod
-    def of(cls, settings: ExperimentSettings) -> Cut:
-        """Read the settings."""
+    def of(cls, settings: ExperimentSettings, own: tuple[int, ...] = ()) -> Cut:
+        """Read the settings; ``own`` are periods that the arm itself is cut by."""
         periods = (
             settings.iterations_per_task,
             settings.checkpoint_period,
             settings.rollout_sample_period,
+            *own,
         )
         return cls(tuple(p for p in periods if p is not None), settings.rollout_sample_period)
 
     def next_stop(self, position: int, target: int) -> int:
         """Return the end of the next train stage: the next multiple of a period, or the end."""
-        return min(*((position // period + 1) * period for period in self.periods), target)
+        return min([target, *((position // period + 1) * period for period in self.periods)])
 
     def samples_at(self, position: int, target: int) -> bool:
         """Return whether the rollouts of the iteration that begins at a state are kept."""

@@ -1,9 +1,10 @@
-"""Which family an arm belongs to, by its trainer: networks on tensors, or chat models."""
+"""Which family an arm belongs to, by its trainer: networks, chat models, or language models."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tasks.language.keys import LanguageArmKeys
 from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import TextArmKeys
 
@@ -31,7 +32,9 @@ def make_keys(
     from trainers.registry import trainer_class
 
     found = trainer_class(hyper_params, base_dir)
-    family = TextArmKeys if plays_in_text_stages(found) else ArmKeys
+    family: type[AnyKeys] = TextArmKeys if plays_in_text_stages(found) else ArmKeys
+    if found.learns_tokens:
+        family = LanguageArmKeys
     return family(arm, hyper_params, base_dir=base_dir, checkpoints=checkpoints)
 
 
@@ -41,6 +44,10 @@ def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
         from tasks.text.stages import STAGES as TEXT_STAGES
 
         return TEXT_STAGES
+    if isinstance(keys, LanguageArmKeys):
+        from tasks.language.stages import STAGES as LANGUAGE_STAGES
+
+        return LANGUAGE_STAGES
     from tasks.tensordict.stages import STAGES
 
     return STAGES

@@ -69,10 +69,16 @@ class StoredCourse:
         return sorted(keys.scenario.test_sets(keys.hyper_params))
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
-        """Go along the longest stored chain, then from multiple to multiple of the periods."""
-        position, last, cut = 0, keys.num_iterations, Cut.of(self.settings)
+        """Go along the longest stored chain, then from multiple to multiple of the periods.
+
+        Of the chain no more than what stops where the arm itself has to.
+        """
+        position, last, cut = 0, keys.num_iterations, Cut.of(self.settings, keys.periods)
+        own = Cut(keys.periods)
         if not self.fresh:
             for link in find_chain(self.store, keys, last):
+                if link.iteration > own.next_stop(position, last):
+                    break
                 position = link.iteration
                 yield position
         while position < last:

@@ -41,6 +41,8 @@ class ArmKeys(BaseKeys):
     """The stages of one arm that trains networks, or whose trainer can only be run as a whole."""
 
     stage_versions = STAGE_VERSIONS
+    periods: tuple[int, ...] = ()
+    """By what training is cut beside what the settings say."""
     tested_states: Mapping[int, SavedState] = MappingProxyType({})
     """What a trainer with a loop of its own has saved and is to be tested again, by iterations."""
 

@@ -1,0 +1,1 @@
+"""The stages of an arm whose models learn from their tokens."""

@@ -1,0 +1,105 @@
+"""Which stages an arm of a language trainer consists of, in which order, and the key of each.
+
+As of networks (:mod:`tasks.tensordict.keys`), but for two things: rollouts that are paid for, or
+played one iteration a stage, are stages of their own, and there is validation.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ratchet.plugins import paths_from
+from tasks.stages.calls import StageCall
+from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
+from tasks.tensordict.keys import ArmKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ratchet.store.fingerprint import Fingerprint
+    from tasks.stages.sequence import Course, Step
+    from trainers.language.trainer import LanguageTrainer
+
+VALIDATION_DATASET = "validation"
+
+
+class LanguageArmKeys(ArmKeys):
+    """The stages of one arm of a language trainer."""
+
+    stage_versions = {**NETWORK_STAGE_VERSIONS, "validate": 1}
+
+    @property
+    def periods(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Training stops where it is validated, and between iterations whose rollouts are kept."""
+        every = self.hyper_params.language.validate_every
+        one = (1,) if self.language_class.learner_class.keeps_rollouts else ()
+        return (*one, *(() if every is None else (every,)))
+
+    def training(self, course: Course) -> Iterator[Step]:
+        """Go through data, initial state, and for each piece of training: play, learn, validate."""
+        yield self.build_scenario()
+        if self.only_tests:
+            return
+        yield self.initial_state()
+        position = 0
+        if self.validates_at(0):
+            yield self.validate(0)
+        for stop in course.stops(self):
+            if self.plays_apart(position, stop):
+                yield self.rollouts(position)
+            yield self.train(position, stop)
+            if self.validates_at(stop):
+                yield self.validate(stop)
+            position = stop
+
+    def plays_apart(self, start: int, stop: int) -> bool:
+        """Return whether the rollouts that a stage of training learns from are a stage before it.
+
+        Those of a single iteration are, unless the iteration before has played them already.
+        """
+        return stop == start + 1 and self.hyper_params.language.mode == "synchronous"
+
+    def validates_at(self, iteration: int) -> bool:
+        """Return whether the state after so many iterations is validated."""
+        every = self.hyper_params.language.validate_every
+        return every is not None and iteration % every == 0
+
+    def validate(self, iteration: int) -> StageCall:
+        """Return the stage that plays the validation set with the state after so many iterations."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(iteration),
+        }
+        return self._call("validate", inputs, self._code_fingerprint, iteration=iteration)
+
+    def rollouts(self, iteration: int) -> StageCall:
+        """Return the stage that plays what an iteration learns from."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(iteration),
+        }
+        return self._call("rollouts", inputs, self._playing_fingerprint, iteration=iteration)
+
+    def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
+        """Return the parameters that a stage reads, as plain data."""
+        read_as = "test" if stage == "validate" else stage
+        with paths_from(self.base_path):
+            return self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
+
+    def _fingerprint_of(self, stage: str) -> Fingerprint:
+        return self._playing_fingerprint if stage == "rollouts" else self._code_fingerprint
+
+    @cached_property
+    def _playing_fingerprint(self) -> Fingerprint:
+        """The code that plays: without the class that only says how to learn from it."""
+        return self._fingerprint_with(self.language_class.playing_class())
+
+    @property
+    def language_class(self) -> type[LanguageTrainer]:
+        """The class of the trainer."""
+        from trainers.language.trainer import LanguageTrainer
+
+        found = self.trainer_class
+        assert issubclass(found, LanguageTrainer)  # else the arm is of another family
+        return found

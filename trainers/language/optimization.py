@@ -1,0 +1,71 @@
+"""Steps of the optimizer that language trainers share: AdamW, its learning rate, clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ratchet.parameters.language import LanguageOptimizerParameters
+
+
+class LanguageOptimizer:
+    """AdamW over some parameters, with a warm-up and a schedule by iterations."""
+
+    def __init__(
+        self, parameters: Sequence[torch.nn.Parameter], given: LanguageOptimizerParameters
+    ) -> None:
+        self._parameters, self._given = list(parameters), given
+        self._adam = torch.optim.AdamW(
+            self._parameters,
+            lr=given.lr,
+            betas=(given.beta1, given.beta2),
+            eps=given.eps,
+            weight_decay=given.weight_decay,
+            fused=True,
+        )
+        self._done = 0
+        self._share = 1.0
+
+    def set_progress(self, iteration: int, num_iterations: int) -> None:
+        """Let the learning rate be that of an iteration, from 0, of so many."""
+        left = 1 - iteration / max(num_iterations, 1)
+        match self._given.schedule:
+            case "linear":
+                self._share = left
+            case "cosine":
+                self._share = (1 - math.cos(math.pi * left)) / 2
+            case _:
+                self._share = 1.0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step."""
+        warmup = self._given.warmup_steps
+        rise = min(1.0, (self._done + 1) / (warmup + 1)) if warmup else 1.0
+        return self._given.lr * self._share * rise
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._adam.zero_grad(set_to_none=True)
+
+    def step(self) -> Tensor:
+        """Follow the gradients, clipped; return their norm before."""
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._given.max_grad_norm)
+        for group in self._adam.param_groups:
+            group["lr"] = self.lr
+        self._adam.step()
+        self._done += 1
+        return norm.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next step depends on."""
+        return {"adam": self._adam.state_dict(), "done": self._done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` returned."""
+        self._adam.load_state_dict(dict(state["adam"]))
+        self._done = int(state["done"])

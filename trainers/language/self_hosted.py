@@ -1,0 +1,260 @@
+"""``SelfHostedTrainer``: the model is in this process, and a subclass prepares its batches.
+
+Shape letters: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.local.rollout_engine import RolloutEngine, log_prob_differences
+from ratchet.parameters.language import PolicyLossParameters
+from ratchet.rollouts.batch import Batch
+from ratchet.seeding import torch_generator
+from trainers.algorithms.language.metrics import log_rollout_metrics
+from trainers.language.base import BaseTrainer
+from trainers.language.optimization import LanguageOptimizer
+from trainers.language.policy_loss import PolicyLoss, aggregation_weights
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel, TokenScores
+    from ratchet.rollouts.trajectory import Trajectory
+
+Figures = dict[str, Tensor]
+
+
+class SelfHostedTrainer(BaseTrainer):
+    """Base of trainers whose model is here. Subclasses write :meth:`_prepare_batch`.
+
+    A batch is prepared; then log-probabilities of the weights before the step are computed where
+    the loss needs them, and its loss is followed: in ``language.num_epochs`` passes over
+    minibatches, each read ``language.micro_batch_size`` rows at a time, which changes nothing but
+    rounding. What a subclass puts into ``batch.values`` reaches :meth:`_compute_loss`.
+    """
+
+    def _setup(self) -> None:
+        self.loss_parameters = self._read_loss()
+        self._policy_loss = PolicyLoss(self.loss_parameters)
+        self._kl_coef = self.loss_parameters.kl.coef
+        self._reference: LanguageModel | None = None
+
+    def _read_loss(self) -> PolicyLossParameters:
+        """Read how the policy's loss is made; of a trainer of one's own from ``algorithm``."""
+        known = PolicyLossParameters.model_fields
+        given = {name: value for name, value in self._config.algorithm.items() if name in known}
+        return PolicyLossParameters.model_validate(given)
+
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Learn by this model from now on; what it is now is what KL is measured from."""
+        self.model, self._engine = model, engine
+        self._reference = model.reference() if self._kl_coef > 0 else None
+        self._optimizer = LanguageOptimizer(self._learning_parameters(), self.language.optimizer)
+
+    def _learning_parameters(self) -> list[torch.nn.Parameter]:
+        """Return what the optimizer changes: the model's weights, and a subclass's own."""
+        return self.model.parameters()
+
+    @property
+    def _pad_token_id(self) -> int:
+        return self.model.pad_token_id
+
+    # -- what a subclass writes, and may change ----------------------------------------------
+
+    @abstractmethod
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Give a batch all that the loss needs, ``advantages`` [B, T] first; return metrics too."""
+
+    def _compute_loss(
+        self, scores: TokenScores, batch: Batch, weights: Tensor
+    ) -> tuple[Tensor, Figures]:
+        """Return what rows contribute to the loss of their minibatch, and sums of figures.
+
+        ``scores`` are the model's of the rows' tokens, with gradients; ``weights`` [B, T] add up to
+        what the aggregation says over the whole minibatch, so that contributions are added.
+        """
+        return self._policy_loss(scores, batch, weights, kl_coef=self._loss_kl_coef)
+
+    # -- one step ----------------------------------------------------------------------------
+
+    def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
+        """Prepare a batch and follow its loss; nothing is learned of no trajectories."""
+        metrics: dict[str, float] = {}
+        if not trajectories:
+            return {"training/num_trajectories": 0.0}
+        batch = Batch.from_trajectories(trajectories, self._pad_token_id)
+        batch, own = self._prepare_batch(batch)
+        batch.check_required()
+        metrics |= {name: float(value) for name, value in own.items()}
+        metrics |= self._update(batch)
+        log_rollout_metrics(batch.to_trajectories(), metrics)
+        return metrics
+
+    def _update(self, batch: Batch) -> dict[str, float]:
+        """Follow the batch's loss in all passes; return the means of what was met."""
+        if self._loss_kl_coef > 0 and "ref_log_probs" not in batch.values:
+            batch.values["ref_log_probs"] = self._compute_ref_log_probs(batch)
+        size = self.language.minibatch_size or len(batch)
+        if self.language.num_epochs > 1 or size < len(batch):
+            batch.values.setdefault("old_log_probs", self._compute_old_log_probs(batch))
+        self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
+        found: list[Figures] = []
+        for epoch in range(self.language.num_epochs):
+            for rows in self._minibatches(len(batch), size, epoch):
+                found.append(self._step(batch if len(rows) == len(batch) else batch.select(rows)))
+        names = dict.fromkeys(name for figures in found for name in figures)
+        metrics = {
+            name: float(torch.stack([one[name] for one in found if name in one]).mean())
+            for name in names
+        }
+        metrics["training/num_trajectories"] = float(len(batch))
+        metrics["training/num_updates"] = float(len(found))
+        self._adapt_kl(metrics, len(batch))
+        return metrics
+
+    def _minibatches(self, rows: int, size: int, epoch: int) -> Iterator[Tensor]:
+        if size >= rows:
+            yield torch.arange(rows)
+            return
+        generator = torch_generator(
+            self.moment.seed, "train", self.moment.iteration, f"minibatches.{epoch}"
+        )
+        yield from torch.randperm(rows, generator=generator).split(size)
+
+    def _step(self, batch: Batch) -> Figures:
+        """Make one step of the optimizer along the loss of a minibatch."""
+        weights = aggregation_weights(batch.values["loss_mask"], self.loss_parameters)
+        figures: Figures = {}
+        self._optimizer.zero_grad()
+        size = self.language.micro_batch_size or len(batch)
+        for start in range(0, len(batch), size):
+            whole = size >= len(batch)
+            rows = slice(start, start + size)
+            part = batch if whole else batch.select(range(*rows.indices(len(batch))))
+            loss, more = self._compute_loss(self._score(part), part, weights[rows])
+            loss.backward()
+            for name, value in {"actor/loss": loss.detach(), **more}.items():
+                figures[name] = figures[name] + value if name in figures else value
+        figures["actor/grad_norm"] = self._optimizer.step()
+        figures["actor/lr"] = torch.tensor(self._optimizer.lr)
+        return figures
+
+    def _score(self, batch: Batch) -> TokenScores:
+        values = batch.values
+        return self.model.score(
+            values["input_ids"],
+            values["attention_mask"],
+            values["loss_mask"],
+            temperature=self._temperature,
+            entropy=self.loss_parameters.entropy_coef > 0 or self._logs_entropy,
+        )
+
+    _logs_entropy = True
+
+    @property
+    def _temperature(self) -> float:
+        """At which the model has written, and its log-probabilities are taken."""
+        return float(self._config.get("temperature", 1.0))
+
+    # -- what subclasses use -----------------------------------------------------------------
+
+    @torch.no_grad()
+    def _compute_old_log_probs(self, batch: Batch) -> Tensor:
+        """Return log π of the tokens in the loss mask before the step, [B, T]; 0 elsewhere."""
+        return self._score_in_parts(self.model, batch)
+
+    @torch.no_grad()
+    def _compute_ref_log_probs(self, batch: Batch) -> Tensor:
+        """Return log π_ref of the tokens in the loss mask, [B, T]; 0 elsewhere.
+
+        Raises ParameterError if there is no reference, since no pull towards it is asked for.
+        """
+        if self._reference is None:
+            raise ParameterError(
+                "kl.coef: got 0, so that no reference model is kept; expected more than 0 where"
+                " log-probabilities of the reference are used."
+            )
+        return self._score_in_parts(self._reference, batch)
+
+    def _score_in_parts(self, model: LanguageModel, batch: Batch) -> Tensor:
+        size = self.language.micro_batch_size or len(batch)
+        values = batch.values
+        columns = zip(
+            *(values[name].split(size) for name in ("input_ids", "attention_mask", "loss_mask")),
+            strict=True,
+        )
+        parts = [model.score(*part, temperature=self._temperature).log_probs for part in columns]
+        return torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
+
+    def _reward_fn(self, batch: Batch) -> Tensor:
+        """Return the rewards as scores of tokens, [B, T]: at the last one of the loss mask."""
+        mask = batch.values["loss_mask"].bool()
+        rewards = torch.as_tensor(batch.metadata["rewards"], dtype=torch.float32)
+        scores = torch.zeros(mask.shape)
+        last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
+        rows = mask.any(1)
+        scores[rows, last[rows]] = rewards[rows]
+        return scores
+
+    def _apply_kl_penalty(self, batch: Batch, beta: float | None = None) -> Batch:
+        """Take β·(log π − log π_ref) off each token's score: KL(π‖π_ref) as a price."""
+        beta = self._kl_coef if beta is None else beta
+        values = batch.values
+        if "old_log_probs" not in values:
+            values["old_log_probs"] = self._compute_old_log_probs(batch)
+        if "ref_log_probs" not in values:
+            values["ref_log_probs"] = self._compute_ref_log_probs(batch)
+        kl = (values["old_log_probs"] - values["ref_log_probs"]) * values["loss_mask"]
+        values["token_level_scores"] = values["token_level_scores"] - beta * kl
+        self._kl_seen = float(kl.sum(1).mean())
+        return batch
+
+    def _log_rollout_metrics(self, batch: Batch) -> None:
+        """Do nothing: rollouts' metrics are logged with every step. For trainers that ask."""
+
+    # -- the pull towards the model at the beginning -----------------------------------------
+
+    _kl_seen: float | None = None
+    """KL(π‖π_ref) of a sequence in the batch that is learned from, once it is known."""
+
+    @property
+    def _loss_kl_coef(self) -> float:
+        return self._kl_coef if self.loss_parameters.kl.place == "loss" else 0.0
+
+    def _adapt_kl(self, metrics: dict[str, float], sequences: int) -> None:
+        """Note the strength of the pull, and adapt it if it has a target."""
+        kl = self.loss_parameters.kl
+        if not kl.coef:
+            return
+        seen = metrics.get("critic/sequence_kl") if self._kl_seen is None else self._kl_seen
+        self._kl_seen = None
+        metrics["critic/kl_coeff"] = self._kl_coef
+        if seen is None:
+            return
+        metrics["critic/kl"] = seen
+        if kl.target is not None:
+            self._kl_coef = adapted_kl_coef(
+                self._kl_coef, seen, target=kl.target, sequences=sequences, horizon=kl.horizon
+            )
+
+    # -- state -------------------------------------------------------------------------------
+
+    def take_state(self) -> dict[str, Any]:
+        """Return weights, optimizer and the strength of the pull."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "kl_coef": self._kl_coef,
+        }
+
+    def put_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`take_state` returned."""
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._kl_coef = float(state["kl_coef"])
+        self._engine.update(self.model)
