@@ -70,7 +70,7 @@ def _files(data: object) -> Iterator[str]:
     if isinstance(data, str) and is_class_spec(data):
         yield data.rpartition(":")[0]
     elif isinstance(data, Mapping):
-        path = data.get("module_path")
+        path = data.get("module_path", data.get("custom_trainer_module_path"))
         if isinstance(path, str):
             yield path
         for value in data.values():

@@ -18,6 +18,7 @@ from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsPara
 from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.callbacks import CallbackReferences
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
+from ratchet.parameters.custom_trainers import gather_trainer
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
 from ratchet.parameters.messages import describe_validation_error, raise_together
 from ratchet.parameters.purposes import Purpose
@@ -103,7 +104,7 @@ class HyperParameters(BaseModel):
         The nested ``data`` are not changed; ``others`` are what else may stand beside them.
         """
         load_plugins()
-        return gather_groups(data, (*cls.known_keys(), *others))
+        return gather_groups(gather_trainer(data), (*cls.known_keys(), *others))
 
     def get(self, path: str) -> Any:  # noqa: ANN401 -- a value or a section of any type
         """Return what is at a dotted path, e.g. ``rl.num_iterations`` or ``agents.prover.d_gnn``.

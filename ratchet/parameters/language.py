@@ -115,7 +115,9 @@ class KlParameters(SubParameters, read_for=Purpose.LEARNING):
 
 
 PolicyLoss = Literal["clip", "gspo", "cispo", "importance_sampling", "reinforce"]
-Aggregation = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+Aggregation = Literal[
+    "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"
+]
 
 
 class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
@@ -124,8 +126,8 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     ``clip`` is PPO's, with bounds 1 − ``clip_low`` and 1 + ``clip_high``; with ``dual_clip`` c
     also at c for negative advantages (Ye et al. 2020). ``gspo`` clips the ratio of a sequence
     (Zheng et al. 2025), ``cispo`` weighs by the clipped ratio (MiniMax 2025). ``aggregation``: a
-    mean over all tokens; over sequences of their tokens' mean; of their tokens' sum; or the sum
-    over ``aggregation_constant`` and the number of sequences (the agent's ``max_tokens`` when not
+    mean over all tokens; over sequences of their tokens' mean; of their tokens' sum; or, for
+    ``constant``, of their sum over ``aggregation_constant`` (the most tokens of a reply when not
     given). ``sampler_correction`` weighs tokens, or sequences, by the ratio of the trainer's to the
     sampler's probabilities, at most ``sampler_cap``.
     """
@@ -134,7 +136,7 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
     dual_clip: float | None = Field(default=None, gt=1)
-    aggregation: Aggregation = "sequence_mean"
+    aggregation: Aggregation = "sequence_mean_token_mean"
     aggregation_constant: PositiveInt | None = None
     sampler_correction: Literal["none", "token", "sequence"] = "none"
     sampler_cap: PositiveFloat = 2.0
@@ -156,12 +158,12 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
 
 
 _GRPO: dict[str, Any] = {
-    "baseline": "group_mean",
+    "baseline": "mean",
     "advantage_scale": "group",
     "policy_loss": "clip",
     "clip_low": 0.2,
     "clip_high": 0.2,
-    "aggregation": "sequence_mean",
+    "aggregation": "sequence_mean_token_mean",
     "dynamic_sampling": False,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -174,11 +176,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "baseline": "leave_one_out",
         "advantage_scale": "none",
         "policy_loss": "importance_sampling",
-        "aggregation": "sequence_sum",
+        "aggregation": "sequence_mean_token_sum",
     },
     "reinforce_plus_plus": {
         **_GRPO,
-        "baseline": "none",
+        "baseline": "batch_mean",
         "advantage_scale": "batch",
         "aggregation": "token_mean",
     },
@@ -193,18 +195,18 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
     ``variant`` decides what is not given: ``dr_grpo`` (Liu et al. 2025), ``dapo`` (Yu et al. 2025),
     ``gspo`` (Zheng et al. 2025), ``rloo`` (Ahmadian et al. 2024), ``reinforce_plus_plus`` (Hu 2025;
     its pull is ``kl: {coef: …, place: reward}``). An answer's advantage is its reward less a
-    ``baseline``: its group's mean, the mean of the others, its agent's running average (of weight
-    ``baseline_decay``; for self-play), or nothing; divided by the standard deviation of its group
-    or of the batch, or by nothing. ``dynamic_sampling`` plays further tasks, up to
+    ``baseline``: its group's mean, that of the group's others, the whole batch's, or its agent's
+    running average (of weight ``baseline_decay``; for self-play); divided by the standard
+    deviation of its group or of the batch, by the group's mean, or by nothing. ``dynamic_sampling`` plays further tasks, up to
     ``max_resamples`` times as many, in place of groups that are all alike.
     """
 
     variant: Annotated[
         Literal["grpo", "dr_grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus"], *_PLAYED
     ] = "grpo"
-    baseline: Literal["group_mean", "leave_one_out", "agent_average", "none"] | None = None
+    baseline: Literal["mean", "leave_one_out", "batch_mean", "agent_average"] | None = None
     baseline_decay: float = Field(default=0.9, ge=0, lt=1)
-    advantage_scale: Literal["group", "batch", "none"] | None = None
+    advantage_scale: Literal["group", "batch", "none", "mean"] | None = None
     policy_loss: PolicyLoss | None = None  # type: ignore[assignment] # until it is settled
     clip_low: PositiveFloat | None = None  # type: ignore[assignment]
     clip_high: PositiveFloat | None = None  # type: ignore[assignment]

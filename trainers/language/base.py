@@ -21,7 +21,8 @@ from ratchet.parameters.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.interface import LanguageModel, RolloutEngine
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
 
@@ -90,6 +91,20 @@ class BaseTrainer(NamedTrainer):
     @abstractmethod
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model from now on, whose weights the engine plays with."""
+
+    @classmethod
+    def make_engine(cls, model: LanguageModel) -> RolloutEngine:
+        """Return what plays with the model's weights: in this process, unless said otherwise."""
+        from ratchet.language_models.local.in_process_engine import InProcessEngine
+
+        return InProcessEngine(model)
+
+    max_resamples: int = 0
+    """How many times an iteration may play further tasks in place of groups that are not kept."""
+
+    def keeps_group(self, group: Sequence[Trajectory]) -> bool:
+        """Return whether anything can be learned from the answers to a task; all are kept."""
+        return True
 
     def take_state(self) -> dict[str, Any]:
         """Return what the next step depends on: nested mappings and lists of tensors and numbers.

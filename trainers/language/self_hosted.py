@@ -17,10 +17,12 @@ from ratchet.language_models.local.rollout_engine import RolloutEngine, log_prob
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import torch_generator
+from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
+from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.language.base import BaseTrainer
 from trainers.language.optimization import LanguageOptimizer
-from trainers.language.policy_loss import PolicyLoss, aggregation_weights
+from trainers.language.policy_loss import PolicyLoss, on_device
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
@@ -40,7 +42,8 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _setup(self) -> None:
         self.loss_parameters = self._read_loss()
-        self._policy_loss = PolicyLoss(self.loss_parameters)
+        most = int(self._config.get("max_tokens", 1))
+        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most)
         self._kl_coef = self.loss_parameters.kl.coef
         self._reference: LanguageModel | None = None
 
@@ -71,12 +74,12 @@ class SelfHostedTrainer(BaseTrainer):
         """Give a batch all that the loss needs, ``advantages`` [B, T] first; return metrics too."""
 
     def _compute_loss(
-        self, scores: TokenScores, batch: Batch, weights: Tensor
+        self, scores: TokenScores, batch: Batch, weights: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, Figures]:
-        """Return what rows contribute to the loss of their minibatch, and sums of figures.
+        """Return what rows contribute to the loss of their minibatch, and to means of figures.
 
-        ``scores`` are the model's of the rows' tokens, with gradients; ``weights`` [B, T] add up to
-        what the aggregation says over the whole minibatch, so that contributions are added.
+        ``scores`` are the model's of the rows' tokens, with gradients; ``weights`` what tokens
+        weigh in the loss and in figures, [B, T] each, of the whole minibatch: contributions add up.
         """
         return self._policy_loss(scores, batch, weights, kl_coef=self._loss_kl_coef)
 
@@ -91,7 +94,7 @@ class SelfHostedTrainer(BaseTrainer):
         batch, own = self._prepare_batch(batch)
         batch.check_required()
         metrics |= {name: float(value) for name, value in own.items()}
-        metrics |= self._update(batch)
+        metrics |= self._update(on_device(batch, self.model.device))
         log_rollout_metrics(batch.to_trajectories(), metrics)
         return metrics
 
@@ -128,7 +131,7 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _step(self, batch: Batch) -> Figures:
         """Make one step of the optimizer along the loss of a minibatch."""
-        weights = aggregation_weights(batch.values["loss_mask"], self.loss_parameters)
+        weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
         size = self.language.micro_batch_size or len(batch)
@@ -136,13 +139,18 @@ class SelfHostedTrainer(BaseTrainer):
             whole = size >= len(batch)
             rows = slice(start, start + size)
             part = batch if whole else batch.select(range(*rows.indices(len(batch))))
-            loss, more = self._compute_loss(self._score(part), part, weights[rows])
+            of_rows = (weights[rows], shares[rows])
+            loss, more = self._compute_loss(self._score(part), part, of_rows)
             loss.backward()
             for name, value in {"actor/loss": loss.detach(), **more}.items():
                 figures[name] = figures[name] + value if name in figures else value
         figures["actor/grad_norm"] = self._optimizer.step()
         figures["actor/lr"] = torch.tensor(self._optimizer.lr)
         return figures
+
+    def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return what a minibatch's tokens weigh in the loss and in figures."""
+        return self._policy_loss.weights(batch.values["loss_mask"])
 
     def _score(self, batch: Batch) -> TokenScores:
         values = batch.values
@@ -209,9 +217,10 @@ class SelfHostedTrainer(BaseTrainer):
             values["old_log_probs"] = self._compute_old_log_probs(batch)
         if "ref_log_probs" not in values:
             values["ref_log_probs"] = self._compute_ref_log_probs(batch)
-        kl = (values["old_log_probs"] - values["ref_log_probs"]) * values["loss_mask"]
-        values["token_level_scores"] = values["token_level_scores"] - beta * kl
-        self._kl_seen = float(kl.sum(1).mean())
+        mask, new, old = (values[n] for n in ("loss_mask", "old_log_probs", "ref_log_probs"))
+        scores = values["token_level_scores"]
+        values["token_level_scores"] = penalised_rewards(scores, new, old, mask, coefficient=beta)
+        self._kl_seen = float(((new - old) * mask).sum(1).mean())
         return batch
 
     def _log_rollout_metrics(self, batch: Batch) -> None:
@@ -238,8 +247,8 @@ class SelfHostedTrainer(BaseTrainer):
             return
         metrics["critic/kl"] = seen
         if kl.target is not None:
-            self._kl_coef = adapted_kl_coef(
-                self._kl_coef, seen, target=kl.target, sequences=sequences, horizon=kl.horizon
+            self._kl_coef = adapt_kl_coefficient(
+                self._kl_coef, seen, target=kl.target, horizon=kl.horizon, num_samples=sequences
             )
 
     # -- state -------------------------------------------------------------------------------

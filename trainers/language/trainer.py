@@ -95,7 +95,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
                 model = load_built_model(
                     self.scenario_instance, name, self.settings, models / name
                 )
-            self._engine = self.learner_class.make_engine(model, self.settings)
+            self._engine = self.learner_class.make_engine(model)
             learner.connect(model, self._engine)
         return learner
 

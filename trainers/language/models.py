@@ -1,0 +1,92 @@
+"""The model that a language trainer begins with: made and warmed up here, or loaded."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
+from ratchet.language_models.local.warm_up import Demonstration, warm_up
+from ratchet.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.scenarios.language_task.instance import LanguageTaskInstance
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+
+MADE_HERE = "small"
+
+
+def build_model(
+    instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings
+) -> LanguageModel:
+    """Make an agent's model, or load it; then warm it up on demonstrations if asked for.
+
+    Made of the seed alone, so that building it again gives the same one.
+    """
+    section = instance.agents[agent]
+    if section.model != MADE_HERE:
+        model = _load(section.model, section, settings)
+    else:
+        with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
+            place = Path(folder) / agent
+            shape = section.small_model
+            make_small_model(
+                place,
+                alphabet=instance.alphabet,
+                shape=SmallModelShape(
+                    d_model=shape.d_model,
+                    layers=shape.num_layers,
+                    heads=shape.num_heads,
+                    d_mlp=shape.d_feedforward,
+                    context_length=shape.context_length,
+                ),
+                seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "weights", agent),
+            )
+            model = _load(str(place), section, settings)
+    if section.warm_up.num_steps:
+        _warm_up(model, instance, agent, section)
+    return model
+
+
+def load_built_model(
+    instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings, folder: Path
+) -> LanguageModel:
+    """Load the model that :func:`build_model` had made, from where it was kept."""
+    return _load(str(folder.resolve()), instance.agents[agent], settings)
+
+
+def _load(
+    place: str, section: LanguageAgentParameters, settings: ExperimentSettings
+) -> LanguageModel:
+    return load_language_model(
+        place,
+        base_dir=Path(settings.base_dir or "."),
+        lora=section.lora if section.lora.rank else None,
+        device=settings.device,
+        dtype=section.precision,
+    )
+
+
+def _warm_up(
+    model: LanguageModel,
+    instance: LanguageTaskInstance,
+    agent: str,
+    section: LanguageAgentParameters,
+) -> None:
+    given = section.warm_up
+    demonstrations = [
+        Demonstration(tuple(prompt), tuple(answer))
+        for prompt, answer in instance.demonstrations(model.tokenizer)
+    ]
+    warm_up(
+        model,
+        demonstrations,
+        steps=given.num_steps,
+        learning_rate=given.lr,
+        batch_size=given.batch_size,
+        seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "warm_up", agent),
+    )

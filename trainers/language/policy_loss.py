@@ -1,0 +1,131 @@
+"""A policy's loss as parameters say it: which one, how tokens are weighed, and what is added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from trainers.algorithms.language import policy_losses
+from trainers.algorithms.language.aggregation import token_weights, weighted_sum
+from trainers.algorithms.language.policy_losses import TokenLoss
+from trainers.algorithms.kl import kl_estimate
+from trainers.algorithms.language.importance import importance_weights
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import TokenScores
+    from ratchet.parameters.language import PolicyLossParameters
+    from ratchet.rollouts.batch import Batch
+
+Figures = dict[str, Tensor]
+_MEASURED = {
+    "ratio": "actor/ratio",
+    "approximate_kl": "actor/approximate_kl",
+    "clip_fraction_low": "actor/clip_fraction_low",
+    "clip_fraction_high": "actor/clip_fraction_high",
+    "clip_fraction_dual": "actor/clip_fraction_dual",
+}
+
+
+class PolicyLoss:
+    """The loss of rows of a minibatch; what all its rows contribute adds up to the minibatch's.
+
+    Parameters
+    ----------
+    given
+        How it is made.
+    max_tokens
+        The most tokens of a reply, for the aggregation ``constant``.
+    """
+
+    def __init__(self, given: PolicyLossParameters, *, max_tokens: int = 1) -> None:
+        self.given = given
+        self._constant = given.aggregation_constant or max_tokens
+
+    def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what tokens weigh in the loss and in metrics, float32[B, T] of the minibatch."""
+        constant = float(self._constant * max(1, int((mask.sum(1) > 0).sum())))
+        loss = token_weights(mask, self.given.aggregation, constant=constant)
+        return loss, token_weights(mask, "token_mean")
+
+    def __call__(
+        self,
+        scores: TokenScores,
+        batch: Batch,
+        weights: tuple[Tensor, Tensor],
+        *,
+        kl_coef: float = 0.0,
+    ) -> tuple[Tensor, Figures]:
+        """Return the loss of some of a minibatch's rows, and means over tokens as parts of them.
+
+        ``weights`` are the rows' of :meth:`weights`. Before its step a policy is itself the old
+        one where the batch has no ``old_log_probs``.
+        """
+        values, (weight, share) = batch.values, weights
+        mask = values["loss_mask"]
+        old = values.get("old_log_probs", scores.log_probs.detach())
+        found = self._policy_loss(scores.log_probs, old, values["advantages"], mask)
+        loss, correction = found.loss, self._correction(old, values, mask)
+        if correction is not None:
+            loss = loss * correction
+        total = weighted_sum(loss, weight)
+        figures = {_MEASURED[name]: value for name, value in found.metrics.items()}
+        difference = (old - values["rollout_log_probs"]).detach()
+        figures["actor/sampler_difference"] = difference.abs()
+        figures["actor/sampler_kl"] = kl_estimate(-difference, "k3")
+        if scores.entropy is not None:
+            figures["actor/entropy"] = scores.entropy.detach()
+            if self.given.entropy_coef > 0:
+                total = total - self.given.entropy_coef * weighted_sum(scores.entropy, weight)
+        if kl_coef > 0:
+            kl = policy_losses.kl_loss(
+                scores.log_probs, values["ref_log_probs"], mask, kind=self.given.kl.kind
+            )
+            total = total + kl_coef * weighted_sum(kl.loss, weight)
+            figures["actor/kl"] = kl.metrics["kl"]
+        return total, {name: weighted_sum(value, share) for name, value in figures.items()}
+
+    def _policy_loss(
+        self, log_probs: Tensor, old: Tensor, advantages: Tensor, mask: Tensor
+    ) -> TokenLoss:
+        given = self.given
+        match given.policy_loss:
+            case "reinforce":
+                return policy_losses.reinforce(log_probs, advantages, mask)
+            case "importance_sampling":
+                return policy_losses.importance_sampling(log_probs, old, advantages, mask)
+            case "cispo":
+                return policy_losses.cispo(
+                    log_probs, old, advantages, mask, max_ratio=1 + given.clip_high
+                )
+            case "gspo":
+                clips = {"clip_low": given.clip_low, "clip_high": given.clip_high}
+                return policy_losses.gspo(log_probs, old, advantages, mask, **clips)
+            case _:
+                return policy_losses.ppo_clip(
+                    log_probs,
+                    old,
+                    advantages,
+                    mask,
+                    clip_low=given.clip_low,
+                    clip_high=given.clip_high,
+                    dual_clip=given.dual_clip,
+                )
+
+    def _correction(self, old: Tensor, values: dict[str, Tensor], mask: Tensor) -> Tensor | None:
+        """Weigh tokens by how much likelier the trainer finds them than the sampler did."""
+        kind = self.given.sampler_correction
+        if kind == "none":
+            return None
+        return importance_weights(
+            old, values["rollout_log_probs"], mask, level=kind, cap=self.given.sampler_cap
+        ).weight
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """Return the batch with its tensors on a device; itself where they are."""
+    if all(value.device == device for value in batch.values.values()):
+        return batch
+    values = {name: value.to(device) for name, value in batch.values.items()}
+    return type(batch)(values, dict(batch.metadata))
