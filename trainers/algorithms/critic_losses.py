@@ -22,6 +22,41 @@ def distance(value: Tensor, target: Tensor, kind: CriticLossType) -> Tensor:
     return F.mse_loss(value, target, reduction="none")
 
 
+def clipped_distance(
+    value: Tensor,
+    target: Tensor,
+    *,
+    kind: CriticLossType,
+    old_value: Tensor | None = None,
+    clip_value: float | None = None,
+) -> Tensor:
+    """Compute the elementwise loss, not less than that of the value kept near its old one.
+
+    Parameters
+    ----------
+    value, target
+        Of one shape.
+    kind
+        The distance.
+    old_value
+        The value when the data were sampled; needed with ``clip_value``.
+    clip_value
+        How far from ``old_value`` a value is believed; any distance by default.
+
+    Raises
+    ------
+    ValueError
+        If ``clip_value`` is given without ``old_value``.
+    """
+    loss = distance(value, target, kind)
+    if clip_value is None:
+        return loss
+    if old_value is None:
+        raise ValueError("clip_value needs old_value, the values of the rollout; got None.")
+    clipped = old_value + (value - old_value).clamp(-clip_value, clip_value)
+    return torch.maximum(loss, distance(clipped, target, kind))
+
+
 def critic_loss(
     value: Tensor,
     target: Tensor,
@@ -48,12 +83,7 @@ def critic_loss(
     ValueError
         If ``clip_value`` is given without ``old_value``.
     """
-    loss = distance(value, target, kind)
-    if clip_value is not None:
-        if old_value is None:
-            raise ValueError("clip_value needs old_value, the values of the rollout; got None.")
-        clipped = old_value + (value - old_value).clamp(-clip_value, clip_value)
-        loss = torch.maximum(loss, distance(clipped, target, kind))
+    loss = clipped_distance(value, target, kind=kind, old_value=old_value, clip_value=clip_value)
     return masked_mean(loss, mask, 0)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trainers.algorithms.kl import kl_estimate
 from trainers.algorithms.masks import masked_mean
+
+
+def clipped_surrogate(
+    ratio: Tensor, advantage: Tensor, *, clip_low: float, clip_high: float
+) -> Tensor:
+    """Compute max(−ρA, −clip(ρ, 1−ε_lo, 1+ε_hi)A), elementwise."""
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return torch.maximum(-ratio * advantage, -clipped * advantage)
 
 
 def clipped_policy_loss(
@@ -23,8 +32,8 @@ def clipped_policy_loss(
         ε.
     """
     ratio = torch.where(mask, log_ratio, 0.0).exp()
-    clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
-    return masked_mean(torch.maximum(-ratio * advantage, -clipped * advantage), mask, 0)
+    loss = clipped_surrogate(ratio, advantage, clip_low=clip_epsilon, clip_high=clip_epsilon)
+    return masked_mean(loss, mask, 0)
 
 
 def kl_penalty_policy_loss(
@@ -50,7 +59,7 @@ def kl_penalty_policy_loss(
 def approximate_kl(log_ratio: Tensor, mask: Tensor) -> Tensor:
     """Estimate KL(π_old ‖ π) as the mean of (ρ − 1) − log ρ; ``[B, A]`` → ``[A]``."""
     shown = torch.where(mask, log_ratio, 0.0)
-    return masked_mean(torch.expm1(shown) - shown, mask, 0)
+    return masked_mean(kl_estimate(-shown, "k3"), mask, 0)
 
 
 def adapt_kl_beta(

@@ -1,0 +1,63 @@
+"""Group advantages of trajectories, and of batches made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from trainers.algorithms.language.group_advantages import (
+    Baseline,
+    GroupAdvantages,
+    Scale,
+    group_advantages,
+)
+
+if TYPE_CHECKING:
+    from ratchet.rollouts.trajectory import Trajectory
+
+
+def trajectory_advantages(
+    trajectories: Sequence[Trajectory],
+    *,
+    use_run_ids: bool = True,
+    baseline: Baseline = "mean",
+    scale: Scale = "group",
+    agent_averages: Mapping[str, float] | None = None,
+    decay: float = 0.9,
+) -> GroupAdvantages:
+    """Compute advantages of trajectories by their ``group_id``, and set none.
+
+    See :func:`.group_advantages.group_advantages`; ``use_run_ids`` makes one run of the
+    trajectories of a group with one ``run_id``.
+    """
+    return group_advantages(
+        torch.tensor([one.reward for one in trajectories], dtype=torch.float64),
+        [one.group_id for one in trajectories],
+        runs=[one.run_id for one in trajectories] if use_run_ids else None,
+        agents=[one.agent for one in trajectories],
+        baseline=baseline,
+        scale=scale,
+        agent_averages=agent_averages,
+        decay=decay,
+    )
+
+
+def compute_grpo_advantage_for_trajectories(
+    trajectories: Sequence[Trajectory],
+    *,
+    use_run_ids: bool = True,
+    baseline: Baseline = "mean",
+    scale: Scale = "group",
+) -> list[Trajectory]:
+    """Set each trajectory's ``advantage``, and return the trajectories.
+
+    Parameters as for :func:`trajectory_advantages`.
+    """
+    found = trajectory_advantages(
+        trajectories, use_run_ids=use_run_ids, baseline=baseline, scale=scale
+    )
+    for one, advantage in zip(trajectories, found.advantage.tolist(), strict=True):
+        one.advantage = advantage
+    return list(trajectories)
