@@ -3,21 +3,90 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.plain_model import PlainLanguageModel
+from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE, AdapterBase
 from ratchet.language_models.service.engine.llama_shape import plain_shape
+from ratchet.language_models.service.training.lora import Lora
+
+WeightType = Literal["float32", "bfloat16", "float16"]
 
 
 def load_language_model(
-    name_or_folder: str,
+    name_or_folder: str | Path,
     *,
     base_dir: Path,
+    lora: Lora | None = None,
     device: str = "cpu",
+    dtype: WeightType = "float32",
+    seed: int = 0,
 ) -> LanguageModel:
+    """Load a model to be trained; nothing is downloaded.
+
+    Parameters
+    ----------
+    name_or_folder
+        A folder in Hugging Face's layout, relative to ``base_dir``, or one with an adapter that
+        goes on being trained; else the name of a model that is in Hugging Face's cache.
+    lora
+        Train an adapter of this size and nothing else.
+    dtype
+        Of the weights. Small Llamas in float32 run in plain torch, all else through transformers.
+    seed
+        Of a new adapter's weights.
+
+    Raises
+    ------
+    DataError
+        If there is no such model, or it cannot be loaded.
+    ParameterError
+        If the adapter asked for has dropout, or would stand on another.
+    """
+    folder, place = _find(name_or_folder, base_dir), torch.device(device)
+    is_adapter = (folder / ADAPTER_CONFIG_FILE).is_file()
+    adds = lora is not None and lora.rank > 0
+    if adds and is_adapter:
+        raise ParameterError(
+            f"lora: {folder} is an adapter already, which goes on being trained. Leave lora out."
+        )
+    if lora is not None and lora.dropout:
+        raise ParameterError(
+            f"lora_dropout: got {lora.dropout}, expected 0: the trainer's log-probabilities would"
+            " not be those of the model that wrote the answers."
+        )
+    if is_adapter or adds:
+        from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+
+        if lora is not None and adds:
+            return HuggingFaceLanguageModel.with_new_adapter(folder, place, dtype, lora, seed=seed)
+        base = AdapterBase.read(folder)
+        assert base is not None
+        return HuggingFaceLanguageModel.with_adapter(folder, base, place, dtype)
+    shape = plain_shape(folder) if dtype == "float32" else None
+    if shape is not None:
+        return PlainLanguageModel.read(folder, shape, place)
+    from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
+
+    return HuggingFaceLanguageModel.read(folder, place, dtype)
+
+
+def _find(name_or_folder: str | Path, base_dir: Path) -> Path:
     folder = base_dir / name_or_folder
-    shape = plain_shape(folder)
-    assert shape is not None
-    return PlainLanguageModel.read(folder, shape, torch.device(device))
+    if folder.is_dir():
+        return folder.resolve()
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(name_or_folder), local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError) as error:
+        raise DataError(
+            f"model: got {str(name_or_folder)!r}, but there is no folder {folder}, and no model of"
+            " this name in Hugging Face's cache. Write the folder's path, or download the model"
+            f" first: `hf download {name_or_folder}`."
+        ) from error

@@ -17,6 +17,7 @@ from ratchet.language_models.service.training.sft import SupervisedLoss
 from ratchet.seeding import numpy_generator
 
 _RISE = 10  # steps in which the learning rate comes up
+_RECENT = 5  # steps whose loss is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,20 @@ def warm_up(
     learning_rate: float,
     batch_size: int,
     seed: int,
+    until: float = 0.0,
 ) -> list[float]:
     """Train by the cross-entropy of the answers' tokens; return the loss of each step.
 
     With Adam and the schedule of fine-tuning. The same arguments give the same weights, bit for
     bit on a CPU.
+
+    Parameters
+    ----------
+    steps
+        Most steps.
+    until
+        Stop where the mean loss of the last few steps, in nats a token, is not above this: how
+        fast a small model gets there differs from seed to seed, and what it can do there doesn't.
 
     Raises
     ------
@@ -65,4 +75,9 @@ def warm_up(
     batches = batches_of_like_length(
         rng, [len(s.ids) for s in sequences], min(batch_size, len(sequences))
     )
-    return [optimization.step(loss(places)[0]) for places in islice(batches, steps)]
+    losses: list[float] = []
+    for places in islice(batches, steps):
+        losses.append(optimization.step(loss(places)[0]))
+        if sum(losses[-_RECENT:]) <= until * _RECENT and len(losses) >= _RECENT:
+            break
+    return losses

@@ -22,11 +22,56 @@ class HuggingFaceCache:
         self.past = past
         self.readable = readable
 
+    def make_room(self) -> None:
+        """Expect one more token in each row."""
+        self.readable = torch.cat([self.readable, torch.ones_like(self.readable[:, :1])], dim=1)
+
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these, int[B']."""
+        """Keep these rows, int[B'], in this order; one may be there several times."""
         rows = rows.to(self.readable.device)
         self.past.batch_select_indices(rows)
         self.readable = self.readable[rows]
+
+    @property
+    def can_append(self) -> bool:
+        """Whether rows of another can be put behind these: where all that was read is kept."""
+        from transformers.cache_utils import DynamicLayer
+
+        return all(type(layer) is DynamicLayer for layer in self.past.layers)
+
+    def append(self, other: HuggingFaceCache) -> None:
+        """Put another's rows behind these: both end at the same place, the shorter is padded."""
+        length = max(self.readable.shape[1], other.readable.shape[1])
+        readable = torch.cat([_pad_left(cache.readable, length) for cache in (self, other)])
+        first = int(readable.any(0).int().argmax())
+        self.readable = readable[:, first:]
+        for ours, theirs in zip(self.past.layers, other.past.layers, strict=True):
+            for name in ("keys", "values"):
+                parts = [_pad_left(getattr(layer, name), length, -2) for layer in (ours, theirs)]
+                setattr(ours, name, torch.cat(parts)[..., first:, :])
+
+
+def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa: ANN401 -- PreTrainedModel
+    """Read int[B, T] behind what the cache remembers; the logits [B, V] of the next token."""
+    positions = (cache.readable.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+    output = model(
+        input_ids=ids,
+        attention_mask=cache.readable.long(),
+        position_ids=positions,
+        past_key_values=cache.past,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    cache.past = output.past_key_values
+    logits: Tensor = output.logits[:, -1]
+    return logits
+
+
+def _pad_left(values: Tensor, length: int, dim: int = -1) -> Tensor:
+    """Fill up a dimension in front with zeros."""
+    size = list(values.shape)
+    size[dim] = length - size[dim]
+    return torch.cat([values.new_zeros(size), values], dim=dim)
 
 
 class HuggingFaceModel:
@@ -79,21 +124,11 @@ class HuggingFaceModel:
     def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row, int[B]; logits [B, V] of the next."""
         assert isinstance(cache, HuggingFaceCache)
-        cache.readable = torch.cat([cache.readable, torch.ones_like(cache.readable[:, :1])], dim=1)
+        cache.make_room()
         return self._read(tokens[:, None].to(self._device), cache)[0]
 
     def _read(self, ids: Tensor, cache: HuggingFaceCache) -> tuple[Tensor, HuggingFaceCache]:
-        positions = (cache.readable.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        output = self._model(
-            input_ids=ids,
-            attention_mask=cache.readable.long(),
-            position_ids=positions,
-            past_key_values=cache.past,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        cache.past = output.past_key_values
-        return output.logits[:, -1].cpu(), cache
+        return read_on(self._model, ids, cache).cpu(), cache
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""

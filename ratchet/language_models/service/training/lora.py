@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.training.job_folder import HyperParameterValue
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
 
 LORA_PARAMETERS = ("lora_rank", "lora_alpha", "lora_dropout")
 
@@ -23,6 +27,8 @@ class Lora:
         α; None for 2 r.
     dropout
         Share of the adapter's inputs that is dropped in training.
+    target_modules
+        Names of the layers that are changed; none for all linear layers but the head.
 
     Raises
     ------
@@ -33,6 +39,7 @@ class Lora:
     rank: int = 0
     alpha: int | None = None
     dropout: float = 0.0
+    target_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rank < 0:
@@ -69,6 +76,18 @@ class Lora:
     def chosen_alpha(self) -> int:
         """α, as a number."""
         return 2 * self.rank if self.alpha is None else self.alpha
+
+    def as_peft(self) -> LoraConfig:
+        """Return the figures as PEFT has them."""
+        from peft import LoraConfig
+
+        return LoraConfig(
+            task_type="CAUSAL_LM",
+            r=self.rank,
+            lora_alpha=self.chosen_alpha,
+            lora_dropout=self.dropout,
+            target_modules=list(self.target_modules) or "all-linear",
+        )
 
     def as_hyperparameters(self) -> dict[str, HyperParameterValue]:
         """Return the figures by the names that jobs have for them; :meth:`of` reads them."""

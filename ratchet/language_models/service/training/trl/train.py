@@ -167,18 +167,6 @@ def _settings(plan: Plan, examples: int) -> dict[str, Any]:
     }
 
 
-def _adapter(lora: Lora) -> LoraConfig | None:
-    if lora.rank == 0:
-        return None
-    return LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora.rank,
-        lora_alpha=lora.chosen_alpha,
-        lora_dropout=lora.dropout,
-        target_modules="all-linear",
-    )
-
-
 def _read(method: Method, file: Path, tokenizer: ChatTokenizer, context_length: int) -> Dataset:
     """Read a file as the columns that TRL's collators take."""
     if method == "supervised":

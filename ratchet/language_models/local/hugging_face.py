@@ -1,0 +1,238 @@
+"""Any causal language model that transformers can run, whole or with an adapter that is trained."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.language_models.service.engine.adapters import (
+    ADAPTER_CONFIG_FILE,
+    ADAPTER_WEIGHTS_FILE,
+    AdapterBase,
+)
+from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceCache, read_on
+from ratchet.language_models.service.engine.merging import read_weights
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.seeding import derive_seed, seeded_globals
+
+
+class HuggingFaceLanguageModel(LanguageModel):
+    """A model that transformers runs.
+
+    Parameters
+    ----------
+    network
+        A ``PreTrainedModel``, or a ``PeftModel`` around one.
+    base
+        What an adapter stands on; None where all weights are trained.
+    adapted
+        False to read an adapted model without its adapter.
+    """
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        network: Any,  # noqa: ANN401 -- PreTrainedModel or PeftModel
+        device: torch.device,
+        *,
+        base: AdapterBase | None = None,
+        adapted: bool = True,
+    ) -> None:
+        whole = network if base is None else network.get_base_model()
+        super().__init__(
+            files.tokenizer,
+            pad_token_id=files.pad_token_id,
+            context_length=int(whole.config.get_text_config().max_position_embeddings),
+            device=device,
+        )
+        self._files = files
+        self._network = network.eval().to(device)  # dropout: scores would not be the sampler's
+        self._whole = whole
+        self._base = base
+        self._adapted = adapted
+
+    @classmethod
+    def read(cls, folder: Path, device: torch.device, dtype: str) -> HuggingFaceLanguageModel:
+        """Read a whole model.
+
+        Raises
+        ------
+        DataError
+            If transformers can't load it.
+        """
+        network = _read_network(folder, dtype).requires_grad_(True)
+        return cls(ModelFiles(folder), network, device)
+
+    @classmethod
+    def with_new_adapter(
+        cls, folder: Path, device: torch.device, dtype: str, lora: Lora, *, seed: int
+    ) -> HuggingFaceLanguageModel:
+        """Read a whole model, freeze it, and put an adapter on it whose weights are drawn."""
+        from peft import get_peft_model
+
+        config = lora.as_peft()
+        config.base_model_name_or_path = str(folder)
+        with seeded_globals(derive_seed(seed, "adapter", purpose="weights")):
+            try:
+                network = get_peft_model(_read_network(folder, dtype), config)
+            except ValueError as error:
+                raise DataError(f"PEFT cannot adapt the model in {folder}: {error}") from error
+        base = AdapterBase.of(folder.name, folder)
+        return cls(ModelFiles(folder), network, device, base=base)
+
+    @classmethod
+    def with_adapter(
+        cls, folder: Path, base: AdapterBase, device: torch.device, dtype: str
+    ) -> HuggingFaceLanguageModel:
+        """Read an adapter that goes on being trained, and what it stands on."""
+        from peft import PeftModel
+
+        whole = _read_network(Path(base.folder), dtype)
+        with torch.random.fork_rng():  # layers that are made are initialised first
+            try:
+                network = PeftModel.from_pretrained(whole, str(folder), is_trainable=True)
+            except (OSError, ValueError, RuntimeError) as error:
+                raise DataError(f"PEFT cannot load the adapter in {folder}: {error}") from error
+        return cls(ModelFiles(Path(base.folder)), network, device, base=base)
+
+    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
+        """Return the logits after chosen places."""
+        chosen = chosen.to(self.device)
+        head = self._whole.get_output_embeddings()
+
+        def only_chosen(_: object, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+            return (given[0][chosen][None],)
+
+        # what comes after the head, e.g. a soft cap, is still the model's own
+        hook = head.register_forward_pre_hook(only_chosen)
+        try:
+            with self._reading():
+                logits = self._network(input_ids=ids.to(self.device), use_cache=False).logits
+        finally:
+            hook.remove()
+        picked: Tensor = logits[0]
+        return picked
+
+    def _last_hidden(self, ids: Tensor) -> Tensor:
+        with self._reading():
+            output = self._network(
+                input_ids=ids, use_cache=False, output_hidden_states=True, logits_to_keep=1
+            )
+        hidden: Tensor = output.hidden_states[-1]
+        return hidden
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, RowCache]:
+        """Read prompts padded on the left."""
+        cache = HuggingFaceCache(None, readable)
+        with self._reading():
+            return read_on(self._network, ids, cache), cache
+
+    def step(self, tokens: Tensor, cache: RowCache) -> Tensor:
+        """Read one more token per row."""
+        assert isinstance(cache, HuggingFaceCache)
+        cache.make_room()
+        with self._reading():
+            return read_on(self._network, tokens[:, None], cache)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Leave the adapter out where this is what the model stands on."""
+        without = contextlib.nullcontext() if self._adapted else self._network.disable_adapter()
+        with without:
+            yield
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Return the weights that training changes."""
+        return [p for p in self._network.parameters() if p.requires_grad and self._adapted]
+
+    def reference(self) -> LanguageModel:
+        """Return a copy that is not trained, or what the adapter stands on."""
+        if self._base is not None:
+            return HuggingFaceLanguageModel(
+                self._files, self._network, self.device, base=self._base, adapted=False
+            )
+        network = copy.deepcopy(self._network).requires_grad_(False)
+        return HuggingFaceLanguageModel(self._files, network, self.device)
+
+    def save(self, folder: Path) -> None:
+        """Write it in Hugging Face's layout; an adapter in PEFT's."""
+        if self._base is None:
+            self._network.save_pretrained(folder)
+            self._files.write(folder)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(self.state_dict(), folder / ADAPTER_WEIGHTS_FILE, metadata={"format": "pt"})
+        config = self._network.peft_config["default"].to_dict()
+        text = json.dumps({**config, "inference_mode": True}, indent=1, default=_as_json)
+        (folder / ADAPTER_CONFIG_FILE).write_text(text, encoding="utf-8")
+        self._base.write(folder)
+
+    def load(self, folder: Path) -> None:
+        """Take the weights that :meth:`save` wrote."""
+        if self._base is not None:
+            self.load_state_dict(read_weights(folder / ADAPTER_WEIGHTS_FILE))
+            return
+        dtype = str(self._whole.dtype).removeprefix("torch.")
+        self.load_state_dict(_named(_read_network(folder, dtype)))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return a copy of the weights that training changes; an adapter's by PEFT's names."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._weights().items()}
+
+    def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights that :meth:`state_dict` returned."""
+        own = self._weights()
+        wrong = sorted(
+            name
+            for name in own.keys() | weights.keys()
+            if name not in own or name not in weights or own[name].shape != weights[name].shape
+        )
+        if wrong:
+            raise DataError(
+                f"weights: got others than this model has, expected {len(own)} of the same names"
+                f" and shapes; the first that differs is {wrong[0]}."
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(weights[name])
+
+    def _weights(self) -> dict[str, Tensor]:
+        if self._base is None:
+            return _named(self._network)
+        from peft import get_peft_model_state_dict
+
+        weights: dict[str, Tensor] = get_peft_model_state_dict(
+            self._network, save_embedding_layers=False
+        )
+        return weights
+
+
+def _named(network: Any) -> dict[str, Tensor]:  # noqa: ANN401 -- PreTrainedModel
+    return dict(network.named_parameters())
+
+
+def _as_json(value: object) -> object:
+    """What PEFT's configuration holds besides JSON."""
+    return sorted(value) if isinstance(value, set) else str(value)
+
+
+def _read_network(folder: Path, dtype: str) -> Any:  # noqa: ANN401 -- PreTrainedModel
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
