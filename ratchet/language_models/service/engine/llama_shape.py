@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,23 @@ class LlamaShape:
             rope_theta=float(rope.get("rope_theta", config.get("rope_theta", 10000.0))),
             tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         )
+
+    def as_config(self) -> dict[str, Any]:
+        """Return the figures as ``config.json`` has them."""
+        figures = asdict(self)
+        theta = figures.pop("rope_theta")
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            **figures,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "rope_theta": theta,
+            "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+            "dtype": "float32",
+            "use_cache": True,
+        }
 
 
 def plain_shape(folder: Path) -> LlamaShape | None:

@@ -85,10 +85,19 @@ def load_model(folder: Path, adapters: Sequence[Path] = (), *, training: bool) -
 def copy_configuration(source: Path, folder: Path) -> None:
     """Copy all that a model's folder holds besides its weights."""
     folder.mkdir(parents=True, exist_ok=True)
-    for file in sorted(source.iterdir()):
-        is_index = file.name.endswith(".index.json")
-        if file.is_file() and not is_index and file.suffix in _CONFIGURATION_SUFFIXES:
-            shutil.copyfile(file, folder / file.name)
+    for file in configuration_files(source):
+        shutil.copyfile(file, folder / file.name)
+
+
+def configuration_files(folder: Path) -> list[Path]:
+    """Return the files that a model's folder holds besides its weights."""
+    return [
+        file
+        for file in sorted(folder.iterdir())
+        if file.is_file()
+        and not file.name.endswith(".index.json")
+        and file.suffix in _CONFIGURATION_SUFFIXES
+    ]
 
 
 class PlainModel:

@@ -33,6 +33,11 @@ class Cache:
     positions: Tensor
     length: int
 
+    @property
+    def can_append(self) -> bool:
+        """Whether rows of another can be put behind these."""
+        return True
+
     def make_room(self) -> None:
         """Make the cache longer if all of it is in use."""
         if self.length < self.mask.shape[1]:
@@ -44,10 +49,33 @@ class Cache:
         self.mask = F.pad(self.mask, (0, _GROWTH))
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these, int[B']."""
+        """Keep these rows, int[B'], in this order; one may be there several times."""
         self.values = self.values[:, :, rows]
         self.mask = self.mask[rows]
         self.positions = self.positions[rows]
+
+    def append(self, other: Cache) -> None:
+        """Put another's rows behind these: both end at the same place, the shorter is padded."""
+        length = max(self.length, other.length)
+        layers, two, rows, heads, _, width = self.values.shape
+        total = rows + other.values.shape[2]
+        values = self.values.new_zeros(layers, two, total, heads, length + _GROWTH, width)
+        mask = self.mask.new_full((total, length + _GROWTH), -torch.inf)
+        mask[:, length:] = 0.0
+        for cache, start, end in ((self, 0, rows), (other, rows, total)):
+            at = length - cache.length
+            values[:, :, start:end, :, at:length] = cache.values[..., : cache.length, :]
+            mask[start:end, at:length] = cache.mask[:, : cache.length]
+        self.values, self.mask, self.length = values, mask, length
+        self.positions = torch.cat([self.positions, other.positions])
+        self._drop_padding()
+
+    def _drop_padding(self) -> None:
+        """Drop the places before the first one that a row reads."""
+        read = (self.mask[:, : self.length] == 0).any(0)
+        first = int(read.int().argmax())
+        self.values, self.mask = self.values[..., first:, :], self.mask[:, first:]
+        self.length -= first
 
 
 class LlamaLayer(nn.Module):
@@ -66,6 +94,9 @@ class LlamaLayer(nn.Module):
 
 class PlainLlama(nn.Module):
     """A Llama whose weights are uninitialised: load or draw them."""
+
+    _cos: Tensor
+    _sin: Tensor
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
@@ -86,7 +117,8 @@ class PlainLlama(nn.Module):
         angles = torch.arange(shape.max_position_embeddings, dtype=torch.float64)[:, None] * (
             shape.rope_theta**-places
         )
-        self._cos, self._sin = angles.cos(), angles.sin()
+        self.register_buffer("_cos", angles.cos(), persistent=False)
+        self.register_buffer("_sin", angles.sin(), persistent=False)
 
     def initialise(self, generator: torch.Generator, scale: float = 0.06) -> None:
         """Draw all weights anew: matrices normal with this standard deviation, norms 1."""
@@ -102,7 +134,7 @@ class PlainLlama(nn.Module):
 
         :meth:`logits` turns these into logits.
         """
-        cos, sin = self._rotations(torch.arange(ids.shape[1]))
+        cos, sin = self._rotations(torch.arange(ids.shape[1], device=ids.device))
         x = F.embedding(ids, self.embeddings)
         for layer in self.layers:
             query, key, value = self._project(layer, x, cos, sin)
@@ -133,11 +165,12 @@ class PlainLlama(nn.Module):
         room = length + _GROWTH
         size = (s.num_hidden_layers, 2, batch, s.num_key_value_heads, room, s.head_dim)
         positions = (readable.cumsum(1) - 1).clamp(min=0)
-        values = torch.empty(size, dtype=self.embeddings.dtype)
+        values = self.embeddings.new_empty(size)
         mask = F.pad(self._mask(readable), (0, _GROWTH))
         cache = Cache(values, mask, positions[:, -1] + 1, length)
-        before = torch.ones(length, length, dtype=torch.bool).tril()
-        itself = torch.eye(length, dtype=torch.bool)  # padding has to attend to something
+        before = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
+        # padding has to attend to something
+        itself = torch.eye(length, dtype=torch.bool, device=ids.device)
         logits = []
         for begin in range(0, batch, _ROWS_AT_A_TIME):
             rows = slice(begin, begin + _ROWS_AT_A_TIME)
@@ -171,7 +204,7 @@ class PlainLlama(nn.Module):
 
     def _mask(self, readable: Tensor) -> Tensor:
         """What attention adds to make places unreadable."""
-        zeros = torch.zeros(readable.shape, dtype=self.embeddings.dtype)
+        zeros = self.embeddings.new_zeros(readable.shape)
         return zeros.masked_fill_(~readable, -torch.inf)
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:

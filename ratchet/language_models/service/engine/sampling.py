@@ -59,11 +59,8 @@ class Sampler:
         scaled = scores / self._temperature.clamp(min=1e-6)
         probabilities = scaled.softmax(-1)
         if self._cuts:
-            probabilities = _cut(probabilities, self._top_p)
-        cumulated = probabilities.cumsum(-1)
-        number = torch.from_numpy(self._next_numbers())[:, None] * cumulated[:, -1:]
-        drawn = torch.searchsorted(cumulated, number, right=True)[:, 0]
-        drawn = drawn.clamp(max=logits.shape[-1] - 1)
+            probabilities = nucleus(probabilities, self._top_p)
+        drawn = pick(probabilities, torch.from_numpy(self._next_numbers()))
         chosen = torch.where(self._greedy, scaled.argmax(-1), drawn)
         if self._penalizes:
             self._said.scatter_(1, chosen[:, None], True)
@@ -93,7 +90,18 @@ def log_probabilities(logits: Tensor) -> Tensor:
     return logits.double().cpu().log_softmax(-1).round(decimals=_DECIMALS)
 
 
-def _cut(probabilities: Tensor, top_p: Tensor) -> Tensor:
+def pick(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """Pick a token for each row of [B, V] by its number in [0, 1), float64[B]: int64[B].
+
+    Rows need not add up to 1: what is left of a nucleus is picked from in proportion.
+    """
+    cumulated = probabilities.cumsum(-1)
+    number = numbers[:, None] * cumulated[:, -1:]
+    drawn = torch.searchsorted(cumulated, number, right=True)[:, 0]
+    return drawn.clamp(max=probabilities.shape[-1] - 1)
+
+
+def nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
     """Keep the smallest set of likeliest tokens that holds ``top_p``; the rest becomes 0."""
     ordered, places = probabilities.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered

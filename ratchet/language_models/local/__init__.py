@@ -1,0 +1,1 @@
+"""Language models that are trained here: their weights, their log-probabilities, their answers."""

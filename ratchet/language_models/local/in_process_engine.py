@@ -1,0 +1,240 @@
+"""Answers written with the trainer's own weights, in its process: nothing is copied or sent.
+
+Rows that are over make place for requests that wait, so that the batch stays full while lengths
+differ. Requests with the same prompt read it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.philox import uniforms
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.engine.sampling import nucleus, pick
+
+MAX_BATCH_SIZE = 256
+_NUMBERS = 32  # of a row's stream that are made at a time
+_NEXT_KEEP = 0.75  # a batch is made smaller when fewer of its rows than this are at work
+_NEXT_ADMIT = 0.125  # new rows are read when this share of the places is free
+
+
+class InProcessEngine:
+    """Writes answers with a model of this process.
+
+    Parameters
+    ----------
+    model
+        Whose weights are read as they are at each call.
+    max_batch_size
+        Most answers that are written at once.
+    """
+
+    def __init__(self, model: LanguageModel, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
+        if max_batch_size < 1:
+            raise ParameterError(f"max_batch_size: got {max_batch_size}, expected 1 or more.")
+        self._model = model
+        self._max_batch_size = max_batch_size
+
+    def update(self, model: LanguageModel) -> None:
+        """Answer with this model's weights, whatever they are at each call."""
+        self._model = model
+
+    def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
+        """Answer requests; see :meth:`RolloutEngine.generate`."""
+        for request in requests:
+            if len(request.prompt) >= self._model.context_length:
+                raise DataError(
+                    f"prompt: got {len(request.prompt)} tokens; this model's context takes"
+                    f" {self._model.context_length}, with the answer. Shorten the prompt."
+                )
+        if not requests:
+            return []
+        with torch.inference_mode():
+            return _Batch(self._model, requests, self._max_batch_size).run()
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Rows at work: what drawing their next token asks, an entry each."""
+
+    requests: Tensor  # int[B], their places among the requests; -1 when over
+    temperature: Tensor  # float64[B, 1], 1 where greedy
+    is_greedy: Tensor  # bool[B]
+    top_p: Tensor  # float64[B, 1]
+    stops: Tensor  # int[B, n], filled up with -1
+    room: Tensor  # int[B], most tokens
+    drawn: Tensor  # int[B], tokens that were written
+    numbers: Tensor  # float64[B, W], the beginning of the stream
+
+    def keep(self, rows: Tensor) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name)[rows])
+
+    def append(self, other: _Rows) -> None:
+        for name in self.__slots__:
+            setattr(self, name, torch.cat([getattr(self, name), getattr(other, name)]))
+
+
+@dataclass(slots=True)
+class _Work:
+    """Rows, what the model remembers of them, and its logits [B, V] of their next token."""
+
+    rows: _Rows
+    cache: RowCache
+    logits: Tensor
+
+    def keep(self, rows: Tensor) -> None:
+        self.rows.keep(rows)
+        self.cache.keep(rows)
+
+    def append(self, other: _Work) -> None:
+        self.rows.append(other.rows)
+        self.cache.append(other.cache)
+        self.logits = torch.cat([self.logits, other.logits])
+
+
+class _Batch:
+    """One call's requests, from the first prompt to the last token."""
+
+    def __init__(self, model: LanguageModel, requests: Sequence[SampleRequest], size: int) -> None:
+        self._model = model
+        self._requests = requests
+        self._size = size
+        self._waiting = 0  # the request that is read next
+        self._most_drawn = 0  # no row at work has written more
+        self._stops = [(*model.end_ids, *request.stop_ids) for request in requests]
+        self._scales = any(request.temperature not in (0, 1) for request in requests)
+        self._is_greedy = any(request.temperature == 0 for request in requests)
+        self._cuts = any(request.top_p < 1 for request in requests)
+        self._written: list[tuple[Tensor, Tensor, Tensor]] = []  # requests, tokens, log-probs
+
+    def run(self) -> list[Completion]:
+        work = self._admit(self._size, _NUMBERS)
+        while True:
+            tokens, is_over = self._draw(work)
+            admits = False
+            if bool(is_over.any()):
+                work.rows.requests = work.rows.requests.masked_fill(is_over, -1)
+                going = (work.rows.requests >= 0).nonzero()[:, 0]
+                free = self._size - len(going)
+                waits = self._waiting < len(self._requests)
+                if not len(going):
+                    if not waits:
+                        return self._completions()
+                    work = self._admit(self._size, _NUMBERS)
+                    continue
+                admits = waits and work.cache.can_append and free >= _NEXT_ADMIT * self._size
+                if admits or len(going) < _NEXT_KEEP * len(is_over):
+                    tokens = tokens[going]
+                    work.keep(going)
+            work.logits = self._model.step(tokens, work.cache)
+            if admits:
+                work.append(self._admit(free, work.rows.numbers.shape[1]))
+                self._most_drawn = int(work.rows.drawn.max())
+
+    def _admit(self, count: int, width: int) -> _Work:
+        """Read the next prompts, each once however many requests have it."""
+        places = range(self._waiting, min(self._waiting + count, len(self._requests)))
+        self._waiting = places.stop
+        prompts: dict[tuple[int, ...], int] = {}
+        read = [prompts.setdefault(self._requests[p].prompt, len(prompts)) for p in places]
+        ids, readable = _pad_left(list(prompts))
+        device = self._model.device
+        logits, cache = self._model.start(ids.to(device), readable.to(device))
+        if len(prompts) < len(read):
+            copies = torch.tensor(read, device=device)
+            logits = logits[copies]
+            cache.keep(copies)
+        self._most_drawn = 0
+        return _Work(self._make_rows(places, width), cache, logits)
+
+    def _make_rows(self, places: Sequence[int], width: int) -> _Rows:
+        requests = [self._requests[place] for place in places]
+        longest = max(map(len, self._stops))
+        stops = [(*self._stops[p], *(-1,) * (longest - len(self._stops[p]))) for p in places]
+        context = self._model.context_length
+        room = [min(r.max_tokens, context - len(r.prompt)) for r in requests]
+        device = self._model.device
+
+        def column(values: list[float]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+
+        return _Rows(
+            requests=torch.tensor(places, device=device),
+            temperature=column([r.temperature or 1.0 for r in requests]),
+            is_greedy=torch.tensor([r.temperature == 0 for r in requests], device=device),
+            top_p=column([r.top_p for r in requests]),
+            stops=torch.tensor(stops, device=device),
+            room=torch.tensor(room, device=device),
+            drawn=torch.zeros(len(places), dtype=torch.int64, device=device),
+            numbers=torch.from_numpy(uniforms([r.seed for r in requests], 0, width)).to(device),
+        )
+
+    def _draw(self, work: _Work) -> tuple[Tensor, Tensor]:
+        """Draw a token for each row, int[B], and see whether it was its last, bool[B]."""
+        rows = work.rows
+        if self._most_drawn == rows.numbers.shape[1]:
+            self._make_numbers(rows)
+        scores = work.logits.double()
+        if self._scales:
+            scores = scores / rows.temperature
+        log_probs = scores.log_softmax(-1)
+        probabilities = log_probs.exp()
+        if self._cuts:
+            probabilities = nucleus(probabilities, rows.top_p)
+        tokens = pick(probabilities, rows.numbers.gather(1, rows.drawn[:, None])[:, 0])
+        if self._is_greedy:
+            tokens = torch.where(rows.is_greedy, scores.argmax(-1), tokens)
+        column = tokens[:, None]
+        self._written.append((rows.requests, tokens, log_probs.gather(1, column)[:, 0]))
+        rows.drawn = rows.drawn + 1
+        self._most_drawn += 1
+        return tokens, (rows.stops == column).any(1) | (rows.drawn >= rows.room)
+
+    def _make_numbers(self, rows: _Rows) -> None:
+        """Make more of the rows' streams; those that are over go on with anybody's."""
+        done = rows.numbers.shape[1]
+        seeds = [self._requests[place].seed for place in rows.requests.tolist()]
+        more = torch.from_numpy(uniforms(seeds, done, 2 * done)).to(rows.numbers.device)
+        rows.numbers = torch.cat([rows.numbers, more], dim=1)
+
+    def _completions(self) -> list[Completion]:
+        """Sort what was written step by step by its requests."""
+        requests, tokens, log_probs = (
+            torch.cat(column).cpu().numpy() for column in zip(*self._written, strict=True)
+        )
+        order = np.argsort(requests, kind="stable")
+        order = order[np.searchsorted(requests[order], 0) :]  # what rows wrote that were over
+        cuts = np.searchsorted(requests[order], np.arange(1, len(self._requests)))
+        parts = zip(
+            np.split(tokens[order], cuts),
+            np.split(log_probs[order], cuts),
+            self._stops,
+            strict=True,
+        )
+        return [
+            Completion(
+                tuple(written.tolist()),
+                tuple(scores.tolist()),
+                "stop" if written[-1] in stops else "length",
+            )
+            for written, scores, stops in parts
+        ]
+
+
+def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Ids int64[B, T] and where they are no padding, bool[B, T]."""
+    longest = max(map(len, prompts))
+    ids = np.zeros((len(prompts), longest), np.int64)
+    readable = np.zeros((len(prompts), longest), np.bool_)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = prompt
+        readable[row, longest - len(prompt) :] = True
+    return torch.from_numpy(ids), torch.from_numpy(readable)

@@ -1,0 +1,81 @@
+"""Small Llamas in plain torch: nothing that takes long to import, few operations a token."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.model_files import ModelFiles
+from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
+from ratchet.language_models.service.engine.merging import read_weights
+from ratchet.language_models.service.engine.model_folder import save_llama
+from ratchet.language_models.service.engine.plain_llama import Cache, PlainLlama
+
+
+class PlainLanguageModel(LanguageModel):
+    """A small Llama in float32, all of whose weights are trained."""
+
+    def __init__(self, files: ModelFiles, llama: PlainLlama, device: torch.device) -> None:
+        super().__init__(
+            files.tokenizer,
+            pad_token_id=files.pad_token_id,
+            context_length=llama.shape.max_position_embeddings,
+            device=device,
+        )
+        self._files = files
+        self._llama = llama.to(device)
+
+    @classmethod
+    def read(cls, folder: Path, shape: LlamaShape, device: torch.device) -> PlainLanguageModel:
+        """Read a model's folder."""
+        llama = PlainLlama(shape)
+        llama.load_weights(read_weights(folder / WEIGHTS_FILE))
+        return cls(ModelFiles(folder), llama, device)
+
+    def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
+        """Return the logits after chosen places."""
+        return self._llama.logits(self._llama(ids.to(self.device))[chosen.to(self.device)])
+
+    def _last_hidden(self, ids: Tensor) -> Tensor:
+        hidden: Tensor = self._llama(ids)
+        return hidden
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, RowCache]:
+        """Read prompts padded on the left."""
+        return self._llama.start(ids, readable)
+
+    def step(self, tokens: Tensor, cache: RowCache) -> Tensor:
+        """Read one more token per row."""
+        assert isinstance(cache, Cache)
+        return self._llama.step(tokens, cache)
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Return all weights."""
+        return [parameter for parameter in self._llama.parameters() if parameter.requires_grad]
+
+    def reference(self) -> LanguageModel:
+        """Return a copy that is not trained."""
+        llama = copy.deepcopy(self._llama).requires_grad_(False)
+        return PlainLanguageModel(self._files, llama, self.device)
+
+    def save(self, folder: Path) -> None:
+        """Write it in Hugging Face's layout."""
+        self._files.write(folder)
+        save_llama(self._llama, folder)
+
+    def load(self, folder: Path) -> None:
+        """Take the weights that :meth:`save` wrote."""
+        self._llama.load_weights(read_weights(folder / WEIGHTS_FILE))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return a copy of the weights, by the names that transformers has for them."""
+        return {name: tensor.cpu().clone() for name, tensor in self._llama.weights().items()}
+
+    def load_state_dict(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights that :meth:`state_dict` returned."""
+        self._llama.load_weights(weights)

@@ -1,0 +1,127 @@
+"""What is asked of whatever writes answers for training, and how far it is from the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.local.model import LanguageModel
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """A prompt that is to be gone on with.
+
+    Parameters
+    ----------
+    prompt
+        Token ids.
+    max_tokens
+        Most tokens that are written; fewer where the model's context ends before.
+    seed
+        All that is random in the answer comes from it.
+    temperature
+        0 takes the likeliest token.
+    top_p
+        Only the likeliest tokens that hold this much of the probability are drawn from.
+    stop_ids
+        Tokens that end the answer, besides those that end a message of the model.
+
+    Raises
+    ------
+    ParameterError
+        If a figure is out of its range.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ParameterError("prompt: got no tokens, expected at least one.")
+        if self.max_tokens < 1:
+            raise ParameterError(f"max_tokens: got {self.max_tokens}, expected 1 or more.")
+        if self.seed < 0:
+            raise ParameterError(f"seed: got {self.seed}, expected 0 or more.")
+        if not self.temperature >= 0:
+            raise ParameterError(f"temperature: got {self.temperature}, expected 0 or more.")
+        if not 0 < self.top_p <= 1:
+            raise ParameterError(f"top_p: got {self.top_p}, expected above 0, at most 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model wrote.
+
+    Parameters
+    ----------
+    tokens
+        Token ids, with the one that ended it.
+    log_probs
+        Of each token, at the request's temperature (at 1 where that is 0), before ``top_p``.
+    finish_reason
+        ``length`` if the answer was cut off.
+    """
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: FinishReason
+
+
+class RolloutEngine(Protocol):
+    """Writes answers with the trainer's weights."""
+
+    def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
+        """Answer requests, in their order.
+
+        An answer depends on its request's seed, not on its neighbours (but for rounding); the same
+        requests in the same order give the same bits.
+
+        Raises
+        ------
+        DataError
+            If a prompt fills the model's context.
+        """
+        ...
+
+    def update(self, model: LanguageModel) -> None:
+        """Answer with this model's weights as they are now, from now on."""
+        ...
+
+
+def log_prob_differences(sampler: Sequence[float], trainer: Sequence[float]) -> dict[str, float]:
+    """Compare the sampler's log-probabilities of the same tokens with the trainer's.
+
+    Returns
+    -------
+    dict
+        ``mean_abs`` and ``max_abs`` of the difference; ``kl``, an estimate of KL(sampler ‖
+        trainer) by tokens that the sampler drew, r − 1 − log r with r the ratio of the
+        probabilities (Schulman 2020), which is never negative. All 0 for no tokens.
+
+    Raises
+    ------
+    DataError
+        If there are not as many of the one as of the other.
+    """
+    if len(sampler) != len(trainer):
+        raise DataError(
+            f"log-probabilities: got {len(sampler)} of the sampler and {len(trainer)} of the"
+            " trainer, expected those of the same tokens."
+        )
+    if not len(sampler):
+        return {"mean_abs": 0.0, "max_abs": 0.0, "kl": 0.0}
+    log_ratio = np.asarray(trainer, np.float64) - np.asarray(sampler, np.float64)
+    size = np.abs(log_ratio)
+    kl = np.expm1(log_ratio) - log_ratio
+    return {"mean_abs": float(size.mean()), "max_abs": float(size.max()), "kl": float(kl.mean())}

@@ -1,0 +1,159 @@
+"""Small models made here from a seed: a tokenizer whose tokens are characters, and a Llama.
+
+In Hugging Face's layout, so that whatever loads models loads these.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
+
+PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+{{- '<|' + message['role'] + '|>' + message['content'] + '<|end|>' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallModelShape:
+    """The figures of a small Llama.
+
+    Parameters
+    ----------
+    d_model
+        Width of what its layers pass on.
+    layers, heads
+        How many; ``heads`` divides ``d_model`` into even parts.
+    d_mlp
+        Width inside a layer's second half; None for 2 × ``d_model``.
+    context_length
+        Most tokens of prompt and answer together.
+    init_scale
+        Standard deviation of the first weights.
+
+    Raises
+    ------
+    ParameterError
+        If these make no model.
+    """
+
+    d_model: int = 64
+    layers: int = 2
+    heads: int = 4
+    d_mlp: int | None = None
+    context_length: int = 256
+    init_scale: float = 0.06
+
+    def __post_init__(self) -> None:
+        if min(self.d_model, self.layers, self.heads, self.context_length) < 1:
+            raise ParameterError(f"small model: got {self}, expected figures of at least 1.")
+        if self.d_model % (2 * self.heads):
+            raise ParameterError(
+                f"d_model: got {self.d_model} with {self.heads} heads, expected a multiple of"
+                f" {2 * self.heads}: each head rotates pairs."
+            )
+        if not self.init_scale > 0:
+            raise ParameterError(f"init_scale: got {self.init_scale}, expected above 0.")
+
+    def llama(self, vocab_size: int) -> LlamaShape:
+        """Return the figures of the Llama over this many tokens."""
+        return LlamaShape(
+            vocab_size=vocab_size,
+            hidden_size=self.d_model,
+            intermediate_size=2 * self.d_model if self.d_mlp is None else self.d_mlp,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.heads,
+            head_dim=self.d_model // self.heads,
+            max_position_embeddings=self.context_length,
+            rms_norm_eps=1e-6,
+            rope_theta=10000.0,
+            tie_word_embeddings=True,
+        )
+
+
+def make_small_model(
+    folder: Path, *, alphabet: str, shape: SmallModelShape | None = None, seed: int = 0
+) -> None:
+    """Write a model whose weights are drawn from the seed, and its tokenizer, to a new folder.
+
+    Each character of the alphabet is a token; all others are the same unknown one.
+
+    Raises
+    ------
+    ParameterError
+        If the alphabet is empty.
+    """
+    from ratchet.language_models.service.engine.model_folder import save_llama
+    from ratchet.language_models.service.engine.plain_llama import PlainLlama
+    from ratchet.seeding import torch_generator
+
+    shape = SmallModelShape() if shape is None else shape
+    folder.mkdir(parents=True)
+    tokenizer = make_character_tokenizer(alphabet)
+    save_tokenizer(tokenizer, folder, end=END, pad=PAD, chat_template=CHAT_TEMPLATE)
+    figures = shape.llama(tokenizer.get_vocab_size())
+    write_configuration(folder, figures, tokenizer, end=END, pad=PAD)
+    model = PlainLlama(figures)
+    model.initialise(torch_generator(seed, "small model", purpose="weights"), shape.init_scale)
+    save_llama(model, folder)
+
+
+def make_character_tokenizer(alphabet: str) -> Tokenizer:
+    """Make a tokenizer whose tokens are the characters of an alphabet, in their order there.
+
+    Raises
+    ------
+    ParameterError
+        If the alphabet is empty.
+    """
+    if not alphabet:
+        raise ParameterError("alphabet: got no characters, expected at least one.")
+    special = (PAD, END, UNKNOWN, *ROLES)
+    vocabulary: dict[str, int] = {}
+    for token in (*special, *alphabet):
+        vocabulary.setdefault(token, len(vocabulary))
+    tokenizer = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    return tokenizer
+
+
+def save_tokenizer(
+    tokenizer: Tokenizer, folder: Path, *, end: str, pad: str, chat_template: str
+) -> None:
+    """Write a tokenizer's files in Hugging Face's layout."""
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": end,
+        "pad_token": pad,
+        "clean_up_tokenization_spaces": False,
+    }
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", config)
+    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
+
+
+def write_configuration(
+    folder: Path, shape: LlamaShape, tokenizer: Tokenizer, *, end: str, pad: str
+) -> None:
+    """Write ``config.json`` and ``generation_config.json`` of a Llama."""
+    ends = {"eos_token_id": tokenizer.token_to_id(end), "pad_token_id": tokenizer.token_to_id(pad)}
+    write_json(folder / "config.json", shape.as_config() | ends)
+    write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+
+
+def write_json(file: Path, content: dict[str, object]) -> None:
+    """Write a JSON object."""
+    file.write_text(json.dumps(content, indent=1), encoding="utf-8")
