@@ -137,9 +137,9 @@ def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> Non
 
 def _check_simulated(handler: ProtocolHandler) -> None:
     """Refuse an environment that only TorchRL's trainers play."""
-    from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
+    from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 
-    if isinstance(handler, EnvironmentProtocolHandler):
+    if isinstance(handler, SimulatorProtocolHandler):
         handler.check_simulated()
 
 

@@ -34,5 +34,6 @@ BUILT_IN = (
     "ratchet.scenarios.graph_isomorphism.parameters",
     "ratchet.scenarios.gymnasium.parameters",
     "ratchet.scenarios.image_classification.parameters",
+    "ratchet.scenarios.language_task.parameters",
 )
 """The modules that register sections and agents' parameters."""

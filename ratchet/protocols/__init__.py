@@ -40,7 +40,7 @@ __getattr__ = lazy_names(__name__, _HOMES)
 BUILT_IN = {
     "adp": "ratchet.protocols.adp",
     "debate": "ratchet.protocols.debate",
-    "environment": "ratchet.scenarios.gymnasium.protocol",
+    "environment": "ratchet.scenarios.environment_protocol",
     "merlin_arthur": "ratchet.protocols.merlin_arthur",
     "mnip": "ratchet.protocols.mnip",
     "multi_channel_test": "ratchet.protocols.multi_channel_test",

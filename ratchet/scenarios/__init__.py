@@ -57,6 +57,7 @@ BUILT_IN = {
         "graph_isomorphism",
         "gymnasium",
         "image_classification",
+        "language_task",
     )
 }
 """Name → the module that registers it; its parameters are in the module ``parameters`` beside."""

@@ -21,7 +21,7 @@ from ratchet.errors import ParameterError
 from ratchet.scenarios.gymnasium.catalogue import BatchedGame
 from ratchet.scenarios.gymnasium.dynamics import Dynamics
 from ratchet.scenarios.gymnasium.films import film_episodes
-from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
+from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 from ratchet.scenarios.gymnasium.rollout_shape import environment_shape
 from ratchet.scenarios.gymnasium.spaces import AgentSpaces, ContinuousActions
 from ratchet.scenarios.tensor_environment import Key, TensorEnvironment, check_new_episodes
@@ -101,7 +101,7 @@ class ControlEnvironment(TensorEnvironment):
         """Have a simulator play and draw episodes, given their actions ``[A, K]``."""
         if not played:
             return ()
-        assert isinstance(self.protocol_handler, EnvironmentProtocolHandler)
+        assert isinstance(self.protocol_handler, SimulatorProtocolHandler)
         base_dir = self.protocol_handler.base_dir
         return film_episodes(self.hyper_params, self.dataset, played, base_dir)
 

@@ -14,7 +14,7 @@ from ratchet.scenarios.gymnasium.dataset import build_seed_datasets
 from ratchet.scenarios.gymnasium.environment import BatchedEnvironment, ControlEnvironment
 from ratchet.scenarios.gymnasium.networks import ControlAgent
 from ratchet.scenarios.gymnasium.parameters import GymnasiumAgentParameters
-from ratchet.scenarios.gymnasium.protocol import EnvironmentProtocolHandler
+from ratchet.scenarios.gymnasium.protocol import SimulatorProtocolHandler
 from ratchet.scenarios.gymnasium.sharing import build_all_agents
 from ratchet.scenarios.gymnasium.simulated import SimulatedEnvironment
 from ratchet.scenarios.registry import register_scenario
@@ -108,8 +108,8 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
         )
 
 
-def _played(protocol_handler: ProtocolHandler) -> EnvironmentProtocolHandler:
-    if not isinstance(protocol_handler, EnvironmentProtocolHandler):
+def _played(protocol_handler: ProtocolHandler) -> SimulatorProtocolHandler:
+    if not isinstance(protocol_handler, SimulatorProtocolHandler):
         raise ParameterError(
             f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
             " 'gymnasium', expected 'environment', since an environment has rules of its own."

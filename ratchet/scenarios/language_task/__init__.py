@@ -1,0 +1,1 @@
+"""Tasks that a language model answers with tokens it learns from, and environments around them."""

@@ -1,0 +1,151 @@
+"""``Evaluator``: what says how much an answer is worth, as a class or a function."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import DataError, ParameterError, UnknownNameError, nearest
+from ratchet.plugins import is_class_spec, load_module
+from ratchet.registry import Registry
+from ratchet.scenarios.language_task.task import Evaluation, Task
+
+if TYPE_CHECKING:
+    from ratchet.language_models.types import ChatMessage
+    from ratchet.parameters.references import Reference
+
+Scoring = Callable[[Task, str, "Sequence[ChatMessage]"], "float | Evaluation"]
+"""Task, the model's last reply, and the whole conversation → what it is worth."""
+
+
+class Evaluator(ABC):
+    """Says what an answer is worth. Parameters are what the experiment gives beside the name."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return type(self).__name__
+
+    @abstractmethod
+    def score(
+        self, task: Task, completion: str, messages: Sequence[ChatMessage]
+    ) -> float | Evaluation:
+        """Score the last reply of a conversation, which may have been cut off."""
+
+    def evaluate(
+        self, task: Task, completion: str, messages: Sequence[ChatMessage]
+    ) -> Evaluation:
+        """Score and check the numbers.
+
+        Raises
+        ------
+        DataError
+            Naming evaluator and task, if something isn't a finite number.
+        """
+        return checked(self.score(task, completion, messages), self.name, task)
+
+
+class FunctionEvaluator(Evaluator):
+    """A user's function as an evaluator; ``given`` are its further arguments."""
+
+    def __init__(self, function: Callable[..., Any], given: dict[str, Any] | None = None) -> None:
+        self.function = function
+        self._given = given or {}
+
+    @property
+    def name(self) -> str:
+        """The function's name."""
+        return str(getattr(self.function, "__name__", self.function))
+
+    def score(
+        self, task: Task, completion: str, messages: Sequence[ChatMessage]
+    ) -> float | Evaluation:
+        """Call the function."""
+        scored: float | Evaluation = self.function(task, completion, messages, **self._given)
+        return scored
+
+
+EVALUATORS: Registry[Evaluator] = Registry(
+    "evaluator",
+    "ratchet.scenarios.language_task.evaluators.base:Evaluator",
+    "ratchet.scenarios.language_task.evaluators",
+    parameter="language_task.evaluator",
+)
+
+
+def checked(scored: object, evaluator: str, task: Task) -> Evaluation:
+    """Return what was scored as an evaluation of finite numbers.
+
+    Raises
+    ------
+    DataError
+        Naming evaluator and task, if it is none.
+    """
+    is_number = isinstance(scored, int | float)
+    evaluation = Evaluation(float(scored)) if is_number else scored  # type: ignore[arg-type]
+    if not isinstance(evaluation, Evaluation):
+        raise DataError(
+            f"evaluator {evaluator}, task {task.task_id!r}: got {type(scored).__name__}, expected"
+            " a number or an Evaluation."
+        )
+    wrong = evaluation.wrong_number()
+    if wrong is not None:
+        raise DataError(
+            f"evaluator {evaluator}, task {task.task_id!r}: got {wrong}, expected finite numbers."
+        )
+    return evaluation
+
+
+def find_scoring(reference: Reference, base_dir: Path | None) -> Callable[..., object]:
+    """Return the class or function that an experiment names as its evaluator.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        If there is none of that name, or it is neither.
+    """
+    if not is_class_spec(reference.name):
+        return EVALUATORS.find(reference.name)
+    path, _, name = reference.name.rpartition(":")
+    module = load_module(path, base_dir)
+    found = getattr(module, name, None)
+    if found is None:
+        own = [each for each, value in vars(module).items() if callable(value)]
+        raise UnknownNameError(f"language_task.evaluator: no {name!r} in {path}.{nearest(name, own)}")
+    if not callable(found):
+        raise ParameterError(
+            f"language_task.evaluator: {reference.name} is {found!r}, expected a function or class."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def build_evaluator(reference: Reference, base_dir: Path | None = None) -> Evaluator:
+    """Make the evaluator that an experiment names.
+
+    A class that is no :class:`Evaluator` must make what can be called like a function.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        If there is none, or it does not take the parameters beside its name.
+    """
+    found = find_scoring(reference, base_dir)
+    if not isinstance(found, type):
+        return FunctionEvaluator(found, dict(reference.given))
+    try:
+        made = found(**reference.given)
+    except TypeError as error:
+        raise ParameterError(
+            f"language_task.evaluator: {reference.name} can't be made with"
+            f" {dict(reference.given)}: {error}."
+        ) from error
+    if isinstance(made, Evaluator):
+        return made
+    if not callable(made):
+        raise ParameterError(
+            f"language_task.evaluator: {reference.name} makes {type(made).__name__}, expected an"
+            " Evaluator, or something to be called with task, completion and messages."
+        )
+    return FunctionEvaluator(made)

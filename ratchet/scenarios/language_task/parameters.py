@@ -1,0 +1,156 @@
+"""Parameters of tasks that language models answer token by token. Light: pydantic only."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from ratchet.parameters.agents import AgentParameters
+from ratchet.parameters.base import (
+    SubParameters,
+    register_agent_parameters,
+    register_parameters,
+)
+from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
+from ratchet.parameters.references import Reference, named
+
+PROTOCOL = "environment"
+MOST_SYMBOLS = 62
+"""Letters, small and capital, and digits."""
+
+_Named = Annotated[Reference | None, BeforeValidator(named)]
+_PLAYED = (Purpose.ROLLOUTS, Purpose.TESTS)
+
+
+class SmallModelParameters(SubParameters, read_for=AGENT):
+    """The shape of a model that is made here, from the seed: a decoder over characters."""
+
+    num_layers: PositiveInt = 2
+    num_heads: PositiveInt = 4
+    d_model: PositiveInt = 64
+    d_feedforward: PositiveInt = 256
+    context_length: PositiveInt = 128
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> SmallModelParameters:
+        if self.d_model % self.num_heads:
+            raise ValueError(
+                f"d_model={self.d_model}: expected a multiple of num_heads={self.num_heads}"
+            )
+        return self
+
+
+class WarmUpParameters(SubParameters, read_for=AGENT):
+    """Supervision before learning by reward: ``num_steps`` on the task's own demonstrations.
+
+    None by default: a model that is loaded can do something already.
+    """
+
+    num_steps: NonNegativeInt = 0
+    lr: PositiveFloat = 1e-3
+    batch_size: PositiveInt = 32
+
+
+class LoraParameters(SubParameters, read_for=AGENT):
+    """A low-rank adapter (Hu et al. 2021) that learns in the model's place; off without a rank.
+
+    ``target_modules`` are the layers that get one, by the last part of their names; all linear
+    ones but the output when not given.
+    """
+
+    rank: PositiveInt | None = None
+    alpha: PositiveFloat = 16.0
+    target_modules: tuple[str, ...] | None = None
+
+
+@register_agent_parameters("language_task")
+class LanguageAgentParameters(AgentParameters, read_for=AGENT):
+    """A language model that learns from its own tokens.
+
+    ``model`` is ``small``, one made here with the shape ``small_model`` and a tokenizer of the
+    task's characters, a folder, which starts from the experiment file's, or a name on the hub.
+    ``temperature``, ``top_p`` and ``max_tokens`` (of one reply) are how it writes. ``precision``
+    is that of its weights.
+    """
+
+    default_protocol: ClassVar[str] = PROTOCOL
+
+    model: str = Field(default="small", min_length=1)
+    small_model: SmallModelParameters = SmallModelParameters()
+    warm_up: WarmUpParameters = WarmUpParameters()
+    lora: LoraParameters = LoraParameters()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    temperature: Annotated[float, Purpose.SPEECH] = Field(default=1.0, ge=0, le=2)
+    top_p: Annotated[float, Purpose.SPEECH] = Field(default=1.0, gt=0, le=1)
+    max_tokens: Annotated[PositiveInt, Purpose.SPEECH] = 64
+
+
+class ReverseParameters(SubParameters, read_for=SCENARIO):
+    """Strings of ``length`` out of ``num_symbols`` letters, to be written backwards."""
+
+    length: PositiveInt = 6
+    num_symbols: int = Field(default=8, ge=2, le=MOST_SYMBOLS)
+
+
+class PigLatinParameters(SubParameters, read_for=SCENARIO):
+    """``num_words`` made-up words of up to ``max_syllables`` in one prompt."""
+
+    num_words: PositiveInt = 1
+    max_syllables: PositiveInt = 2
+
+
+class ArithmeticParameters(SubParameters, read_for=SCENARIO):
+    """One operation on two whole numbers of up to ``num_digits`` digits.
+
+    ``/`` is division without remainder: only what comes out even is asked.
+    """
+
+    operations: tuple[Literal["+", "-", "*", "/"], ...] = Field(default=("+", "-"), min_length=1)
+    num_digits: int = Field(default=2, ge=1, le=9)
+
+
+@register_parameters("language_task", protocols=(PROTOCOL,), scenarios=("language_task",))
+class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
+    """The tasks that ``dataset`` names, how they are put, played and scored.
+
+    ``dataset`` is ``reverse``, ``pig_latin`` or ``arithmetic``, whose sections say what is drawn;
+    ``path/to/file.py:Class`` of one's own, which is given ``task_options``; ``path/to/file.jsonl``,
+    or a folder with ``train.jsonl`` and ``test.jsonl``; or ``verifiers:NAME`` for an environment
+    of a package of that kind, or of a file, ``verifiers:path/to/file.py``, whose
+    ``load_environment`` is given ``task_options``. Tasks are drawn until there are ``num_train``
+    and ``num_test`` (2000 and 200 when not given), or read: at most that many, all if not given.
+    Tasks of training and tests never have the same prompt: a hash of it decides its side,
+    ``test_size`` of all prompts being on the side of tests, where data have no splits of their own.
+    ``dataset_seed`` is the experiment's seed when not given.
+
+    Prompts are continued as plain text; with ``chat`` they are messages in the model's chat
+    template, after ``system_prompt`` (what the task says itself when not given).
+
+    ``evaluator`` gives rewards: ``exact``, ``partial`` (the share of right symbols), or
+    ``path/to/file.py:name`` of a function or class; the task's own when not given.
+    ``environment`` is what is around a task: ``single_turn``, ``python_tool``, or
+    ``path/to/file.py:Class``; the task's own when not given. Parameters of either stand beside its
+    ``name``. An episode has at most ``max_turns`` replies.
+    """
+
+    num_train: Annotated[PositiveInt | None, Purpose.DATA] = None
+    num_test: Annotated[PositiveInt | None, Purpose.DATA] = None
+    dataset_seed: Annotated[NonNegativeInt | None, Purpose.DATA] = None
+    reverse: ReverseParameters = ReverseParameters()
+    pig_latin: PigLatinParameters = PigLatinParameters()
+    arithmetic: ArithmeticParameters = ArithmeticParameters()
+    task_options: dict[str, JsonValue] = Field(default_factory=dict)
+    chat: bool = False
+    system_prompt: str | None = None
+    evaluator: Annotated[_Named, *_PLAYED] = None
+    environment: Annotated[_Named, *_PLAYED] = None
+    max_turns: Annotated[PositiveInt, *_PLAYED] = 10
