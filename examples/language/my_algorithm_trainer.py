@@ -12,7 +12,5 @@ class MyTrainer(SelfHostedTrainer):
     """REINFORCE with discounted rewards to go."""
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
-        batch = compute_my_advantages(
-            batch, discount_factor=self._config.algorithm.discount_factor
-        )
+        batch = compute_my_advantages(batch, discount_factor=self._config.algorithm.discount_factor)
         return batch, {"algorithm/advantage_max": float(batch.values["advantages"].max())}

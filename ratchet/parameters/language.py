@@ -46,6 +46,22 @@ class LanguageOptimizerParameters(SubParameters, read_for=Purpose.LEARNING):
     warmup_steps: NonNegativeInt = 0
 
 
+class FailureParameters(SubParameters, read_for=(*_PLAYED, Purpose.TESTS)):
+    """What is done about an episode that fails: its environment or its evaluator raised an error.
+
+    ``fail_fast`` ends the stage; ``retry`` plays it again up to ``retries`` times; ``at_least``
+    goes on without it where ``at_least`` of its group are left. What was dropped is counted.
+    """
+
+    policy: Literal["fail_fast", "retry", "at_least"] = "fail_fast"
+    retries: PositiveInt = 3
+    at_least: PositiveInt = 2
+
+    def unread(self) -> Collection[str]:
+        """Return what the policy does not read."""
+        return {"retries", "at_least"} - {{"retry": "retries"}.get(self.policy, self.policy)}
+
+
 class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
     """Where a remote trainer's model is trained.
 
@@ -66,7 +82,8 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
 
     An iteration plays ``tasks_per_step`` tasks ``group_size`` times each and learns from it: in
     ``num_epochs`` passes, with a step of the optimizer for each ``minibatch_size`` trajectories
-    (all when not given), of which ``micro_batch_size`` are in memory at a time. ``mode``:
+    (all when not given), of which ``micro_batch_size`` are in memory at a time. Trajectories are cut
+    at ``max_sequence_length`` tokens, prompt included, before they are scored. ``mode``:
     ``one_step_behind`` plays the next iteration's rollouts while it learns from this one's, which
     are thus played with the weights of the iteration before. The dataset ``validation`` is played
     after every ``validate_every`` iterations, without learning. ``algorithm`` is for trainers of
@@ -75,6 +92,8 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
 
     group_size: Annotated[PositiveInt, *_PLAYED] = 8
     tasks_per_step: Annotated[PositiveInt, *_PLAYED] = 16
+    max_sequence_length: Annotated[PositiveInt | None, *_PLAYED, Purpose.TESTS] = None
+    failures: Annotated[FailureParameters, *_PLAYED, Purpose.TESTS] = FailureParameters()
     mode: Annotated[Literal["synchronous", "one_step_behind"], *_PLAYED] = "synchronous"
     num_epochs: PositiveInt = 1
     minibatch_size: PositiveInt | None = None

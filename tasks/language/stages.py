@@ -29,7 +29,7 @@ VALIDATION_PREFIX = "validation_"
 @stage
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Play what iteration ``call.iteration`` learns from; write it, and what the report shows."""
-    keys, trainer = _of(session, call.iteration)
+    _, trainer = _of(session, call.iteration)
     if trainer.has_stopped:
         return []
     played = trainer.play_rollouts(call.iteration)

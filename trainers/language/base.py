@@ -80,6 +80,10 @@ class BaseTrainer(NamedTrainer):
         return loop_around(cls)
 
     @classmethod
+    def check_learner(cls, hyper_params: HyperParameters) -> None:
+        """Refuse parameters with which this trainer could not learn; none by default."""
+
+    @classmethod
     def reads_horizon(cls, hyper_params: HyperParameters) -> bool:
         """Return whether how it learns depends on the number of iterations."""
         return bool(hyper_params.language.optimizer.schedule != "constant")

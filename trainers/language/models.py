@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
-from ratchet.language_models.local.warm_up import Demonstration, warm_up
+from ratchet.language_models.local.warm_up import warm_up
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def build_model(
 
     Made of the seed alone, so that building it again gives the same one.
     """
-    section = instance.agents[agent]
+    section = instance.agents[agent].parameters
     if section.model != MADE_HERE:
         model = _load(section.model, section, settings)
     else:
@@ -36,7 +36,7 @@ def build_model(
             shape = section.small_model
             make_small_model(
                 place,
-                alphabet=instance.alphabet,
+                alphabet=instance.characters,
                 shape=SmallModelShape(
                     d_model=shape.d_model,
                     layers=shape.num_layers,
@@ -56,7 +56,7 @@ def load_built_model(
     instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings, folder: Path
 ) -> LanguageModel:
     """Load the model that :func:`build_model` had made, from where it was kept."""
-    return _load(str(folder.resolve()), instance.agents[agent], settings)
+    return _load(str(folder.resolve()), instance.agents[agent].parameters, settings)
 
 
 def _load(
@@ -78,13 +78,9 @@ def _warm_up(
     section: LanguageAgentParameters,
 ) -> None:
     given = section.warm_up
-    demonstrations = [
-        Demonstration(tuple(prompt), tuple(answer))
-        for prompt, answer in instance.demonstrations(model.tokenizer)
-    ]
     warm_up(
         model,
-        demonstrations,
+        instance.demonstrations(model.tokenizer),
         steps=given.num_steps,
         learning_rate=given.lr,
         batch_size=given.batch_size,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from trainers.algorithms.kl import kl_estimate
 from trainers.algorithms.language import policy_losses
 from trainers.algorithms.language.aggregation import token_weights, weighted_sum
-from trainers.algorithms.language.policy_losses import TokenLoss
-from trainers.algorithms.kl import kl_estimate
 from trainers.algorithms.language.importance import importance_weights
+from trainers.algorithms.language.policy_losses import TokenLoss
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import TokenScores

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.local.rollout_engine import RolloutEngine, log_prob_differences
+from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import PolicyLossParameters
-from ratchet.rollouts.batch import Batch
+from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.seeding import torch_generator
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
@@ -39,6 +39,12 @@ class SelfHostedTrainer(BaseTrainer):
     minibatches, each read ``language.micro_batch_size`` rows at a time, which changes nothing but
     rounding. What a subclass puts into ``batch.values`` reaches :meth:`_compute_loss`.
     """
+
+    required_fields: ClassVar[tuple[str, ...]] = REQUIRED_FIELDS
+    """What a prepared batch has to have."""
+
+    rows_together: ClassVar[int] = 1
+    """How many rows that follow one another belong together, such as the two of a pair."""
 
     def _setup(self) -> None:
         self.loss_parameters = self._read_loss()
@@ -92,17 +98,19 @@ class SelfHostedTrainer(BaseTrainer):
             return {"training/num_trajectories": 0.0}
         batch = Batch.from_trajectories(trajectories, self._pad_token_id)
         batch, own = self._prepare_batch(batch)
-        batch.check_required()
+        log_rollout_metrics(trajectories, metrics)
         metrics |= {name: float(value) for name, value in own.items()}
-        metrics |= self._update(on_device(batch, self.model.device))
-        log_rollout_metrics(batch.to_trajectories(), metrics)
-        return metrics
+        if not len(batch):
+            return metrics | {"training/num_trajectories": 0.0, "training/num_updates": 0.0}
+        batch.check_required(self.required_fields)
+        metrics |= _described("critic/advantages", batch)
+        return metrics | self._update(on_device(batch, self.model.device))
 
     def _update(self, batch: Batch) -> dict[str, float]:
         """Follow the batch's loss in all passes; return the means of what was met."""
         if self._loss_kl_coef > 0 and "ref_log_probs" not in batch.values:
             batch.values["ref_log_probs"] = self._compute_ref_log_probs(batch)
-        size = self.language.minibatch_size or len(batch)
+        size = self._in_blocks(self.language.minibatch_size or len(batch))
         if self.language.num_epochs > 1 or size < len(batch):
             batch.values.setdefault("old_log_probs", self._compute_old_log_probs(batch))
         self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
@@ -120,21 +128,27 @@ class SelfHostedTrainer(BaseTrainer):
         self._adapt_kl(metrics, len(batch))
         return metrics
 
+    def _in_blocks(self, size: int) -> int:
+        """Return so many rows, or the next number that cuts none apart that belong together."""
+        return -(-size // self.rows_together) * self.rows_together
+
     def _minibatches(self, rows: int, size: int, epoch: int) -> Iterator[Tensor]:
         if size >= rows:
             yield torch.arange(rows)
             return
-        generator = torch_generator(
-            self.moment.seed, "train", self.moment.iteration, f"minibatches.{epoch}"
-        )
-        yield from torch.randperm(rows, generator=generator).split(size)
+        seed, iteration = self.moment.seed, self.moment.iteration
+        generator = torch_generator(seed, "train", iteration, f"minibatches.{epoch}")
+        together = self.rows_together
+        blocks = torch.arange(rows).view(-1, together)
+        for chosen in torch.randperm(len(blocks), generator=generator).split(size // together):
+            yield blocks[chosen].flatten()
 
     def _step(self, batch: Batch) -> Figures:
         """Make one step of the optimizer along the loss of a minibatch."""
         weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
-        size = self.language.micro_batch_size or len(batch)
+        size = self._in_blocks(self.language.micro_batch_size or len(batch))
         for start in range(0, len(batch), size):
             whole = size >= len(batch)
             rows = slice(start, start + size)
@@ -267,3 +281,17 @@ class SelfHostedTrainer(BaseTrainer):
         self._optimizer.load_state_dict(state["optimizer"])
         self._kl_coef = float(state["kl_coef"])
         self._engine.update(self.model)
+
+
+def _described(name: str, batch: Batch) -> dict[str, float]:
+    """Return mean, extremes and deviation of the advantages of the tokens that are learned."""
+    if "advantages" not in batch.values:
+        return {}
+    found = batch.values["advantages"][batch.values["loss_mask"].bool()]
+    if not len(found):
+        return {}
+    low, high = found.aminmax()
+    numbers = torch.stack([found.mean(), found.std(correction=0), low, high]).tolist()
+    return {
+        f"{name}/{part}": n for part, n in zip(("mean", "std", "min", "max"), numbers, strict=True)
+    }

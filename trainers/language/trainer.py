@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ratchet.errors import ParameterError, StateError
+from ratchet.errors import StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.order import DataOrder
 from ratchet.seeding import derive_seed, seeded_globals
@@ -23,7 +23,7 @@ from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Moment, config_of
 from trainers.language.models import build_model, load_built_model
 from trainers.language.state import LanguageState
-from trainers.language.testing import test_result
+from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
 from trainers.staged import FolderOf, Metrics, TestResult
 from trainers.state_tree import flatten_tree, unflatten_tree
@@ -32,7 +32,7 @@ from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
-    from ratchet.scenarios.language_task.scenario import LanguageTaskInstance
+    from ratchet.scenarios.language_task.instance import LanguageTaskInstance
     from trainers.stage_parameters import StagePurposes
 
 MODELS_FOLDER = "models"
@@ -92,12 +92,26 @@ class LanguageTrainer(StagedTensorDictTrainer):
             if models is None:
                 model = build_model(self.scenario_instance, name, self.settings)
             else:
-                model = load_built_model(
-                    self.scenario_instance, name, self.settings, models / name
-                )
+                model = load_built_model(self.scenario_instance, name, self.settings, models / name)
             self._engine = self.learner_class.make_engine(model)
             learner.connect(model, self._engine)
         return learner
+
+    @classmethod
+    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+        """Refuse what the learner can't learn with."""
+        cls.learner_class.check_learner(hyper_params)
+
+    @classmethod
+    def playing_class(cls) -> type[LanguageTrainer]:
+        """Return the class whose code decides what is played: that of all learners' loops.
+
+        Unless the learner says which groups are kept, or plays by an engine of its own.
+        """
+        chosen = ("keeps_group", "make_engine", "max_resamples")
+        learner = cls.learner_class
+        plain = all(getattr(learner, name) is getattr(BaseTrainer, name) for name in chosen)
+        return LanguageTrainer if plain else cls
 
     @property
     def num_train_iterations(self) -> int:
@@ -250,7 +264,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         )
         if iteration_context is not None:
             iteration_context.step(len(places))
-        return test_result(played, self.agent_names[0])
+        return summarise_answers(places, played.trajectories)
 
     # -- keys --------------------------------------------------------------------------------
 

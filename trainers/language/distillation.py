@@ -1,0 +1,77 @@
+"""On-policy distillation: a model is paid, token by token, by what a teacher thinks of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.rollout_engine import RolloutEngine
+from ratchet.parameters.language import DistillationParameters, PolicyLossParameters
+from ratchet.rollouts.batch import Batch
+from trainers.algorithms.language.preference_losses import distillation_advantages
+from trainers.language.self_hosted import SelfHostedTrainer
+from trainers.registry import register_trainer
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.parameters.hyper_parameters import HyperParameters
+
+
+@register_trainer("on_policy_distillation")
+class DistillationTrainer(SelfHostedTrainer):
+    """Learns from a teacher's log-probabilities of its own answers; rewards are only measured.
+
+    See :class:`ratchet.parameters.language.DistillationParameters`.
+    """
+
+    section: ClassVar[str] = "on_policy_distillation"
+
+    def _read_loss(self) -> PolicyLossParameters:
+        self._given = self._parameters(DistillationParameters, "on_policy_distillation")
+        return self._given
+
+    @classmethod
+    def check_learner(cls, hyper_params: HyperParameters) -> None:
+        """Refuse an experiment without a teacher."""
+        if hyper_params.on_policy_distillation.teacher is None:
+            raise _no_teacher()
+
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Learn by this model; the teacher is loaded beside it."""
+        super().connect(model, engine)
+        if self._given.teacher is None:
+            raise _no_teacher()
+        base = Path(str(self._config.get("base_dir") or "."))
+        self._teacher = load_language_model(
+            self._given.teacher, base_dir=base, device=str(model.device)
+        )
+        if self._teacher.tokenizer.fingerprint != model.tokenizer.fingerprint:
+            raise ParameterError(
+                f"on_policy_distillation.teacher: {self._given.teacher} reads text by another"
+                " tokenizer than the pupil; expected the same, since tokens are compared."
+            )
+
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Compare what was written with what the teacher would have."""
+        values = batch.values
+        values["old_log_probs"] = self._compute_old_log_probs(batch)
+        values["teacher_log_probs"] = self._score_in_parts(self._teacher, batch)
+        mask = values["loss_mask"]
+        values["advantages"] = distillation_advantages(
+            values["old_log_probs"],
+            values["teacher_log_probs"],
+            mask,
+            coefficient=self._given.coef,
+            gamma=self._given.discount,
+        )
+        difference = (values["old_log_probs"] - values["teacher_log_probs"]) * mask
+        return batch, {"distillation/teacher_kl": float(difference.sum() / mask.sum().clamp(min=1))}
+
+
+def _no_teacher() -> ParameterError:
+    return ParameterError(
+        "on_policy_distillation.teacher: got none, expected a model's folder, which starts from the"
+        " experiment file's, or a name in Hugging Face's cache."
+    )

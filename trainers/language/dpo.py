@@ -1,0 +1,92 @@
+"""Direct preference optimisation of an iteration's own answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from ratchet.language_models.local.rollout_engine import RolloutEngine
+from ratchet.parameters.language import LanguageDpoParameters, PolicyLossParameters
+from ratchet.rollouts.batch import Batch
+from trainers.algorithms.language.preference_losses import dpo_loss, sequence_log_prob
+from trainers.language.self_hosted import Figures, SelfHostedTrainer
+from trainers.registry import register_trainer
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel, TokenScores
+
+
+@register_trainer("language_dpo")
+class DpoTrainer(SelfHostedTrainer):
+    """Of each task the best and the worst answer are a pair.
+
+    See :class:`ratchet.parameters.language.LanguageDpoParameters`.
+    """
+
+    section: ClassVar[str] = "language_dpo"
+    required_fields: ClassVar[tuple[str, ...]] = (
+        *("input_ids", "attention_mask", "loss_mask"),
+        "ref_log_probs",
+    )
+    rows_together: ClassVar[int] = 2
+    _logs_entropy = False
+
+    def _read_loss(self) -> PolicyLossParameters:
+        self._given = self._parameters(LanguageDpoParameters, "language_dpo")
+        return PolicyLossParameters()
+
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Learn by this model; as it is now it is also the reference."""
+        super().connect(model, engine)
+        self._reference = model.reference()
+
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Lay pairs side by side: the preferred answer, then the other."""
+        pairs = preference_pairs(batch.metadata["group_ids"], batch.metadata["rewards"].tolist())
+        rows = [row for pair in pairs for row in pair]
+        paired = batch.select(torch.tensor(rows, dtype=torch.long))
+        if rows:
+            paired.values["ref_log_probs"] = self._compute_ref_log_probs(paired)
+        return paired, {"training/num_pairs": float(len(pairs))}
+
+    def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Every pair weighs the same."""
+        each = torch.full(batch.values["loss_mask"].shape, 2 / max(1, len(batch)))
+        each = each.to(batch.values["loss_mask"].device)
+        return each, each
+
+    def _compute_loss(
+        self, scores: TokenScores, batch: Batch, weights: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Figures]:
+        """Return the loss of pairs."""
+        mask = batch.values["loss_mask"]
+        own = sequence_log_prob(scores.log_probs, mask)
+        reference = sequence_log_prob(batch.values["ref_log_probs"], mask)
+        weight = weights[0][::2, 0]
+        found = dpo_loss(
+            own[::2], own[1::2], reference[::2], reference[1::2], beta=self._given.beta
+        )
+        margin = (own - reference).detach() * self._given.beta
+        figures = {
+            "actor/preferred_reward": (margin[::2] * weight).sum(),
+            "actor/other_reward": (margin[1::2] * weight).sum(),
+            "actor/preference_accuracy": ((margin[::2] > margin[1::2]).float() * weight).sum(),
+        }
+        return (found.loss * weight).sum(), figures
+
+
+def preference_pairs(groups: Sequence[str], rewards: Sequence[float]) -> list[tuple[int, int]]:
+    """Return the best and the worst row of each group, the first of equals; none of alike ones."""
+    members: dict[str, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    found = []
+    for rows in members.values():
+        best = max(rows, key=lambda row: rewards[row])
+        worst = min(rows, key=lambda row: rewards[row])
+        if rewards[best] > rewards[worst]:
+            found.append((best, worst))
+    return found

@@ -1,0 +1,104 @@
+"""Proximal policy optimisation of tokens, with a value head on the model's last layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ratchet.language_models.local.rollout_engine import RolloutEngine
+from ratchet.parameters.language import LanguagePpoParameters, PolicyLossParameters
+from ratchet.rollouts.batch import Batch
+from trainers.algorithms.language.aggregation import weighted_sum
+from trainers.algorithms.language.returns import token_gae, whiten_tokens
+from trainers.algorithms.language.value_losses import value_loss
+from trainers.language.self_hosted import Figures, SelfHostedTrainer
+from trainers.registry import register_trainer
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel, TokenScores
+
+
+@register_trainer("language_ppo")
+class LanguagePpoTrainer(SelfHostedTrainer):
+    """PPO whose critic reads what the model reads: a token's value is that of what stands before.
+
+    See :class:`ratchet.parameters.language.LanguagePpoParameters`.
+    """
+
+    section: ClassVar[str] = "language_ppo"
+
+    def _read_loss(self) -> PolicyLossParameters:
+        self._given = self._parameters(LanguagePpoParameters, "language_ppo")
+        return self._given
+
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Learn by this model, with a head that says 0 at first."""
+        self._value_head = nn.Linear(model.hidden_size, 1, device=model.device)
+        nn.init.zeros_(self._value_head.weight)
+        nn.init.zeros_(self._value_head.bias)
+        super().connect(model, engine)
+
+    def _learning_parameters(self) -> list[nn.Parameter]:
+        return [*self.model.parameters(), *self._value_head.parameters()]
+
+    def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+        """Estimate advantages by what the critic says of each token."""
+        batch = batch.remove_redundant_left_padding().remove_redundant_right_padding()
+        values = batch.values
+        values["token_level_scores"] = self._reward_fn(batch)
+        if self._kl_coef > 0 and self._given.kl.place == "reward":
+            batch = self._apply_kl_penalty(batch)
+        mask = values["loss_mask"]
+        with torch.no_grad():
+            values["old_values"] = self._compute_values(batch).cpu()
+        found = token_gae(
+            values["token_level_scores"],
+            values["old_values"],
+            mask,
+            gamma=self._given.gamma,
+            lmbda=self._given.lmbda,
+        )
+        values["returns"] = found.returns
+        values["advantages"] = (
+            whiten_tokens(found.advantage, mask) if self._given.whiten else found.advantage
+        )
+        shown = mask.bool()
+        return batch, {
+            "critic/returns/mean": float(found.returns[shown].mean()),
+            "critic/values/mean": float(values["old_values"][shown].mean()),
+        }
+
+    def _compute_values(self, batch: Batch) -> Tensor:
+        """Return the critic's value before each token, [B, T], with gradients."""
+        hidden = self.model.hidden(batch.values["input_ids"], batch.values["attention_mask"])
+        value = self._value_head(hidden.float()).squeeze(-1)
+        return torch.cat([torch.zeros_like(value[:, :1]), value[:, :-1]], 1)
+
+    def _compute_loss(
+        self, scores: TokenScores, batch: Batch, weights: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Figures]:
+        """Return the policy's loss and, weighed, the critic's mean over tokens."""
+        loss, figures = super()._compute_loss(scores, batch, weights)
+        values = batch.values
+        found = value_loss(
+            self._compute_values(batch),
+            values["returns"],
+            values["loss_mask"],
+            old_value=None if self._given.value_clip is None else values["old_values"],
+            clip_value=self._given.value_clip,
+        )
+        critic = weighted_sum(found.loss, weights[1])
+        figures["critic/loss"] = critic.detach()
+        return loss + self._given.critic_coef * critic, figures
+
+    def take_state(self) -> dict[str, Any]:
+        """Return the critic's head too."""
+        return {**super().take_state(), "value_head": dict(self._value_head.state_dict())}
+
+    def put_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`take_state` returned."""
+        super().put_state(state)
+        self._value_head.load_state_dict(state["value_head"])
