@@ -36,7 +36,10 @@ class LanguagePpoTrainer(SelfHostedTrainer):
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model, with a head that says 0 at first."""
-        self._value_head = nn.Linear(model.hidden_size, 1, device=model.device)
+        one = torch.tensor([[model.pad_token_id]])
+        with torch.no_grad():
+            width = model.hidden(one, torch.ones_like(one)).shape[-1]
+        self._value_head = nn.Linear(width, 1, device=model.device)
         nn.init.zeros_(self._value_head.weight)
         nn.init.zeros_(self._value_head.bias)
         super().connect(model, engine)

@@ -125,6 +125,9 @@ class SelfHostedTrainer(BaseTrainer):
         }
         metrics["training/num_trajectories"] = float(len(batch))
         metrics["training/num_updates"] = float(len(found))
+        if "actor/kl" in metrics and self._kl_seen is None:
+            tokens = float(batch.values["loss_mask"].sum())
+            self._kl_seen = metrics["actor/kl"] * tokens / len(batch)
         self._adapt_kl(metrics, len(batch))
         return metrics
 
@@ -254,8 +257,7 @@ class SelfHostedTrainer(BaseTrainer):
         kl = self.loss_parameters.kl
         if not kl.coef:
             return
-        seen = metrics.get("critic/sequence_kl") if self._kl_seen is None else self._kl_seen
-        self._kl_seen = None
+        seen, self._kl_seen = self._kl_seen, None
         metrics["critic/kl_coeff"] = self._kl_coef
         if seen is None:
             return
