@@ -34,9 +34,7 @@ class Evaluator(ABC):
     ) -> float | Evaluation:
         """Score the last reply of a conversation, which may have been cut off."""
 
-    def evaluate(
-        self, task: Task, completion: str, messages: Sequence[ChatMessage]
-    ) -> Evaluation:
+    def evaluate(self, task: Task, completion: str, messages: Sequence[ChatMessage]) -> Evaluation:
         """Score and check the numbers.
 
         Raises
@@ -113,7 +111,9 @@ def find_scoring(reference: Reference, base_dir: Path | None) -> Callable[..., o
     found = getattr(module, name, None)
     if found is None:
         own = [each for each, value in vars(module).items() if callable(value)]
-        raise UnknownNameError(f"language_task.evaluator: no {name!r} in {path}.{nearest(name, own)}")
+        raise UnknownNameError(
+            f"language_task.evaluator: no {name!r} in {path}.{nearest(name, own)}"
+        )
     if not callable(found):
         raise ParameterError(
             f"language_task.evaluator: {reference.name} is {found!r}, expected a function or class."
