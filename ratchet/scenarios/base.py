@@ -102,6 +102,13 @@ class Scenario(ABC):
         """
         return (type(self),)
 
+    def own_data_code(self, hyper_params: HyperParameters) -> tuple[type, ...]:
+        """Return further classes whose code decides these datasets, the user's among them.
+
+        None by default.
+        """
+        return ()
+
     def played_files(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
     ) -> Mapping[str, Path]:
@@ -122,7 +129,7 @@ class Scenario(ABC):
 
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
-    ) -> tuple[type, ...]:
+    ) -> tuple[Callable[..., object], ...]:
         """Return the classes of the user's own that agents are made of; none by default.
 
         Their sources count like the scenario's.

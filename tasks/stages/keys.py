@@ -165,7 +165,7 @@ class BaseKeys(ABC):
             parameters = data_parameters(self.hyper_params)
             files = self.scenario.data_files(self.hyper_params)
             if files:  # what is in them decides, not where they lie
-                kind = self.hyper_params.dataset.partition(":")[0]
+                kind = Path(self.hyper_params.dataset.partition(":")[0]).name
                 parameters |= {"dataset": kind, "data_files": files}
         else:
             parameters = self.stage_parameters(stage, iteration, detail)
@@ -203,7 +203,8 @@ class BaseKeys(ABC):
     def _data_fingerprint(self) -> Fingerprint:
         from ratchet.scenarios.base import digests
 
-        code = code_fingerprint(*self.scenario.data_code())
+        own = self.scenario.own_data_code(self.hyper_params)
+        code = code_fingerprint(*self.scenario.data_code(), *own)
         files = digests(self.scenario.data_prompts(self.hyper_params))
         return Fingerprint.of_modules({**code.modules, **files}) if files else code
 

@@ -32,19 +32,25 @@ _PLAYED = (Purpose.ROLLOUTS, Purpose.TESTS)
 
 
 class SmallModelParameters(SubParameters, read_for=AGENT):
-    """The shape of a model that is made here, from the seed: a decoder over characters."""
+    """The shape of a model that is made here, from the seed: a Llama over characters.
 
-    num_layers: PositiveInt = 2
-    num_heads: PositiveInt = 4
+    ``d_mlp`` is twice ``d_model`` when not given; ``init_scale`` is the standard deviation of the
+    first weights.
+    """
+
     d_model: PositiveInt = 64
-    d_feedforward: PositiveInt = 256
-    context_length: PositiveInt = 128
+    layers: PositiveInt = 2
+    heads: PositiveInt = 4
+    d_mlp: PositiveInt | None = None
+    context_length: PositiveInt = 256
+    init_scale: PositiveFloat = 0.06
 
     @model_validator(mode="after")
     def _check_heads(self) -> SmallModelParameters:
-        if self.d_model % self.num_heads:
+        if self.d_model % (2 * self.heads):
             raise ValueError(
-                f"d_model={self.d_model}: expected a multiple of num_heads={self.num_heads}"
+                f"d_model={self.d_model} with heads={self.heads}: expected a multiple of"
+                f" {2 * self.heads}, since each head rotates pairs"
             )
         return self
 

@@ -14,9 +14,6 @@ from ratchet.language_models.types import ChatMessage
 if TYPE_CHECKING:
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
-_TEMPLATE_WORDS = "system user assistant tool():\n "
-"""What the plain chat template writes."""
-
 
 class PromptFormat(ABC):
     """Writes conversations for a model's tokenizer."""
@@ -83,8 +80,3 @@ class ChatFormat(PromptFormat):
 def prompt_format(tokenizer: ChatTokenizer, *, chat: bool) -> PromptFormat:
     """Return the format: by the chat template, or as plain text."""
     return ChatFormat(tokenizer) if chat else TextFormat(tokenizer)
-
-
-def template_characters(*, chat: bool) -> str:
-    """Return what a format writes itself, for tokenizers that know single characters."""
-    return _TEMPLATE_WORDS if chat else ""

@@ -47,7 +47,7 @@ class Episode(ABC):
         """Answer the model's reply, one that was neither cut off nor the last one allowed."""
 
     def evaluate(self, completion: str, messages: Sequence[ChatMessage]) -> Evaluation | None:
-        """Score the episode itself, where no evaluator is named; None if it can't."""
+        """Score the episode, of an environment that scores itself."""
         return None
 
     def metrics(self) -> Mapping[str, float]:
@@ -60,6 +60,8 @@ class LanguageEnvironment(ABC):
 
     max_turns: ClassVar[int | None] = None
     """The most replies of an episode; None: as the experiment says."""
+    scores_itself: ClassVar[bool] = False
+    """Whether its episodes score themselves, where no evaluator is named."""
 
     @abstractmethod
     def begin(self, task: Task, seed: int) -> Episode:

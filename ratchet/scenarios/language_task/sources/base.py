@@ -16,7 +16,6 @@ from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:
     from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
-    from ratchet.scenarios.language_task.evaluators.base import Evaluator
     from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
     from ratchet.scenarios.language_task.task import Task
 
@@ -71,10 +70,6 @@ class TaskSource(ABC):
 
     def environment(self) -> LanguageEnvironment | None:
         """Return what is around these tasks; None: a single turn."""
-        return None
-
-    def evaluator(self) -> Evaluator | None:
-        """Return what scores these tasks; None: exact match."""
         return None
 
 

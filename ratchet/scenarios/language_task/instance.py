@@ -1,0 +1,128 @@
+"""The components of an experiment on tasks: its data, what is around them, and how to play them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from ratchet.scenarios.instance import ScenarioInstance
+from ratchet.scenarios.language_task.dataset import TaskDataset
+from ratchet.scenarios.language_task.failures import AtLeast, FailFast, FailurePolicy, Retry
+from ratchet.scenarios.language_task.play import Played, Rules, Sampling, play
+from ratchet.scenarios.language_task.prompt_formats import prompt_format
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.rollout_engine import RolloutEngine
+    from ratchet.language_models.local.warm_up import Demonstration
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+    from ratchet.scenarios.language_task.sources.base import TaskSource
+
+
+@dataclass(frozen=True)
+class LanguageAgent:
+    """An agent by name; its model is made by whoever trains it."""
+
+    name: str
+    parameters: LanguageAgentParameters
+
+
+@dataclass(frozen=True)
+class TaskEnvironment:
+    """What is played on one dataset, and where its tasks come from."""
+
+    dataset: TaskDataset
+    source: TaskSource
+    rules: Rules
+
+
+_Instance: TypeAlias = ScenarioInstance[TaskDataset, TaskEnvironment, LanguageAgent]
+
+
+class LanguageTaskInstance(_Instance):
+    """What trainers of language models work with."""
+
+    def play(
+        self,
+        dataset: str,
+        places: Sequence[int],
+        engine: RolloutEngine,
+        tokenizer: ChatTokenizer,
+        *,
+        iteration: int,
+        attempt: int = 0,
+        is_validation: bool = False,
+        model_version: int = 0,
+    ) -> Played:
+        """Play the tasks at these places of a dataset, as section ``language`` says.
+
+        Without learning, each ``samples_per_test`` times at ``test_temperature``. Raises as
+        :func:`ratchet.scenarios.language_task.play.play`.
+        """
+        language = self.hyper_params.language
+        environment = self.environments[dataset]
+        (agent,) = self.agents.values()
+        return play(
+            [environment.dataset[place] for place in places],
+            engine=engine,
+            tokenizer=tokenizer,
+            rules=replace(environment.rules, max_sequence_length=language.max_sequence_length),
+            sampling=Sampling(
+                max_tokens=agent.parameters.max_tokens,
+                temperature=(
+                    language.test_temperature if is_validation else agent.parameters.temperature
+                ),
+                top_p=agent.parameters.top_p,
+            ),
+            group_size=language.samples_per_test if is_validation else language.group_size,
+            iteration=iteration,
+            seed=self.hyper_params.seed,
+            agent=agent.name,
+            failure=self._failure_policy(),
+            attempt=attempt,
+            is_validation=is_validation,
+            model_version=model_version,
+        )
+
+    def _failure_policy(self) -> FailurePolicy:
+        failures = self.hyper_params.language.failures
+        match failures.policy:
+            case "retry":
+                return Retry(failures.retries)
+            case "at_least":
+                return AtLeast(failures.at_least)
+            case _:
+                return FailFast()
+
+    @property
+    def characters(self) -> str:
+        """What tasks, answers and environments are written with, each character once.
+
+        For the tokenizer of a model that is made for them.
+        """
+        environment = self.train_environment
+        written = environment.source.characters() or "".join(
+            character
+            for each in self.environments.values()
+            for task in each.dataset
+            for text in (*(m.content for m in task.messages), each.source.demonstrate(task))
+            for character in text
+        )
+        rules = environment.rules
+        return "".join(sorted({*written, *rules.system_prompt, *rules.environment.characters()}))
+
+    def demonstrations(self, tokenizer: ChatTokenizer) -> list[Demonstration]:
+        """Return how the training tasks are done well, as the model would read and write it."""
+        from ratchet.language_models.local.warm_up import Demonstration
+
+        environment = self.train_environment
+        rules = environment.rules
+        writer = prompt_format(tokenizer, chat=rules.chat)
+        return [
+            Demonstration(
+                tuple(writer.prompt(rules.opening(task.messages))),
+                tuple(writer.reply(environment.source.demonstrate(task))),
+            )
+            for task in environment.dataset
+        ]

@@ -1,0 +1,281 @@
+"""Play tasks with a model: groups of rollouts, their tokens as the model saw and wrote them.
+
+What a model wrote is never tokenized again: its ids are appended as they came, what the environment
+says is encoded and appended with mask 0. A rollout's seeds come from its group, place and turn
+alone, so that it is the same whoever plays beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ratchet.errors import DataError
+from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.types import ChatMessage
+from ratchet.scenarios.language_task.evaluators.base import checked
+from ratchet.scenarios.language_task.failures import FailFast, FailurePolicy
+from ratchet.scenarios.language_task.prompt_formats import prompt_format
+from ratchet.scenarios.language_task.rollout import Attempt, Rollout, Segment
+from ratchet.scenarios.language_task.rollout_metrics import rollout_metrics
+from ratchet.seeding import derive_seed
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.scenarios.language_task.environments.base import LanguageEnvironment
+    from ratchet.scenarios.language_task.evaluators.base import Evaluator
+    from ratchet.scenarios.language_task.prompt_formats import PromptFormat
+    from ratchet.scenarios.language_task.task import Evaluation, Task
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a model writes: ``max_tokens`` bounds one reply."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is played, and how it is put.
+
+    Attributes
+    ----------
+    environment
+        What is around a task.
+    evaluator
+        What scores it; None: the environment's episodes do so themselves.
+    chat
+        Whether messages are written by the model's chat template, else as plain text.
+    system_prompt
+        What is said first, where a task doesn't say something itself.
+    max_turns
+        The most replies, where the environment doesn't say.
+    max_sequence_length
+        The most tokens of an episode, with its prompt; None: no more than replies may have. What is
+        longer is cut off before it is scored: evaluators see what was said until then.
+    """
+
+    environment: LanguageEnvironment
+    evaluator: Evaluator | None
+    chat: bool = False
+    system_prompt: str = ""
+    max_turns: int = 10
+    max_sequence_length: int | None = None
+
+    def opening(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return what the model reads first: these messages, after the system prompt."""
+        has_own = any(message.role == "system" for message in messages)
+        first = [] if has_own or not self.system_prompt else [self.system_prompt]
+        return [*(ChatMessage("system", text) for text in first), *messages]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was played: trajectories in the order of the tasks, and numbers about them."""
+
+    trajectories: list[Trajectory]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def play(
+    tasks: Sequence[Task],
+    *,
+    engine: RolloutEngine,
+    tokenizer: ChatTokenizer,
+    rules: Rules,
+    sampling: Sampling,
+    group_size: int,
+    iteration: int,
+    seed: int,
+    agent: str = "agent",
+    failure: FailurePolicy | None = None,
+    attempt: int = 0,
+    is_validation: bool = False,
+    model_version: int = 0,
+) -> Played:
+    """Play each task ``group_size`` times, all at once: one call of the engine a turn.
+
+    Groups are named by iteration and task, and by ``attempt`` where an iteration plays again. What
+    is done about an error of a rollout's own says ``failure``, :class:`FailFast` when not given; an
+    error of the engine's travels.
+
+    Raises
+    ------
+    DataError
+        If a prompt leaves no room for a reply, or too few of a group are left.
+    """
+    policy = FailFast() if failure is None else failure
+    stage = "test" if is_validation else "roll_out"
+    player = _Player(
+        engine=engine,
+        writer=prompt_format(tokenizer, chat=rules.chat),
+        rules=rules,
+        sampling=sampling,
+        failure=policy,
+        derive=lambda name: derive_seed(seed, stage, iteration, name, agent),
+    )
+    groups = _group_ids(tasks, iteration, attempt)
+    rollouts = [
+        Rollout(task, group, f"{group}/{place}")
+        for task, group in zip(tasks, groups, strict=True)
+        for place in range(group_size)
+    ]
+    player.play(rollouts)
+    dropped = Counter(rollout.group_id for rollout in rollouts if rollout.is_dropped)
+    for group, count in dropped.items():
+        policy.check_group(group, group_size - count, group_size)
+    trajectories = [
+        trajectory
+        for rollout in rollouts
+        if not rollout.is_dropped
+        for trajectory in rollout.trajectories(
+            agent, is_validation=is_validation, model_version=model_version
+        )
+    ]
+    return Played(trajectories, rollout_metrics(rollouts, trajectories))
+
+
+@dataclass
+class _Player:
+    """Plays rollouts to their ends, side by side."""
+
+    engine: RolloutEngine
+    writer: PromptFormat
+    rules: Rules
+    sampling: Sampling
+    failure: FailurePolicy
+    derive: Callable[[str], int]
+    """Makes a seed for what is named."""
+
+    def play(self, rollouts: Sequence[Rollout]) -> None:
+        for rollout in rollouts:
+            self._guard(rollout, partial(self._begin, rollout))
+        while active := [rollout for rollout in rollouts if rollout.is_active]:
+            completions = self.engine.generate([self._request(rollout) for rollout in active])
+            for rollout, completion in zip(active, completions, strict=True):
+                self._guard(rollout, partial(self._go_on, rollout, completion))
+
+    def _guard(self, rollout: Rollout, step: Callable[[], None]) -> None:
+        """Do a step; where it fails, what the policy says."""
+        while True:
+            try:
+                return step()
+            except Exception as error:
+                rollout.num_failures += 1
+                rollout.attempt = None
+                again = self.failure.plays_again(rollout.num_failures)
+                if not (again or self.failure.drops):
+                    error.add_note(f"while playing the rollout {rollout.run_id}")
+                    raise
+                what = "it is played again" if again else "it is left out"
+                _LOGGER.warning("rollout %s failed, %s: %r", rollout.run_id, what, error)
+                if not again:
+                    rollout.is_dropped = True
+                    return None
+                step = partial(self._begin, rollout)
+
+    def _seed(self, rollout: Rollout, purpose: str) -> int:
+        again = f"/again{rollout.num_failures}" if rollout.num_failures else ""
+        return self.derive(f"{rollout.run_id}/{purpose}{again}")
+
+    def _begin(self, rollout: Rollout) -> None:
+        episode = self.rules.environment.begin(rollout.task, self._seed(rollout, "environment"))
+        rollout.attempt = Attempt(episode, self.rules.opening(episode.opening), [])
+        self._begin_segment(rollout)
+
+    def _begin_segment(self, rollout: Rollout) -> None:
+        segment = Segment()
+        segment.read(self.writer.prompt(rollout.played.messages))
+        most = self.rules.max_sequence_length
+        if most is not None and len(segment.tokens) >= most:
+            raise DataError(
+                f"task {rollout.task.task_id!r}: its prompt has {len(segment.tokens)} tokens, which"
+                f" leaves no room for a reply in a max_sequence_length of {most}. Raise that, or"
+                " leave the task out."
+            )
+        rollout.played.segments.append(segment)
+
+    def _room(self, segment: Segment) -> int:
+        """The tokens that the next reply may have."""
+        most = self.rules.max_sequence_length
+        wanted = self.sampling.max_tokens
+        return wanted if most is None else min(wanted, most - len(segment.tokens))
+
+    def _request(self, rollout: Rollout) -> SampleRequest:
+        segment = rollout.played.segments[-1]
+        return SampleRequest(
+            prompt=tuple(segment.tokens),
+            max_tokens=self._room(segment),
+            seed=self._seed(rollout, str(rollout.played.num_turns)),
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+        )
+
+    def _go_on(self, rollout: Rollout, completion: Completion) -> None:
+        """Take a reply down, have it answered, and score the episode if that was all."""
+        attempt = rollout.played
+        segment = attempt.segments[-1]
+        room = self._room(segment)
+        written = completion.tokens[:room]
+        segment.write(written, completion.log_probs[:room])
+        before = tuple(attempt.messages)
+        attempt.reply = self.writer.tokenizer.decode(written)
+        attempt.messages.append(ChatMessage("assistant", attempt.reply))
+        attempt.num_turns += 1
+        if completion.finish_reason == "length" or len(completion.tokens) > room:
+            attempt.end("length")
+        elif attempt.num_turns >= (self.rules.environment.max_turns or self.rules.max_turns):
+            attempt.end("stop")
+        else:
+            self._answer(rollout, before)
+        if attempt.is_over:
+            attempt.evaluation = self._evaluate(rollout)
+
+    def _answer(self, rollout: Rollout, before: tuple[ChatMessage, ...]) -> None:
+        """Have the environment answer, and let the model read it."""
+        attempt = rollout.played
+        turn = attempt.episode.answer(attempt.reply)
+        if turn.history is not None:
+            attempt.messages[:] = turn.history
+        attempt.messages += turn.messages
+        if turn.done:
+            return attempt.end("environment")
+        said = None
+        if turn.history is None:
+            said = self.writer.more(before, attempt.reply, turn.messages)
+        if said is None:
+            return self._begin_segment(rollout)
+        segment = attempt.segments[-1]
+        most = self.rules.max_sequence_length
+        if most is not None and len(segment.tokens) + len(said) >= most:
+            return attempt.end("length")
+        return segment.read(said)
+
+    def _evaluate(self, rollout: Rollout) -> Evaluation:
+        attempt, task = rollout.played, rollout.task
+        if self.rules.evaluator is not None:
+            return self.rules.evaluator.evaluate(task, attempt.reply, attempt.messages)
+        scored = attempt.episode.evaluate(attempt.reply, attempt.messages)
+        return checked(scored, type(self.rules.environment).__name__, task)
+
+
+def _group_ids(tasks: Sequence[Task], iteration: int, attempt: int) -> list[str]:
+    """Name the groups: a task that comes again in one iteration has a group of its own."""
+    seen: Counter[str] = Counter()
+    names = []
+    for task in tasks:
+        count, seen[task.task_id] = seen[task.task_id], seen[task.task_id] + 1
+        when = f"{iteration}.{attempt}" if attempt else str(iteration)
+        names.append(f"{when}/{task.task_id}" + (f"#{count}" if count else ""))
+    return names

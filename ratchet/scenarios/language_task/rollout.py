@@ -1,0 +1,109 @@
+"""One rollout while it is played: its conversation, and the tokens as its model saw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from ratchet.rollouts.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from ratchet.language_models.types import ChatMessage
+    from ratchet.scenarios.language_task.environments.base import Episode
+    from ratchet.scenarios.language_task.task import Evaluation, Task
+
+
+@dataclass
+class Segment:
+    """Tokens in a row, some read and some written, with the sampler's log-probabilities."""
+
+    tokens: list[int] = field(default_factory=list)
+    loss_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def read(self, ids: Sequence[int]) -> None:
+        """Append what the model reads."""
+        self._append(ids, 0, [0.0] * len(ids))
+
+    def write(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+        """Append what the model has written, id by id."""
+        self._append(ids, 1, logprobs)
+
+    def _append(self, ids: Sequence[int], mask: int, logprobs: Sequence[float]) -> None:
+        self.tokens += ids
+        self.loss_mask += [mask] * len(ids)
+        self.logprobs += logprobs
+
+
+@dataclass
+class Attempt:
+    """What came of a rollout so far; begun anew where it is played again."""
+
+    episode: Episode
+    messages: list[ChatMessage]
+    segments: list[Segment]
+    num_turns: int = 0
+    reply: str = ""
+    is_over: bool = False
+    finish_reason: Literal["stop", "length", "environment"] = "stop"
+    evaluation: Evaluation | None = None
+
+    def end(self, reason: Literal["stop", "length", "environment"]) -> None:
+        """Note that nothing more is said, and why."""
+        self.is_over, self.finish_reason = True, reason
+
+
+@dataclass
+class Rollout:
+    """One of the answers to a task that are compared with each other."""
+
+    task: Task
+    group_id: str
+    run_id: str
+    num_failures: int = 0
+    is_dropped: bool = False
+    attempt: Attempt | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether its model is to reply."""
+        return self.attempt is not None and not (self.is_dropped or self.attempt.is_over)
+
+    @property
+    def played(self) -> Attempt:
+        """The attempt that counts, of a rollout that has begun."""
+        assert self.attempt is not None
+        return self.attempt
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """What a rollout was worth that is over."""
+        assert self.played.evaluation is not None
+        return self.played.evaluation
+
+    def trajectories(
+        self, agent: str, *, is_validation: bool, model_version: int
+    ) -> list[Trajectory]:
+        """Return one trajectory, or one for each time that the conversation was rewritten."""
+        attempt, evaluation = self.played, self.evaluation
+        metrics = {**attempt.episode.metrics(), **evaluation.metrics}
+        return [
+            Trajectory(
+                tokens=segment.tokens,
+                loss_mask=segment.loss_mask,
+                logprobs=segment.logprobs,
+                reward=evaluation.reward,
+                scores=dict(evaluation.parts),
+                group_id=self.group_id,
+                run_id=self.run_id,
+                task_id=self.task.task_id,
+                agent=agent,
+                finish_reason=attempt.finish_reason,
+                is_truncated=attempt.finish_reason == "length",
+                is_validation=is_validation,
+                model_version=model_version,
+                metrics={**metrics, "num_turns": float(attempt.num_turns)},
+            )
+            for segment in attempt.segments
+        ]

@@ -1,0 +1,217 @@
+"""The scenario of tasks that a language model does, learning from its own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import ParameterError
+from ratchet.parameters.references import Reference
+from ratchet.plugins import file_at, is_class_spec
+from ratchet.scenarios.base import Scenario
+from ratchet.scenarios.hub import hash_files
+from ratchet.scenarios.language_task.dataset import TaskDataset
+from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS, LanguageEnvironment
+from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
+from ratchet.scenarios.language_task.evaluators.base import build_evaluator, find_scoring
+from ratchet.scenarios.language_task.evaluators.matching import ExactMatch
+from ratchet.scenarios.language_task.instance import (
+    LanguageAgent,
+    LanguageTaskInstance,
+    TaskEnvironment,
+)
+from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from ratchet.scenarios.language_task.play import Rules
+from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
+from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskSource
+from ratchet.scenarios.language_task.sources.files import TaskFiles
+from ratchet.scenarios.registry import register_scenario
+
+if TYPE_CHECKING:
+    from ratchet.parameters.agents import AgentParameters
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.protocols.base import ProtocolHandler
+    from ratchet.scenarios.language_task.evaluators.base import Evaluator
+    from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
+
+
+@register_scenario("language_task")
+class LanguageTaskScenario(Scenario):
+    """A language model does tasks that are scored."""
+
+    @classmethod
+    def agent_parameters(cls) -> type[AgentParameters]:
+        """Return the model of language models that learn from tokens."""
+        return LanguageAgentParameters
+
+    def needed_packages(self, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return what text is made tokens with."""
+        return ("tokenizers",)
+
+    def build_datasets(self, hyper_params: HyperParameters) -> dict[str, TaskDataset]:
+        """Draw or read the tasks.
+
+        Raises
+        ------
+        DataError
+            If there are not enough, or a file can't be read.
+        """
+        section: LanguageTaskParameters = hyper_params.language_task
+        seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
+        sizes = Sizes(section.num_train, section.num_test, hyper_params.test_size)
+        made = self._source(hyper_params).build(seed, sizes)
+        most = hyper_params.dataset_options.max_train_size
+        return {
+            name: TaskDataset(tasks[:most] if name == "train" else tasks)
+            for name, tasks in made.items()
+        }
+
+    def test_sets(self, hyper_params: HyperParameters) -> list[str]:
+        """Return ``test`` and the further sets that a folder of files has."""
+        files = self._files(hyper_params)
+        if files is None or not files.is_dir():
+            return ["test"]
+        extra = {file.stem for file in files.glob("*.jsonl")} - {"train", "test"}
+        return ["test", *sorted(extra)]
+
+    def data_code(self) -> tuple[Callable[..., object], ...]:
+        """Return the code that draws and reads tasks."""
+        return (TaskDataset, TaskFiles)
+
+    def own_data_code(self, hyper_params: HyperParameters) -> tuple[type, ...]:
+        """Return the class that draws these tasks."""
+        return () if self._files(hyper_params) else (self._source_class(hyper_params),)
+
+    def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
+        """Return the hashes of the files of tasks."""
+        files = self._files(hyper_params)
+        return {} if files is None else hash_files(files)
+
+    def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Leave out where files of tasks lie: what is in them is the data's."""
+        dataset = parameters.get("dataset")
+        if isinstance(dataset, str) and not is_class_spec(dataset):
+            parameters = {**parameters, "dataset": Path(dataset).name}
+        return parameters
+
+    def agent_code(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
+    ) -> tuple[Callable[..., object], ...]:
+        """Return what is around tasks and scores them."""
+        section: LanguageTaskParameters = hyper_params.language_task
+        source = self._source(hyper_params)
+        environment = self._environment(section, source)
+        code: list[Callable[..., object]] = [type(source), type(environment)]
+        if section.evaluator is not None:
+            code.append(find_scoring(section.evaluator, self.base_dir))
+        elif not environment.scores_itself:
+            code.append(ExactMatch)
+        return tuple(code)
+
+    def load_dataset(self, directory: Path) -> TaskDataset:
+        """Read tasks that were saved in a folder."""
+        return TaskDataset.load(directory)
+
+    def build_instance(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        protocol_handler: ProtocolHandler,
+        datasets: Mapping[str, TaskDataset],
+        trainer_type: str,
+    ) -> LanguageTaskInstance:
+        """Put environments and agents together; their models are their trainer's to make."""
+        if not isinstance(protocol_handler, TaskProtocolHandler):
+            raise ParameterError(
+                f"interaction_protocol: got {type(protocol_handler).__name__} with scenario"
+                " 'language_task', expected 'environment', since tasks have environments with rules"
+                " of their own. Leave it out."
+            )
+        source = self._source(hyper_params)
+        rules = self._rules(hyper_params.language_task, source)
+        return LanguageTaskInstance(
+            hyper_params=hyper_params,
+            settings=settings,
+            protocol_handler=protocol_handler,
+            datasets=dict(datasets),
+            environments={
+                name: TaskEnvironment(dataset, source, rules) for name, dataset in datasets.items()
+            },
+            agents={
+                name: LanguageAgent(name, _agent_parameters(hyper_params, name))
+                for name in protocol_handler.agent_names
+            },
+        )
+
+    def _files(self, hyper_params: HyperParameters) -> Path | None:
+        """Return the file or folder that tasks are read from; None if they are not."""
+        name = hyper_params.dataset
+        if is_class_spec(name) or name in SOURCES.names():
+            return None
+        path = file_at(name, self.base_dir)
+        return path if path.suffix == ".jsonl" or path.is_dir() else None
+
+    def _source_class(self, hyper_params: HyperParameters) -> type[TaskSource]:
+        return SOURCES.find(hyper_params.dataset, self.base_dir)
+
+    def _source(self, hyper_params: HyperParameters) -> TaskSource:
+        files = self._files(hyper_params)
+        section: LanguageTaskParameters = hyper_params.language_task
+        if files is not None:
+            return TaskFiles(section, files)
+        return self._source_class(hyper_params)(section)
+
+    def _rules(self, section: LanguageTaskParameters, source: TaskSource) -> Rules:
+        instruction = source.instruction if section.chat else ""
+        prompt = instruction if section.system_prompt is None else section.system_prompt
+        environment = self._environment(section, source)
+        return Rules(
+            environment=environment,
+            evaluator=self._evaluator(section, environment),
+            chat=section.chat,
+            system_prompt=prompt,
+            max_turns=section.max_turns,
+        )
+
+    def _evaluator(
+        self, section: LanguageTaskParameters, environment: LanguageEnvironment
+    ) -> Evaluator | None:
+        if section.evaluator is not None:
+            return build_evaluator(section.evaluator, self.base_dir)
+        return None if environment.scores_itself else ExactMatch()
+
+    def _environment(
+        self, section: LanguageTaskParameters, source: TaskSource
+    ) -> LanguageEnvironment:
+        if section.environment is not None:
+            return build_environment(section.environment, self.base_dir)
+        return source.environment() or SingleTurn()
+
+
+def build_environment(reference: Reference, base_dir: Path | None = None) -> LanguageEnvironment:
+    """Make the environment that an experiment names.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        If there is none, or it does not take the parameters beside its name.
+    """
+    found = ENVIRONMENTS.find(reference.name, base_dir)
+    try:
+        return found(**reference.given)
+    except TypeError as error:
+        raise ParameterError(
+            f"language_task.environment: {reference.name} can't be made with"
+            f" {dict(reference.given)}: {error}."
+        ) from error
+
+
+def _agent_parameters(hyper_params: HyperParameters, name: str) -> LanguageAgentParameters:
+    section = hyper_params.agents[name]
+    if not isinstance(section, LanguageAgentParameters):
+        raise ParameterError(
+            f"agents.{name}: got {type(section).__name__}, expected LanguageAgentParameters."
+        )
+    return section

@@ -1,0 +1,51 @@
+"""A tokenizer of characters, and an engine that says what it is told to."""
+
+import pytest
+
+from ratchet.language_models.local.rollout_engine import Completion
+from ratchet.language_models.local.small_models import (
+    CHAT_TEMPLATE,
+    END,
+    PAD,
+    make_character_tokenizer,
+    save_tokenizer,
+)
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789=+-*/ .,:?!'\"()[]\nABCRW<>_"
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    made = make_character_tokenizer(CHARACTERS)
+    save_tokenizer(made, folder, end=END, pad=PAD, chat_template=CHAT_TEMPLATE)
+    return ChatTokenizer(folder)
+
+
+class ScriptedEngine:
+    """Answers with what ``reply(prompt's text, request)`` returns; remembers what it was asked."""
+
+    def __init__(self, tokenizer, reply):
+        self.tokenizer, self.reply = tokenizer, reply
+        self.asked = []
+
+    def generate(self, requests):
+        self.asked.append(list(requests))
+        return [self._complete(request) for request in requests]
+
+    def _complete(self, request):
+        text = self.reply(self.tokenizer.decode(request.prompt), request)
+        ids = [*self.tokenizer.encode(text), self.tokenizer.end_ids[0]]
+        reason = "length" if len(ids) > request.max_tokens else "stop"
+        ids = ids[: request.max_tokens]
+        return Completion(tuple(ids), tuple(-0.25 * (i + 1) for i in range(len(ids))), reason)
+
+    def update(self, model):
+        """Nothing learns here."""
+
+
+@pytest.fixture
+def engine_saying(tokenizer):
+    """Make an engine whose replies a function finds: (text of the prompt, request) → reply."""
+    return lambda reply: ScriptedEngine(tokenizer, reply)

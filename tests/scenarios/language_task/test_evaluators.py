@@ -1,0 +1,80 @@
+"""Evaluators by name and from files: what they take, and what they say."""
+
+import pytest
+
+from ratchet.errors import ParameterError, UnknownNameError
+from ratchet.parameters.references import Reference
+from ratchet.scenarios.language_task.evaluators.base import build_evaluator
+from ratchet.scenarios.language_task.task import Task
+
+TASK = Task("one", "abc=", "cba")
+OWN = """
+from ratchet.scenarios.language_task.task import Evaluation
+
+def length(task, completion, messages, factor=1.0):
+    return len(completion) * factor
+
+class Bonus:
+    def __init__(self, size=0.0):
+        self.size = size
+    def __call__(self, task, completion, messages):
+        right = float(completion == task.answer)
+        return Evaluation(right + self.size, {"right": right, "bonus": self.size})
+
+class Silent:
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    return tmp_path
+
+
+def reward(name, completion, base_dir=None, **given):
+    evaluator = build_evaluator(Reference(name=name, **given), base_dir)
+    return evaluator.evaluate(TASK, completion, ()).reward
+
+
+@pytest.mark.parametrize(
+    ("completion", "exact", "partial"),
+    [
+        ("cba", 1, 1),
+        (" cba\n", 1, 1),
+        ("cb", 0, 2 / 3),
+        ("cbaa", 0, 3 / 4),
+        ("cbb", 0, 2 / 3),
+        ("", 0, 0),
+        ("CBA", 0, 0),
+        ("bac", 0, 0),
+    ],
+)
+def test_exact_and_partial(completion, exact, partial):
+    assert reward("exact", completion) == exact
+    assert reward("partial", completion) == pytest.approx(partial)
+
+
+def test_functions_and_classes_of_a_file_with_their_parameters(folder):
+    assert reward("mine.py:length", "abcd", folder) == 4.0
+    assert reward("mine.py:length", "abcd", folder, factor=0.5) == 2.0
+    assert reward("mine.py:Bonus", "cba", folder, size=0.25) == 1.25
+
+
+@pytest.mark.parametrize(
+    ("reference", "what"),
+    [
+        ({"name": "exactly"}, "unknown 'exactly'.*exact"),
+        ({"name": "mine.py:lenght"}, "no 'lenght' in mine.py.*length"),
+        ({"name": "mine.py:number"}, "expected a function or class"),
+        ({"name": "mine.py:Silent"}, "makes Silent, expected an Evaluator"),
+        ({"name": "mine.py:Bonus", "weight": 1}, "can't be made with"),
+        ({"name": "exact", "weight": 1}, "can't be made with"),
+        ({"name": "missing.py:f"}, "no file"),
+    ],
+)
+def test_what_is_no_evaluator_is_told(folder, reference, what):
+    with pytest.raises((ParameterError, UnknownNameError), match=f"(?s){what}"):
+        build_evaluator(Reference(**reference), folder)
