@@ -33,17 +33,10 @@ def build_model(
     else:
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
             place = Path(folder) / agent
-            shape = section.small_model
             make_small_model(
                 place,
                 alphabet=instance.characters,
-                shape=SmallModelShape(
-                    d_model=shape.d_model,
-                    layers=shape.num_layers,
-                    heads=shape.num_heads,
-                    d_mlp=shape.d_feedforward,
-                    context_length=shape.context_length,
-                ),
+                shape=SmallModelShape(**section.small_model.to_dict()),
                 seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "weights", agent),
             )
             model = _load(str(place), section, settings)
