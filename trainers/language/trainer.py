@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -142,7 +143,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return LanguageState(
             iteration=iteration,
             stage=stage,
-            cursor=self._cursor,
+            cursor=self._cursor if self._pending is None else self._pending.cursor,
             dataset_hash=self.scenario_instance.train_dataset.hash,
             initial=self._initial,
             learners={self.agent_names[0]: unflatten_tree(values, tensors)},
@@ -236,16 +237,25 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Play, learn, and hand the new weights to whoever plays."""
-        learner = self.learner
-        rollouts = self._given.pop(iteration, None) or self.play_rollouts(iteration)
+        rollouts = self._pending or self._given.pop(iteration, None) or self.play_rollouts(iteration)
+        self._cursor, self._pending = rollouts.cursor, None
+        if self._plays_ahead(iteration):
+            self._pending = self.play_rollouts(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
+        learner = self.learner
         learner.moment = Moment(self.hyper_params.seed, iteration, self.num_train_iterations)
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
         with seeded_globals(seed):
             metrics = learner.train(rollouts.trajectories)
         self._engine.update(learner.model)
-        self._cursor = rollouts.cursor
-        return {**rollouts.metrics, **metrics}
+        versions = [trajectory.model_version for trajectory in rollouts.trajectories]
+        staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
+        return {**rollouts.metrics, **metrics, **staleness}
+
+    def _plays_ahead(self, iteration: int) -> bool:
+        """Return whether the next iteration's rollouts are played with the weights as they are."""
+        behind = self.hyper_params.language.mode == "one_step_behind"
+        return behind and iteration + 1 < self.num_train_iterations
 
     # -- testing -----------------------------------------------------------------------------
 
