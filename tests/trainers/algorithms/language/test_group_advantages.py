@@ -62,6 +62,15 @@ def test_a_group_of_one_and_one_without_differences_teach_nothing_and_are_counte
     assert found.metrics["std"] == pytest.approx(0.5 / 3)
 
 
+@pytest.mark.parametrize("runs", [None, list("xxxyyyz")])
+def test_equal_scores_are_equal_though_their_mean_is_rounded(runs):
+    score = torch.tensor([0.1] * 7, dtype=torch.float64)
+    assert sum([0.1] * 3) / 3 != 0.1
+    found = group_advantages(score, ["a"] * 7, runs=runs)
+    assert found.advantage.tolist() == [0.0] * 7
+    assert found.metrics["frac_constant_groups"] == 1
+
+
 def test_the_scales():
     score, groups = [0.0, 2.0, 5.0, 9.0], "aabb"
     whole = pstdev(score)
