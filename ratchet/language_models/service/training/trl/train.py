@@ -21,7 +21,6 @@ os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
 
 import torch
 from datasets import Dataset
-from peft import LoraConfig
 from transformers import AutoTokenizer, PrinterCallback
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
@@ -36,7 +35,6 @@ from ratchet.language_models.service.training.job_folder import (
     TrainingResult,
     begin_attempt,
 )
-from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training.optimization import TokenSequence
 from ratchet.language_models.service.training.plan import Plan
 from ratchet.language_models.service.training.tokens import (
@@ -131,7 +129,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
         "train_dataset": training,
         "eval_dataset": validation,
         "processing_class": tokenizer,
-        "peft_config": _adapter(plan.lora),
+        "peft_config": plan.lora.as_peft() if plan.lora.rank else None,
     }
     if job.method == "supervised":
         return SFTTrainer(args=SFTConfig(**settings), **parts)
