@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.philox import uniforms
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.engine.sampling import nucleus, pick
 
 MAX_BATCH_SIZE = 256
@@ -87,7 +88,7 @@ class _Work:
     """Rows, what the model remembers of them, and its logits [B, V] of their next token."""
 
     rows: _Rows
-    cache: RowCache
+    cache: GenerationCache
     logits: Tensor
 
     def keep(self, rows: Tensor) -> None:

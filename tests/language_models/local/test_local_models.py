@@ -216,8 +216,15 @@ def test_an_adapter_is_all_that_is_trained(folder, tmp_path):
     base = read(folder)
     torch.testing.assert_close(said(model), said(base), rtol=0, atol=1e-5)
     assert len(model.parameters()) == 28  # two layers of seven projections, two matrices each
-    reference = model.reference()
+    reference, snapshot = model.reference(), model.snapshot()
     check_round_trips(model, tmp_path / "adapter", read)
+    torch.testing.assert_close(said(snapshot), said(base), rtol=0, atol=1e-5)
+    changed = model.snapshot()
+    assert torch.equal(said(changed), said(model))
+    assert changed.parameters() == []
+    frozen = {p.data_ptr() for p in model._network.parameters() if not p.requires_grad}
+    copied = [p for p in changed._network.parameters() if p.data_ptr() not in frozen]
+    assert len(copied) == 28  # the base is one
     assert not torch.allclose(said(model), said(base), atol=1e-2)
     torch.testing.assert_close(said(reference), said(base), rtol=0, atol=1e-5)
     assert reference.parameters() == []
