@@ -115,7 +115,7 @@ class JobStore:
             )
             connection.execute(_INSERT, values)
             add_event(connection, job_id, "Created the job; it waits for its turn.")
-        return self.get(job_id)
+            return self.get(job_id)  # as it was made: later it may already be running
 
     def get(self, job_id: str) -> JobObject:
         """Find a job; raises a 404 if there is none of that id."""
@@ -184,7 +184,7 @@ class JobStore:
                 "UPDATE jobs SET status = ?, finished_at = ? WHERE id = ?", (to, finished, job_id)
             )
             add_event(connection, job_id, message)
-        return self.get(job_id)
+            return self.get(job_id)  # as this has changed it: later others may have, too
 
     def _content(self, request: CreateJobRequest) -> JobContent:
         self._models.get(request.model)
