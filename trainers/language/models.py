@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import warm_up
+from ratchet.language_models.service.training.lora import Lora
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -58,10 +59,17 @@ def _load(
     return load_language_model(
         place,
         base_dir=Path(settings.base_dir or "."),
-        lora=section.lora if section.lora.rank else None,
+        lora=_lora(section),
         device=settings.device,
         dtype=section.precision,
     )
+
+
+def _lora(section: LanguageAgentParameters) -> Lora | None:
+    given = section.lora
+    if given.rank is None:
+        return None
+    return Lora(given.rank, given.alpha, target_modules=given.target_modules)
 
 
 def _warm_up(

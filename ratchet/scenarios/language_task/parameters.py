@@ -69,13 +69,13 @@ class WarmUpParameters(SubParameters, read_for=AGENT):
 class LoraParameters(SubParameters, read_for=AGENT):
     """A low-rank adapter (Hu et al. 2021) that learns in the model's place; off without a rank.
 
-    ``target_modules`` are the layers that get one, by the last part of their names; all linear
-    ones but the output when not given.
+    ``alpha`` is twice the rank when not given; ``target_modules`` are the layers that get one, by
+    the last part of their names, all linear ones but the output when none is given.
     """
 
     rank: PositiveInt | None = None
-    alpha: PositiveFloat = 16.0
-    target_modules: tuple[str, ...] | None = None
+    alpha: PositiveInt | None = None
+    target_modules: tuple[str, ...] = ()
 
 
 @register_agent_parameters("language_task")
