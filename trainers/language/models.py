@@ -83,6 +83,7 @@ def _warm_up(
         model,
         instance.demonstrations(model.tokenizer),
         steps=given.num_steps,
+        until=given.until_loss,
         learning_rate=given.lr,
         batch_size=given.batch_size,
         seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "warm_up", agent),

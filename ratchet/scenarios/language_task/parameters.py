@@ -8,6 +8,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -58,10 +59,13 @@ class SmallModelParameters(SubParameters, read_for=AGENT):
 class WarmUpParameters(SubParameters, read_for=AGENT):
     """Supervision before learning by reward: ``num_steps`` on the task's own demonstrations.
 
-    None by default: a model that is loaded can do something already.
+    None by default: a model that is loaded can do something already. It ends before where the loss
+    comes down to ``until_loss``, in nats a token: how fast a small model gets there differs from
+    seed to seed, what it can do there doesn't.
     """
 
     num_steps: NonNegativeInt = 0
+    until_loss: NonNegativeFloat = 0.0
     lr: PositiveFloat = 1e-3
     batch_size: PositiveInt = 32
 
