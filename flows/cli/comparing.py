@@ -74,7 +74,6 @@ def compare(
     """
     from ratchet.reports.comparison.comparing import compare_runs
     from ratchet.reports.comparison.comparison import Options
-    from ratchet.reports.comparison.files import write_comparison, write_document
 
     folders, sweeps = _find(runs, names)
     comparison = compare_runs(
@@ -88,14 +87,8 @@ def compare(
     )
     commands = [*(_command(sweep.command) for sweep in sweeps), _command(_own_command())]
     comparison = replace(comparison, commands=list(dict.fromkeys(commands)))
-    folder = to or _default_folder(Path(runs), folders, sweeps)
-    files = write_comparison(comparison, folder)
     _show(comparison)
-    for path in (files.page, files.markdown, files.data, files.picture):
-        print_plain(str(path))
-    if page is not None:
-        write_document(comparison, page)
-        print_plain(f"{page}  and {page.with_suffix('.svg').name} beside it")
+    _write(comparison, to or _default_folder(Path(runs), folders, sweeps), page)
 
 
 def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:
@@ -141,6 +134,18 @@ def _command(arguments: list[str]) -> str:
     """Write a command line as one types it."""
     program, *others = arguments or ["ratchet"]
     return shlex.join([Path(program).name, *others])
+
+
+def _write(comparison: Comparison, folder: Path, page: Path | None) -> None:
+    """Write a comparison to a folder, and into a page, and say where it is."""
+    from ratchet.reports.comparison.files import write_comparison, write_document
+
+    files = write_comparison(comparison, folder)
+    for path in (files.page, files.markdown, files.data, files.picture):
+        print_plain(str(path))
+    if page is not None:
+        write_document(comparison, page)
+        print_plain(f"{page}  and {page.with_suffix('.svg').name} beside it")
 
 
 def _show(comparison: Comparison) -> None:
