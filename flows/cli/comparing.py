@@ -85,10 +85,8 @@ def compare(
         different_data=different_data,
         skip_unfinished=skip_unfinished,
     )
-    commands = [*(_command(sweep.command) for sweep in sweeps), _command(_own_command())]
-    comparison = replace(comparison, commands=list(dict.fromkeys(commands)))
-    _show(comparison)
-    _write(comparison, to or _default_folder(Path(runs), folders, sweeps), page)
+    comparison = replace(comparison, commands=_commands(sweeps))
+    _publish(comparison, to or _default_folder(Path(runs), folders, sweeps), page)
 
 
 def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:
@@ -124,10 +122,12 @@ def _default_folder(runs: Path, folders: list[RunFolder], sweeps: list[SweepReco
     return runs / f"comparison-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
 
 
-def _own_command() -> list[str]:
+def _commands(sweeps: list[SweepRecord]) -> list[str]:
+    """Return the commands that made the sweeps, and this one, each once."""
     from ratchet.tracking.environment import command_line
 
-    return command_line()
+    commands = [*(_command(sweep.command) for sweep in sweeps), _command(command_line())]
+    return list(dict.fromkeys(commands))
 
 
 def _command(arguments: list[str]) -> str:
@@ -136,10 +136,11 @@ def _command(arguments: list[str]) -> str:
     return shlex.join([Path(program).name, *others])
 
 
-def _write(comparison: Comparison, folder: Path, page: Path | None) -> None:
-    """Write a comparison to a folder, and into a page, and say where it is."""
+def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
+    """Show a comparison, write it to a folder and into a page, and say where it is."""
     from ratchet.reports.comparison.files import write_comparison, write_document
 
+    _show(comparison)
     files = write_comparison(comparison, folder)
     for path in (files.page, files.markdown, files.data, files.picture):
         print_plain(str(path))
