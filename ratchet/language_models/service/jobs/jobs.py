@@ -17,7 +17,7 @@ from ratchet.language_models.service.api.schemas.fine_tuning import (
     JobStatus,
 )
 from ratchet.language_models.service.api.schemas.objects import Page
-from ratchet.language_models.service.database import Database, Value
+from ratchet.language_models.service.database import UNFINISHED, Database, Value
 from ratchet.language_models.service.files import FileStore, StoredFile
 from ratchet.language_models.service.jobs.objects import to_job_object
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
@@ -250,7 +250,7 @@ class JobStore:
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:
-        statement = "SELECT COUNT(*) FROM jobs WHERE status IN ('queued', 'running', 'paused')"
+        statement = f"SELECT COUNT(*) FROM jobs WHERE {UNFINISHED}"
         waiting = connection.execute(statement).fetchone()[0]
         if waiting >= self._limits.queued_jobs:
             raise ApiError(
