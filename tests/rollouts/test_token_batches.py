@@ -101,6 +101,9 @@ def test_padding_is_what_the_mask_says_even_if_pad_and_end_token_are_the_same():
     assert plain(cut.to_trajectories()) == plain(batch)
     right = padding_data(cut, pad_token_id=PAD, max_length=9)
     assert right.remove_redundant_right_padding(PAD).values["input_ids"].shape == (2, 4)
+    assert wide.values["position_ids"].tolist() == [[0, 0, 0, 0, 1, 2, 3], [0, 0, 0, 0, 0, 0, 1]]
+    left = Batch.from_trajectories(batch, PAD, left_pad=True)
+    assert left.values["position_ids"].tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
 
 
 def test_a_batch_is_never_cut_to_nothing():

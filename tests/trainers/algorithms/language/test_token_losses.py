@@ -143,6 +143,24 @@ def test_cispo_keeps_the_gradient_of_tokens_that_ppo_would_clip():
     assert torch.autograd.grad(loss, new)[0].item() == pytest.approx(-1.5 * 2)
 
 
+def test_cispo_has_the_gradient_of_reinforce_weighed_by_the_ratio():
+    new = torch.tensor([[-1.0]], requires_grad=True)
+    given_ = (new, torch.tensor([[-1.2]]), torch.tensor([[2.0]]), torch.ones(1, 1))
+    loss = cispo(*given_, max_ratio=1.5).loss.sum()
+    assert torch.autograd.grad(loss, new)[0].item() == pytest.approx(-math.exp(0.2) * 2)
+
+
+@pytest.mark.parametrize(
+    "compute", [importance_sampling, ppo_clip, gspo, cispo, lambda *x: ppo_kl(*x, beta=0.5)]
+)
+def test_only_the_policy_that_learns_has_a_gradient(compute):
+    new, old, advantage, mask = _given(0)
+    given_ = [values.requires_grad_() for values in (new, old, advantage)]
+    compute(*given_, mask).loss.sum().backward()
+    assert new.grad is not None
+    assert (old.grad, advantage.grad) == (None, None)
+
+
 def test_what_was_clipped_is_told_apart():
     log_ratio = torch.tensor([[0.5, 0.5, -0.5, -0.5, 1.5, 0.0]])
     advantage = torch.tensor([[1.0, -1.0, 1.0, -1.0, -1.0, 1.0]])
