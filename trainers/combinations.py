@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "environment"
 """The protocol of scenarios whose environments have rules of their own."""
+SIMULATORS = "gymnasium"
+"""The scenario of environments whose agents are networks."""
 
 
 def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
@@ -49,9 +51,9 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
         _check_text(hyper_params, handler)
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)
-    if plays_environment(hyper_params) and not trainer.acts_alone:
+    if hyper_params.scenario == SIMULATORS and not trainer.acts_alone:
         _check_simulated(handler)
-    if plays_environment(hyper_params) and hyper_params.gymnasium.num_test_videos:
+    if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
         _check_films(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
     _check_compiled(hyper_params)

@@ -75,15 +75,33 @@ def build_trainer(
 
 
 def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None:
-    """Refuse a trainer of chat models for agents that are networks, and the other way round."""
-    is_text = getattr(agent_model(hyper_params.scenario), "is_text", None)
-    if None in (is_text, trainer.plays_text) or is_text == trainer.plays_text:
+    """Refuse a trainer for agents of another kind than it trains."""
+    model = agent_model(hyper_params.scenario)
+    is_text = getattr(model, "is_text", None)
+    learns_tokens = bool(getattr(model, "learns_tokens", False))
+    fits = None in (is_text, trainer.plays_text) or is_text == trainer.plays_text
+    if fits and learns_tokens == trainer.learns_tokens:
         return
-    kinds = {True: "chat models behind an API", False: "local networks"}
-    fitting = "pure_text_ei or pure_text_malt" if is_text else "vanilla_ppo or solo_agent"
+    kinds = [
+        _kind(is_text=bool(each), learns_tokens=tokens)
+        for each, tokens in ((is_text, learns_tokens), (trainer.plays_text, trainer.learns_tokens))
+    ]
     raise ParameterError(
         f"trainer: got {hyper_params.trainer_name!r} for the scenario {hyper_params.scenario!r}:"
-        f" the agents of the scenario are {kinds[bool(is_text)]}, but the trainer trains"
-        f" {kinds[bool(trainer.plays_text)]}. Take another trainer, e.g. {fitting}, or another"
-        " scenario."
+        f" the agents of the scenario are {kinds[0]}, but the trainer trains {kinds[1]}. Take"
+        f" another trainer, e.g. {_FITTING[kinds[0]]}, or another scenario."
     )
+
+
+def _kind(*, is_text: bool, learns_tokens: bool) -> str:
+    if learns_tokens:
+        return "language models that learn from their tokens"
+    return "chat models behind an API" if is_text else "local networks"
+
+
+_FITTING = {
+    "language models that learn from their tokens": "grpo",
+    "chat models behind an API": "pure_text_ei or pure_text_malt",
+    "local networks": "vanilla_ppo or solo_agent",
+}
+"""Kind of agents → trainers of it."""

@@ -123,6 +123,7 @@ class AgentParameters(SubParameters, read_for=AGENT):
     """What every agent has. Where it is loaded from decides nothing; what is loaded does."""
 
     is_text: ClassVar[bool] = False  # True where agents are chat models and rollouts are text
+    learns_tokens: ClassVar[bool] = False  # True where agents are language models trained here
     default_protocol: ClassVar[str] = "nip"  # what the scenario's agents play if none is chosen
 
     is_random: bool = False

@@ -102,7 +102,7 @@ class Scenario(ABC):
         """
         return (type(self),)
 
-    def own_data_code(self, hyper_params: HyperParameters) -> tuple[type, ...]:
+    def own_data_code(self, hyper_params: HyperParameters) -> tuple[Callable[..., object], ...]:
         """Return further classes whose code decides these datasets, the user's among them.
 
         None by default.

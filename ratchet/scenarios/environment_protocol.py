@@ -50,8 +50,9 @@ class EnvironmentProtocolHandler(ProtocolHandler):
         scenario = hyper_params.scenario
         if scenario not in _SCENARIOS:
             raise ParameterError(
-                f"interaction_protocol: got 'environment' with scenario {scenario!r}, expected a"
-                f" scenario of {list(_SCENARIOS)}. Take a protocol that agents speak by, e.g. nip."
+                f"interaction_protocol: got 'environment' with scenario {scenario!r}, expected"
+                f" scenario {' or '.join(map(repr, _SCENARIOS))}. Take a protocol that agents speak"
+                " by, e.g. nip."
             )
         # By name, since scenarios don't know each other.
         module = import_module(f"ratchet.scenarios.{scenario}.protocol")

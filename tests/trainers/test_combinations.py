@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
+from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
+from ratchet.parameters.language import LANGUAGE_TRAINERS
 from ratchet.protocols import registry as protocols
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios import registry as scenarios
@@ -61,6 +63,17 @@ TINY = {
         "rl": TEXT_RL,
     },
     "gymnasium": {"dataset": "CartPole-v1", "gymnasium": GAME},
+    "language_task": {
+        "dataset": "reverse",
+        "language_task": {"num_train": 4, "num_test": 2},
+        "language": {"group_size": 2, "tasks_per_step": 2},
+        "agents": {
+            "_default": {
+                "small_model": {"layers": 1, "d_model": 8, "heads": 2, "context_length": 32},
+                "max_tokens": 4,
+            }
+        },
+    },
 }
 """The smallest experiment of each scenario; a new scenario needs one."""
 LIBRARY = {
@@ -96,6 +109,8 @@ def make(scenario, trainer, protocol, *, zero_knowledge=False):
         "interaction_protocol": protocol,
         "protocol_common": {"zero_knowledge": zero_knowledge},
     }
+    if trainer == "on_policy_distillation" and scenario == "language_task":
+        data["on_policy_distillation"] = {"teacher": teacher()}
     if not library:
         return HyperParameters(**data)
     data["dataset"] = ENVIRONMENTS.get(trainer, tiny["dataset"])
@@ -107,6 +122,15 @@ def make(scenario, trainer, protocol, *, zero_knowledge=False):
     if trainer == "torchrl_offline_to_online":
         policy["replay_buffer.offline_dataset"] = offline_frames()
     return HyperParameters(**data).replace({**LIBRARY, **policy})
+
+
+@cache
+def teacher():
+    """Make a model that knows the pupils' characters."""
+    folder = Path(tempfile.mkdtemp()) / "teacher"
+    shape = SmallModelShape(d_model=8, layers=1, heads=2, context_length=32)
+    make_small_model(folder, alphabet="=abcdefgh", shape=shape)
+    return str(folder)
 
 
 @cache
@@ -185,8 +209,12 @@ def test_each_family_plays_what_it_can(reasons):
             fits = is_text and protocol in speaking - {"multi_channel_test"} and not zero
         elif scenario in networks:
             alone = (trainer, protocol, zero) == ("spg", "solo_verifier", False)
-            fits = not (is_text or is_library or alone) and protocol in speaking
+            is_other = is_text or is_library or trainer in LANGUAGE_TRAINERS
+            fits = not (is_other or alone) and protocol in speaking
+        elif scenario == "language_task":
+            fits = trainer in LANGUAGE_TRAINERS and protocol == "environment" and not zero
         else:
+            is_text = is_text or trainer in LANGUAGE_TRAINERS
             learns = not is_text and trainer not in ("solo_agent", "spg")
             fits = learns and protocol == "environment" and not zero
         if fits:
@@ -231,3 +259,34 @@ def test_an_agent_that_learns_alone_is_refused_where_there_are_no_labels():
     params = make("gymnasium", "vanilla_ppo", "environment").replace({"pretrain_agents": True})
     with pytest.raises(ParameterError, match=r"pretrain_agents: got True .*'gymnasium'"):
         check_combination(params)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "trainer", "fitting"),
+    [
+        ("language_task", "vanilla_ppo", "grpo"),
+        ("language_task", "torchrl_ppo", "grpo"),
+        ("language_task", "pure_text_ei", "grpo"),
+        ("gymnasium", "grpo", "vanilla_ppo"),
+        ("graph_isomorphism", "grpo", "vanilla_ppo"),
+        ("code_validation", "grpo", "pure_text_ei"),
+    ],
+)
+def test_models_that_learn_from_tokens_and_their_trainers_go_together_only(
+    scenario, trainer, fitting
+):
+    protocol = "environment" if scenario in ("language_task", "gymnasium") else "nip"
+    with pytest.raises(ParameterError, match="from their tokens") as caught:
+        check_combination(make(scenario, trainer, protocol))
+    assert all(word in str(caught.value) for word in (scenario, trainer, f"e.g. {fitting}"))
+    check_combination(make("language_task", "grpo", "environment"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"is_random": True}, {"use_manual_architecture": True}, {"body_lr_factor": {"actor": 2}}],
+)
+def test_a_language_model_refuses_what_only_networks_read(given):
+    data = {**TINY["language_task"], "scenario": "language_task", "trainer": "grpo"}
+    with pytest.raises(ParameterError, match="learns from its tokens doesn't read it"):
+        HyperParameters(**{**data, "agents": {"agent": given}})

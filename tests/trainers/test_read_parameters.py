@@ -32,6 +32,7 @@ COMMON = {"rl", "nip_protocol", "protocol_common", "dataset_options", "message_r
 ON_TENSORS = COMMON | {"zk_protocol", "solo_agent"}
 KL = {f"ppo.{name}" for name in ("kl_target", "kl_beta", "kl_decrement", "kl_increment")}
 SPG = {"spg.ihvp_variant", "spg.ihvp_rank", "spg.ihvp_rho", "spg.ihvp_num_iterations"}
+GRPO = {f"grpo.{name}" for name in ("aggregation_constant", "sampler_cap", "baseline_decay")}
 EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     # What is given, the sections that are read, and the fields of those that are not, as it is.
     "vanilla_ppo": (
@@ -70,6 +71,11 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
         {"scenario": "gymnasium", "dataset": "CartPole-v1", "trainer": "vanilla_ppo"},
         (ON_TENSORS - {"nip_protocol"}) | {"gymnasium", "ppo"},
         KL,
+    ),
+    "grpo": (
+        {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"},
+        (ON_TENSORS - {"nip_protocol"}) | {"language_task", "language", "grpo"},
+        GRPO | {"grpo.max_resamples"},
     ),
     "pure_text_ei": (
         {**CODE, "trainer": "pure_text_ei"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
@@ -25,6 +26,8 @@ from ratchet.parameters.purposes import AGENT, SCENARIO, Purpose
 from ratchet.parameters.references import Reference, named
 
 PROTOCOL = "environment"
+SMALL = "small"
+"""The model that is made from the seed."""
 MOST_SYMBOLS = 62
 """Letters, small and capital, and digits."""
 
@@ -69,6 +72,10 @@ class WarmUpParameters(SubParameters, read_for=AGENT):
     lr: PositiveFloat = 1e-3
     batch_size: PositiveInt = 32
 
+    def unread(self) -> Collection[str]:
+        """Return what is read where there is any."""
+        return () if self.num_steps else ("lr", "batch_size")
+
 
 class LoraParameters(SubParameters, read_for=AGENT):
     """A low-rank adapter (Hu et al. 2021) that learns in the model's place; off without a rank.
@@ -81,6 +88,10 @@ class LoraParameters(SubParameters, read_for=AGENT):
     alpha: PositiveInt | None = None
     target_modules: tuple[str, ...] = ()
 
+    def unread(self) -> Collection[str]:
+        """Return what is read where there is one."""
+        return () if self.rank else ("alpha", "target_modules")
+
 
 @register_agent_parameters("language_task")
 class LanguageAgentParameters(AgentParameters, read_for=AGENT):
@@ -92,9 +103,10 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     is that of its weights.
     """
 
+    learns_tokens: ClassVar[bool] = True
     default_protocol: ClassVar[str] = PROTOCOL
 
-    model: str = Field(default="small", min_length=1)
+    model: str = Field(default=SMALL, min_length=1)
     small_model: SmallModelParameters = SmallModelParameters()
     warm_up: WarmUpParameters = WarmUpParameters()
     lora: LoraParameters = LoraParameters()
@@ -102,6 +114,22 @@ class LanguageAgentParameters(AgentParameters, read_for=AGENT):
     temperature: Annotated[float, Purpose.SPEECH] = Field(default=1.0, ge=0, le=2)
     top_p: Annotated[float, Purpose.SPEECH] = Field(default=1.0, gt=0, le=1)
     max_tokens: Annotated[PositiveInt, Purpose.SPEECH] = 64
+
+    def unread(self) -> Collection[str]:
+        """Return the shape of a model that is not made here."""
+        return () if self.model == SMALL else ("small_model",)
+
+    @model_validator(mode="after")
+    def _refuse_network_parameters(self) -> LanguageAgentParameters:
+        """Refuse what only networks of other scenarios read: ignored, it would be a silent lie."""
+        for name in AgentParameters.model_fields:
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}={value!r}, but a language model that learns from its tokens doesn't"
+                    " read it; leave it out"
+                )
+        return self
 
 
 class ReverseParameters(SubParameters, read_for=SCENARIO):

@@ -26,6 +26,8 @@ from ratchet.scenarios.language_task.play import Rules
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
 from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskSource
 from ratchet.scenarios.language_task.sources.files import TaskFiles
+from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX, find_loader
+from ratchet.scenarios.language_task.verifiers_kind.source import VerifiersTasks
 from ratchet.scenarios.registry import register_scenario
 
 if TYPE_CHECKING:
@@ -80,21 +82,26 @@ class LanguageTaskScenario(Scenario):
         """Return the code that draws and reads tasks."""
         return (TaskDataset, TaskFiles)
 
-    def own_data_code(self, hyper_params: HyperParameters) -> tuple[type, ...]:
-        """Return the class that draws these tasks."""
+    def own_data_code(self, hyper_params: HyperParameters) -> tuple[Callable[..., object], ...]:
+        """Return what draws or brings these tasks."""
+        if hyper_params.dataset.startswith(PREFIX):
+            return (VerifiersTasks, find_loader(hyper_params.dataset, self.base_dir))
         return () if self._files(hyper_params) else (self._source_class(hyper_params),)
 
     def data_files(self, hyper_params: HyperParameters) -> dict[str, str]:
-        """Return the hashes of the files of tasks."""
+        """Return the hashes of the files of tasks; none of an installed package."""
         files = self._files(hyper_params)
+        if hyper_params.dataset.startswith(PREFIX):
+            files = file_at(hyper_params.dataset.removeprefix(PREFIX), self.base_dir)
         return {} if files is None else hash_files(files)
 
     def without_places(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Leave out where files of tasks lie: what is in them is the data's."""
         dataset = parameters.get("dataset")
-        if isinstance(dataset, str) and not is_class_spec(dataset):
-            parameters = {**parameters, "dataset": Path(dataset).name}
-        return parameters
+        if not isinstance(dataset, str) or is_class_spec(dataset):
+            return parameters
+        prefix = PREFIX if dataset.startswith(PREFIX) else ""
+        return {**parameters, "dataset": prefix + Path(dataset.removeprefix(prefix)).name}
 
     def agent_code(
         self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler
@@ -104,6 +111,8 @@ class LanguageTaskScenario(Scenario):
         source = self._source(hyper_params)
         environment = self._environment(section, source)
         code: list[Callable[..., object]] = [type(source), type(environment)]
+        if hyper_params.dataset.startswith(PREFIX):
+            code.append(find_loader(hyper_params.dataset, self.base_dir))
         if section.evaluator is not None:
             code.append(find_scoring(section.evaluator, self.base_dir))
         elif not environment.scores_itself:
@@ -148,7 +157,7 @@ class LanguageTaskScenario(Scenario):
     def _files(self, hyper_params: HyperParameters) -> Path | None:
         """Return the file or folder that tasks are read from; None if they are not."""
         name = hyper_params.dataset
-        if is_class_spec(name) or name in SOURCES.names():
+        if is_class_spec(name) or name.startswith(PREFIX) or name in SOURCES.names():
             return None
         path = file_at(name, self.base_dir)
         return path if path.suffix == ".jsonl" or path.is_dir() else None
@@ -161,6 +170,8 @@ class LanguageTaskScenario(Scenario):
         section: LanguageTaskParameters = hyper_params.language_task
         if files is not None:
             return TaskFiles(section, files)
+        if hyper_params.dataset.startswith(PREFIX):
+            return VerifiersTasks(section, find_loader(hyper_params.dataset, self.base_dir))
         return self._source_class(hyper_params)(section)
 
     def _rules(self, section: LanguageTaskParameters, source: TaskSource) -> Rules:

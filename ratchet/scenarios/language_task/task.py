@@ -69,10 +69,8 @@ class Task:
         KeyError, TypeError
             If the data are no task's.
         """
-        messages = data.get("messages")
-        prompt = data["prompt"] if messages is None else _read_messages(messages)
-        if not isinstance(prompt, str):
-            prompt = _read_messages(prompt) if messages is None else prompt
+        said = data["messages"] if "messages" in data else data["prompt"]
+        prompt = said if isinstance(said, str) else _read_messages(said)
         answer, info = data.get("answer", ""), data.get("info") or {}
         if not isinstance(info, Mapping):
             raise TypeError(f"info is {type(info).__name__}, expected an object")

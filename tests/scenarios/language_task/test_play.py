@@ -149,7 +149,7 @@ def test_a_prompt_without_room_for_a_reply_is_an_error(played):
 
 
 def test_a_chat_is_written_by_its_template(played, tokenizer):
-    found, engine = played(
+    found, _ = played(
         lambda prompt, request: "cba", rules={"chat": True, "system_prompt": "turn it"}
     )
     messages = [ChatMessage("system", "turn it"), ChatMessage("user", "abc=")]
@@ -253,7 +253,7 @@ class Forgetful(LanguageEnvironment):
 
 def test_a_rewritten_history_gives_several_trajectories_of_one_run(played, tokenizer):
     replies = {"abc=": "x", "x+": "y", "y+": "cba"}
-    found, engine = played(
+    found, _ = played(
         lambda prompt, request: replies[prompt],
         TASKS[:1],
         Forgetful(),

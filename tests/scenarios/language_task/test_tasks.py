@@ -27,7 +27,7 @@ def datasets(dataset, base_dir=None, **section):
 
 def answer_of(prompt):
     """Work an arithmetic question out in another way than the task does."""
-    return str(eval(prompt.rstrip("=").replace("/", "//")))  # noqa: S307 -- of this test's own
+    return str(eval(prompt.rstrip("=").replace("/", "//")))
 
 
 def test_reverse_is_the_string_backwards():

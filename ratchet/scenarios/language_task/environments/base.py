@@ -58,7 +58,7 @@ class Episode(ABC):
 class LanguageEnvironment(ABC):
     """Makes episodes. Parameters are what the experiment gives beside the name."""
 
-    max_turns: ClassVar[int | None] = None
+    max_turns: int | None = None
     """The most replies of an episode; None: as the experiment says."""
     scores_itself: ClassVar[bool] = False
     """Whether its episodes score themselves, where no evaluator is named."""

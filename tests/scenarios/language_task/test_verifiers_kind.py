@@ -1,0 +1,210 @@
+"""Environments of packages of the verifiers kind, in the words of its versions."""
+
+import textwrap
+
+import pytest
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.errors import DataError, ParameterError
+from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios.language_task.play import Sampling, play
+from ratchet.scenarios.registry import build_scenario
+
+SINGLE = """
+class Parser:
+    def parse_answer(self, completion):
+        return completion[-1]["content"].strip()
+
+class Rubric:
+    def __init__(self, funcs, weights):
+        self.funcs, self.weights, self.parser = funcs, weights, Parser()
+
+class SingleTurnEnv:
+    def __init__(self, rows, rubric):
+        self.dataset, self.rubric, self.system_prompt = rows, rubric, "count"
+        self.eval_dataset = None
+
+async def right(completion, answer, parser, **kwargs):
+    return float(parser.parse_answer(completion) == answer)
+
+def short(completion):
+    return 1.0 / len(completion[-1]["content"])
+
+def words(state):
+    return len(state["completion"])
+
+def load_environment(size=40):
+    rows = [{"question": f"{i}+1=", "answer": str(i + 1), "info": {"i": i}} for i in range(size)]
+    return SingleTurnEnv(rows, Rubric([right, short, words], [1.0, 0.5, 0.0]))
+"""
+
+GAME = """
+class Group:
+    def __init__(self, *rubrics):
+        self.rubrics = rubrics
+
+class Rubric:
+    def __init__(self, *funcs):
+        self.reward_funcs, self.reward_weights = list(funcs), [2.0]
+
+def solved(state, info):
+    return float(state["found"] and state["secret"] == info["secret"])
+
+class Guessing:
+    max_turns = 4
+    few_shot = None
+    system_prompt = None
+    def __init__(self):
+        self.rubric = Group(Rubric(solved))
+        self.dataset = [{"prompt": [{"role": "user", "content": f"guess {n}:"}],
+                         "info": {"secret": str(n)}} for n in range(1, 30)]
+        self.eval_dataset = [{"prompt": [{"role": "user", "content": "guess 0:"}],
+                              "info": '{"secret": "2"}'}]
+"""
+OLD = (
+    GAME
+    + """
+    async def setup_state(self, state, **kwargs):
+        state["secret"], state["found"] = state["info"]["secret"], False
+        return state
+    async def is_completed(self, messages, state, **kwargs):
+        return state["found"] or state["turn"] >= self.max_turns
+    async def env_response(self, messages, state, **kwargs):
+        state["found"] = messages[-1]["content"] == state["secret"]
+        return [{"role": "user", "content": " yes" if state["found"] else " more:"}], state
+
+def load_environment():
+    return Guessing()
+"""
+)
+NEW = (
+    GAME
+    + """
+    async def setup_state(self, state):
+        state["secret"], state["found"] = state["info"]["secret"], False
+    async def is_completed(self, state):
+        return state["found"] or len(state["trajectory"]) >= self.max_turns
+    async def env_response(self, messages, state):
+        state["found"] = messages[-1]["content"] == state["secret"]
+        return [{"role": "user", "content": " yes" if state["found"] else " more:"}]
+
+def load_environment():
+    return Guessing()
+"""
+)
+
+
+@pytest.fixture
+def made(tmp_path):
+    def build(source, name="game.py", **more):
+        (tmp_path / name).write_text(textwrap.dedent(source))
+        hyper_params = HyperParameters(
+            scenario="language_task",
+            trainer="grpo",
+            **{"dataset": f"verifiers:{name}", **more},
+        )
+        return build_scenario_instance(hyper_params, ExperimentSettings(), base_dir=tmp_path)
+
+    return build
+
+
+def played(instance, engine, tokenizer, dataset, places, group_size=1):
+    environment = instance.environments[dataset]
+    return play(
+        [environment.dataset[place] for place in places],
+        engine=engine,
+        tokenizer=tokenizer,
+        rules=environment.rules,
+        sampling=Sampling(8),
+        group_size=group_size,
+        iteration=0,
+        seed=1,
+    )
+
+
+def test_a_single_turn_is_scored_by_its_rubric(made, tokenizer, engine_saying):
+    instance = made(SINGLE, language_task={"task_options": {"size": 30}, "chat": True})
+    sides = {name: len(data) for name, data in instance.datasets.items()}
+    assert sum(sides.values()) == 30
+    assert all(sides.values())
+    task = instance.train_dataset[0]
+    assert [message.role for message in task.messages] == ["system", "user"]
+    engine = engine_saying(lambda prompt, request: str(eval(prompt.removeprefix("count")[:-1])))
+    found = played(instance, engine, tokenizer, "train", range(4))
+    for trajectory in found.trajectories:
+        size = trajectory.num_written - 1
+        assert trajectory.scores == {"right": 1.0, "short": 1 / size}
+        assert trajectory.reward == 1.0 + 0.5 / size
+        assert trajectory.metrics["words"] == 1.0
+    assert len(engine.asked) == 1
+
+
+@pytest.mark.parametrize("source", [OLD, NEW], ids=["old", "new"])
+def test_many_turns_and_a_rubric_that_reads_the_state(made, tokenizer, engine_saying, source):
+    instance = made(source, language_task={"chat": True})
+    assert [len(instance.datasets[name]) for name in ("train", "test")] == [29, 1]
+    engine = engine_saying(lambda prompt, request: str(1 + prompt.count("more")))
+    found = played(instance, engine, tokenizer, "train", [2, 8])
+    first, second = found.trajectories
+    assert (first.reward, first.metrics["num_turns"], first.finish_reason) == (2, 3, "environment")
+    assert (second.reward, second.metrics["num_turns"], second.finish_reason) == (0, 4, "stop")
+    assert len(engine.asked) == 4
+    text = tokenizer.decode(first.tokens)
+    assert text == "guess 3:1 more:2 more:3"
+
+
+def test_an_evaluator_that_is_named_scores_in_the_rubrics_place(made, tokenizer, engine_saying):
+    instance = made(SINGLE, language_task={"evaluator": "partial"})
+    engine = engine_saying(lambda prompt, request: "x")
+    found = played(instance, engine, tokenizer, "train", [0])
+    assert found.trajectories[0].scores == {}
+    assert "exact_match" in found.trajectories[0].metrics
+
+
+def test_a_package_is_found_by_its_name_or_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "ratchet-test-game"
+    folder.mkdir()
+    (folder / "ratchet_test_game.py").write_text(SINGLE)
+    scenario = build_scenario("language_task", tmp_path)
+
+    def size(dataset):
+        given = {"scenario": "language_task", "trainer": "grpo", "dataset": dataset}
+        return sum(map(len, scenario.build_datasets(HyperParameters(**given)).values()))
+
+    assert size("verifiers:ratchet-test-game") == 40
+    monkeypatch.syspath_prepend(folder)
+    scenario.base_dir = None
+    assert size("verifiers:someone/ratchet-test-game") == 40
+    code = scenario.own_data_code(
+        HyperParameters(
+            scenario="language_task", trainer="grpo", dataset="verifiers:ratchet-test-game"
+        )
+    )
+    assert "load_environment" in [item.__name__ for item in code]
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("x = 1", "no function load_environment"),
+        ("class E:\n  dataset = []\ndef load_environment():\n  return E()", "no reward functions"),
+        (
+            SINGLE + "\ndef load_environment():\n  def all_of(completions):\n    return []\n"
+            "  return SingleTurnEnv([], Rubric([all_of], [1.0]))",
+            "all_of takes .*completions.*whole groups",
+        ),
+        (SINGLE.replace('"question"', '"query"'), "KeyError"),
+    ],
+)
+def test_what_does_not_fit_is_told(made, source, what):
+    with pytest.raises((ParameterError, DataError), match=f"(?s){what}"):
+        made(source, "odd.py")
+
+
+def test_a_missing_package_is_told_with_what_to_do():
+    scenario = build_scenario("language_task")
+    given = {"scenario": "language_task", "trainer": "grpo", "dataset": "verifiers:no-such-game"}
+    with pytest.raises(
+        ParameterError, match=r"importing 'no_such_game' failed.*Install the package"
+    ):
+        scenario.build_datasets(HyperParameters(**given))
