@@ -136,12 +136,8 @@ def test_the_reference_pulls_back(connected, play):
             metrics = trainer.train(play(seed=seed, groups=6, size=6, model=trainer.model))
         reference = connected(GrpoTrainer).model
         batch = Batch.from_trajectories(play(seed=99, model=trainer.model), 0)
-        kept[name] = float(
-            (trainer._score_in_parts(trainer.model, batch) - trainer._score_in_parts(reference, batch))
-            .detach()
-            .sum(1)
-            .mean()
-        )
+        own, before = (trainer._score_in_parts(m, batch) for m in (trainer.model, reference))
+        kept[name] = float((own - before).detach().sum(1).mean())
         assert ("critic/kl_coeff" in metrics) == bool(kl)
     assert kept["loss"] < kept["none"] / 2
     assert kept["reward"] < kept["none"] / 2
