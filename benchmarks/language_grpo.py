@@ -56,10 +56,10 @@ class Settings:
     warm_up_rate: float = 2e-3
     warm_up_batch: int = 32
     reward: str = "share"
-    steps: int = 400
+    steps: int = 600
     tasks: int = 16
     group: int = 8
-    rate: float = 5e-4
+    rate: float = 7e-4
     beta2: float = 0.98
     clip_low: float = 0.2
     clip_high: float = 0.28
