@@ -65,6 +65,12 @@ def warm_up(
             f"warm-up: got {steps} steps, batches of {batch_size} and a learning rate of"
             f" {learning_rate}, expected 1 or more, 1 or more, above 0."
         )
+    longest = max(len(d.prompt) + len(d.answer) for d in demonstrations)
+    if longest > model.context_length:
+        raise DataError(
+            f"warm-up: got a demonstration of {longest} tokens; the model's context takes"
+            f" {model.context_length}. Give it a longer one, or shorter prompts."
+        )
     sequences = [
         TokenSequence((*d.prompt, *d.answer), (0.0,) * len(d.prompt) + (1.0,) * len(d.answer))
         for d in demonstrations
