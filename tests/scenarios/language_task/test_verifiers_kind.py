@@ -83,6 +83,7 @@ NEW = (
     async def setup_state(self, state):
         state["secret"], state["found"] = state["info"]["secret"], False
     async def is_completed(self, state):
+        assert {"start_time"} <= state["timing"].keys(), "stop conditions of the package read it"
         return state["found"] or len(state["trajectory"]) >= self.max_turns
     async def env_response(self, messages, state):
         state["found"] = messages[-1]["content"] == state["secret"]
