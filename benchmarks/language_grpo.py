@@ -1,15 +1,14 @@
-"""GRPO on the task ``reverse``: how well, and how many CPU-seconds a seed.
+"""GRPO on the task ``reverse``: how well a small model learns it, and in how many CPU-seconds.
 
-A character Llama is made from the seed and warmed up by supervision until it gets at most 5 % of
-the words right; then it learns from rewards alone. One thread. Run with
-``python benchmarks/language_grpo.py --seeds 5``.
+A character Llama is made from the seed and supervised until it answers at most one word in twenty
+right; then it learns from rewards alone, in a plain loop over the local model and its engine. One
+thread. Run with ``python benchmarks/language_grpo.py``; every setting is an option.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -20,46 +19,55 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.model import LanguageModel
-from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.local.rollout_engine import (
+    Completion,
+    SampleRequest,
+    log_prob_differences,
+)
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import Demonstration, warm_up
 from ratchet.seeding import derive_seed, numpy_generator
 
 ALPHABET = "abcdefgh"
 LETTERS = 6
+MAX_TOKENS = LETTERS + 2
+VALIDATION_WORDS = 500
 
 
 @dataclass(frozen=True)
 class Settings:
     """What the runs differ in."""
 
+    seeds: int = 5
+    first: int = 0
     d_model: int = 64
     layers: int = 2
     heads: int = 4
     init_scale: float = 0.06
     warm_up_steps: int = 400
-    warm_up_until: float = 0.5
+    warm_up_until: float = 0.75
     warm_up_rate: float = 2e-3
     warm_up_batch: int = 32
+    reward: str = "share"
     steps: int = 400
     tasks: int = 16
     group: int = 8
-    rate: float = 1e-3
+    rate: float = 5e-4
     beta2: float = 0.98
     clip_low: float = 0.2
     clip_high: float = 0.28
     epochs: int = 1
-    minibatches: int = 1
     kl: float = 0.0
     max_norm: float = 1.0
     rise: int = 10
     fall_to: float = 0.1
-    partial: int = 1
 
 
 @dataclass
@@ -76,160 +84,209 @@ class Clock:
         self.seconds[name] += time.process_time() - start
 
 
-def draw_words(rng: np.random.Generator, count: int) -> list[str]:
-    """Draw words of six letters out of eight."""
-    return ["".join(ALPHABET[k] for k in row) for row in rng.integers(0, 8, (count, LETTERS))]
+@dataclass
+class Answers:
+    """A step's rows: tensors [B, T], and the advantages [B]."""
+
+    ids: Tensor
+    attention: Tensor
+    chosen: Tensor
+    old: Tensor
+    advantages: Tensor
 
 
-def prompt_of(model: LanguageModel, word: str) -> tuple[int, ...]:
-    """Return a task's prompt."""
-    return tuple(model.tokenizer.encode(f"<|user|>{word}<|end|><|assistant|>"))
+class Words:
+    """The task: six letters out of eight, backwards."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._encode = model.tokenizer.encode
+
+    def draw(self, rng: np.random.Generator, count: int) -> list[str]:
+        """Draw words."""
+        rows = rng.integers(0, len(ALPHABET), (count, LETTERS)).tolist()
+        return ["".join(ALPHABET[letter] for letter in row) for row in rows]
+
+    def prompt(self, word: str) -> tuple[int, ...]:
+        """Return what the model reads."""
+        return tuple(self._encode(f"<|user|>{word}<|end|><|assistant|>"))
+
+    def answer(self, word: str) -> tuple[int, ...]:
+        """Return what it should write."""
+        return tuple(self._encode(f"{word[::-1]}<|end|>"))
+
+    def reward(self, word: str, written: tuple[int, ...], kind: str) -> float:
+        """Return the share of the tokens that are right, or 1 if all are."""
+        answer = self.answer(word)
+        if kind == "exact":
+            return float(written == answer)
+        return sum(a == b for a, b in zip(written, answer, strict=False)) / len(answer)
 
 
-def answer_of(model: LanguageModel, word: str) -> tuple[int, ...]:
-    """Return a task's answer."""
-    return tuple(model.tokenizer.encode(f"{word[::-1]}<|end|>"))
-
-
-def exact_match(model: LanguageModel, engine: InProcessEngine, words: list[str]) -> float:
-    """Share of the words that are answered right, sampled."""
+def exact_match(words: Words, engine: InProcessEngine) -> float:
+    """Share of the validation words that are answered right, drawn at temperature 1."""
+    asked = words.draw(numpy_generator(0, "reverse", purpose="validation"), VALIDATION_WORDS)
     requests = [
-        SampleRequest(prompt_of(model, word), LETTERS + 2, seed=derive_seed(0, "validate", place))
-        for place, word in enumerate(words)
+        SampleRequest(words.prompt(word), MAX_TOKENS, seed=derive_seed(0, "validate", place))
+        for place, word in enumerate(asked)
     ]
     found = engine.generate(requests)
-    right = [c.tokens == answer_of(model, word) for c, word in zip(found, words, strict=True)]
-    return sum(right) / len(words)
+    right = [c.tokens == words.answer(word) for c, word in zip(found, asked, strict=True)]
+    return sum(right) / len(right)
 
 
-class Adam:
-    """Adam with a rise and a fall."""
-
-    def __init__(self, parameters: list[torch.nn.Parameter], settings: Settings) -> None:
-        self.parameters, self.s, self.done = parameters, settings, 0
-        self.optimizer = torch.optim.AdamW(
-            parameters, lr=settings.rate, betas=(0.9, settings.beta2), weight_decay=0.0, foreach=True
-        )
-
-    def step(self, loss: Tensor, total: int) -> None:
-        """Follow a loss's gradient once."""
-        self.done += 1
-        rise = self.done / self.s.rise
-        fall = 1 - (1 - self.s.fall_to) * (self.done - 1) / total
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.s.rate * min(1.0, rise, fall)
-        self.optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.s.max_norm)
-        self.optimizer.step()
-
-
-def rewards_of(words: list[str], tokens: list[tuple[int, ...]], model: LanguageModel, s: Settings) -> Tensor:
-    """Share of the places that are right (1 only if all is), or 0/1."""
-    found = []
-    for word, written in zip(words, tokens, strict=True):
-        answer = answer_of(model, word)
-        if s.partial:
-            same = sum(a == b for a, b in zip(written, answer, strict=False))
-            found.append(same / len(answer))
-        else:
-            found.append(float(written == answer))
-    return torch.tensor(found)
-
-
-def run(seed: int, s: Settings, *, log: bool) -> dict[str, float]:
-    """Train one seed."""
-    clock = Clock()
-    begin = time.process_time()
-    rng = numpy_generator(seed, "reverse", purpose="words")
-    with tempfile.TemporaryDirectory() as folder, clock.on("warm-up"):
-        shape = SmallModelShape(s.d_model, s.layers, s.heads, init_scale=s.init_scale, context_length=64)
+def supervised(seed: int, s: Settings, rng: np.random.Generator) -> tuple[LanguageModel, int]:
+    """Make a model and warm it up; return it and the number of steps."""
+    figures = {"init_scale": s.init_scale, "context_length": 64}
+    shape = SmallModelShape(s.d_model, s.layers, s.heads, **figures)  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory() as folder:
         make_small_model(Path(folder) / "m", alphabet=ALPHABET, shape=shape, seed=seed)
         model = load_language_model("m", base_dir=Path(folder))
-        words = draw_words(rng, s.warm_up_steps * s.warm_up_batch)
-        shown = [Demonstration(prompt_of(model, w), answer_of(model, w)) for w in words]
-        losses = warm_up(
-            model, shown, steps=s.warm_up_steps, learning_rate=s.warm_up_rate,
-            batch_size=s.warm_up_batch, seed=seed, until=s.warm_up_until,
-        )  # fmt: skip
-    engine = InProcessEngine(model)
-    tests = draw_words(numpy_generator(0, "reverse", purpose="test"), 500)
-    before = exact_match(model, engine, tests)
-    reference = model.reference()
-    optimizer = Adam(model.parameters(), s)
-    total = s.steps * s.epochs * s.minibatches
-    for step in range(s.steps):
-        with clock.on("generate"):
-            tasks = draw_words(rng, s.tasks)
-            words = [w for w in tasks for _ in range(s.group)]
-            prompts = {w: prompt_of(model, w) for w in tasks}
+    words = Words(model)
+    shown = [
+        Demonstration(words.prompt(word), words.answer(word))
+        for word in words.draw(rng, s.warm_up_steps * s.warm_up_batch)
+    ]
+    losses = warm_up(
+        model,
+        shown,
+        steps=s.warm_up_steps,
+        learning_rate=s.warm_up_rate,
+        batch_size=s.warm_up_batch,
+        seed=seed,
+        until=s.warm_up_until,
+    )
+    return model, len(losses)
+
+
+def lay(requests: list[SampleRequest], found: list[Completion], advantages: Tensor) -> Answers:
+    """Lay answers in one rectangle."""
+    rows = [(*r.prompt, *c.tokens) for r, c in zip(requests, found, strict=True)]
+    longest = max(map(len, rows))
+    ids = torch.tensor([(*row, *(0,) * (longest - len(row))) for row in rows])
+    attention = torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None]
+    chosen = attention.clone()
+    chosen[:, : len(requests[0].prompt)] = False
+    old = torch.zeros(ids.shape)
+    old[chosen] = torch.tensor([p for c in found for p in c.log_probs])
+    return Answers(ids, attention, chosen, old, advantages)
+
+
+def loss_of(now: Tensor, answers: Answers, anchor: Tensor | None, s: Settings) -> Tensor:
+    """Clipped surrogate, token mean, with the divergence from the reference (k3)."""
+    ratio = (now - answers.old).exp()
+    gain = answers.advantages[:, None]
+    losses = -torch.minimum(ratio * gain, ratio.clamp(1 - s.clip_low, 1 + s.clip_high) * gain)
+    if anchor is not None:
+        difference = anchor - now
+        losses = losses + s.kl * (difference.exp() - difference - 1)
+    return losses[answers.chosen].mean()
+
+
+class Grpo:
+    """The loop."""
+
+    def __init__(self, model: LanguageModel, seed: int, s: Settings) -> None:
+        self.model, self.seed, self.s = model, seed, s
+        self.words, self.engine = Words(model), InProcessEngine(model)
+        self.reference = model.reference()
+        self.clock = Clock()
+        self.largest_difference = 0.0
+        self.parameters = model.parameters()
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=s.rate, betas=(0.9, s.beta2), weight_decay=0.0, foreach=True
+        )
+
+    def step(self, step: int, rng: np.random.Generator) -> None:
+        """Play, and learn from it."""
+        with self.clock.on("generate"):
+            tasks = [word for word in self.words.draw(rng, self.s.tasks)]
+            prompts = [self.words.prompt(word) for word in tasks]
             requests = [
-                SampleRequest(prompts[w], LETTERS + 2, seed=derive_seed(seed, "rollout", step, str(k)))
-                for k, w in enumerate(words)
+                SampleRequest(prompt, MAX_TOKENS, derive_seed(self.seed, "play", step, f"{p}:{k}"))
+                for p, prompt in enumerate(prompts)
+                for k in range(self.s.group)
             ]
-            found = engine.generate(requests)
-        with clock.on("reward"):
-            rewards = rewards_of(words, [c.tokens for c in found], model, s)
-            groups = rewards.view(s.tasks, s.group)
-            centred = groups - groups.mean(1, keepdim=True)
-            advantages = (centred / (groups.std(1, keepdim=True) + 1e-6)).flatten()
-            rows = [(*r.prompt, *c.tokens) for r, c in zip(requests, found, strict=True)]
-            longest = max(map(len, rows))
-            ids = torch.tensor([(*row, *(0,) * (longest - len(row))) for row in rows])
-            lengths = torch.tensor([len(row) for row in rows])
-            attention = torch.arange(longest) < lengths[:, None]
-            chosen = attention.clone()
-            chosen[:, : LETTERS + 3] = False
-            old = torch.zeros(ids.shape)
-            old[chosen] = torch.tensor([p for c in found for p in c.log_probs])
-        if s.kl:
-            with clock.on("reference"), torch.no_grad():
-                anchor = reference.score(ids, attention, chosen).log_probs
-        for _ in range(s.epochs):
-            for part in torch.arange(len(rows)).chunk(s.minibatches):
-                with clock.on("score"):
-                    now = model.score(ids[part], attention[part], chosen[part]).log_probs
-                with clock.on("update"):
-                    ratio = (now - old[part]).exp()
-                    gain = advantages[part][:, None]
-                    loss = -torch.minimum(
-                        ratio * gain, ratio.clamp(1 - s.clip_low, 1 + s.clip_high) * gain
-                    )
-                    if s.kl:
-                        difference = anchor[part] - now
-                        loss = loss + s.kl * (difference.exp() - difference - 1)
-                    loss = (loss * chosen[part]).sum() / chosen[part].sum()
-                    optimizer.step(loss, total)
-        if log and step % 50 == 49:
-            print(f"  {step + 1}: reward {rewards.mean():.3f} exact {(rewards == 1).float().mean():.3f}"
-                  f" cpu {time.process_time() - begin:.1f}", flush=True)
-    spent = time.process_time() - begin
-    with clock.on("validate"):
-        after = exact_match(model, engine, tests)
-    times = {f"cpu/{name}": round(seconds, 2) for name, seconds in clock.seconds.items()}
-    return {"seed": seed, "supervised": len(losses), "before": before, "after": after, "cpu_s": round(spent, 1), **times}
+            found = self.engine.generate(requests)
+        with self.clock.on("rewards and rows"):
+            asked = [word for word in tasks for _ in range(self.s.group)]
+            rewards = torch.tensor(
+                [
+                    self.words.reward(word, c.tokens, self.s.reward)
+                    for word, c in zip(asked, found, strict=True)
+                ]
+            ).view(self.s.tasks, self.s.group)
+            centred = rewards - rewards.mean(1, keepdim=True)
+            advantages = (centred / (rewards.std(1, keepdim=True) + 1e-6)).flatten()
+            answers = lay(requests, found, advantages)
+        for epoch in range(self.s.epochs):
+            self._learn(answers, step * self.s.epochs + epoch)
+
+    def _learn(self, answers: Answers, update: int) -> None:
+        rows = (answers.ids, answers.attention, answers.chosen)
+        anchor = None
+        if self.s.kl:
+            with self.clock.on("reference"), torch.no_grad():
+                anchor = self.reference.score(*rows).log_probs
+        with self.clock.on("score"):
+            now = self.model.score(*rows).log_probs
+            if update % (10 * self.s.epochs) == 0:
+                pair = (answers.old[answers.chosen].tolist(), now[answers.chosen].tolist())
+                largest = log_prob_differences(*pair)["max_abs"]
+                self.largest_difference = max(self.largest_difference, largest)
+        with self.clock.on("gradient and step"):
+            rise = (update + 1) / self.s.rise
+            fall = 1 - (1 - self.s.fall_to) * update / (self.s.steps * self.s.epochs)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.s.rate * min(1.0, rise, fall)
+            self.optimizer.zero_grad()
+            loss_of(now, answers, anchor, self.s).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.s.max_norm)
+            self.optimizer.step()
+
+
+def run(seed: int, s: Settings) -> dict[str, float]:
+    """Train one seed; return its figures."""
+    begin = time.process_time()
+    rng = numpy_generator(seed, "reverse", purpose="words")
+    model, supervised_steps = supervised(seed, s, rng)
+    warm = time.process_time() - begin
+    loop = Grpo(model, seed, s)
+    before = exact_match(loop.words, loop.engine)
+    begin = time.process_time()
+    for step in range(s.steps):
+        loop.step(step, rng)
+    spent = time.process_time() - begin + warm
+    return {
+        "seed": seed,
+        "supervised steps": supervised_steps,
+        "before": before,
+        "after": exact_match(loop.words, loop.engine),
+        "CPU s": spent,
+        "warm-up": warm,
+        **loop.clock.seconds,
+        "sampler − trainer, max": loop.largest_difference,
+    }
 
 
 def main() -> None:
     """Run the seeds and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--log", action="store_true")
     for each in fields(Settings):
-        parser.add_argument(f"--{each.name.replace('_', '-')}", type=type(each.default), default=each.default)
-    given = parser.parse_args()
+        name = f"--{each.name.replace('_', '-')}"
+        parser.add_argument(name, type=type(each.default), default=each.default)
+    settings = Settings(**vars(parser.parse_args()))
     torch.set_num_threads(1)
-    settings = Settings(**{each.name: getattr(given, each.name) for each in fields(Settings)})
-    print(json.dumps(asdict(settings)))
+    console = Console(width=180)
+    console.print(json.dumps(asdict(settings)))
     results = []
-    for seed in range(given.first, given.first + given.seeds):
-        results.append(run(seed, settings, log=given.log))
-        print(json.dumps(results[-1]), flush=True)
-    after = [result["after"] for result in results]
-    print(f"exact match: mean {statistics.mean(after):.3f}, worst {min(after):.3f};"
-          f" before at most {max(r['before'] for r in results):.3f};"
-          f" CPU at most {max(r['cpu_s'] for r in results):.1f} s")
+    for seed in range(settings.first, settings.first + settings.seeds):
+        results.append(run(seed, settings))
+        console.print({name: float(f"{value:.3g}") for name, value in results[-1].items()})
+    table = Table("", "mean", "worst")
+    for name, worst in (("before", max), ("after", min), ("CPU s", max)):
+        values = [result[name] for result in results]
+        table.add_row(name, f"{sum(values) / len(values):.3f}", f"{worst(values):.3f}")
+    console.print(table)
 
 
 if __name__ == "__main__":

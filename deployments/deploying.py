@@ -14,7 +14,7 @@ from pathlib import Path
 from deployments.local_stack import LocalStackError
 from deployments.parts import get_text, stack_environment
 from flows.process.messages import print_error, print_plain
-from flows.process.stack_file import POOL, read_stack
+from flows.process.stack_file import POOL, running_stack
 from ratchet.errors import RatchetError
 from ratchet.shadowing import refuse_working_folder
 
@@ -53,11 +53,11 @@ def deploy(home: Path, prefect_file: Path = PREFECT_FILE) -> None:
 
 def _environment(home: Path) -> dict[str, str]:
     chosen = os.environ.get("PREFECT_API_URL")
-    stack = read_stack(home)
+    stack = running_stack(home)
     project = {"RATCHET_PROJECT": str(Path.cwd())}
     if chosen is not None:
         return {**os.environ, **project}
-    if stack is None or not stack.is_up():
+    if stack is None:
         raise LocalStackError(
             f"the local stack of {home} is not up and PREFECT_API_URL is not set."
             " Start it in another terminal: `ratchet up`."

@@ -29,6 +29,13 @@ def derive_seed(
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+def service_seed(
+    seed: int, stage: str, iteration: int = 0, purpose: str = "", agent: str = ""
+) -> int:
+    """Make a 31-bit seed, which every service of language models takes, as :func:`derive_seed`."""
+    return derive_seed(seed, stage, iteration, purpose, agent) & (1 << 31) - 1
+
+
 def torch_generator(
     seed: int,
     stage: str,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -42,6 +43,8 @@ _FOREIGN = (
 os.environ.update(_ENVIRONMENT)
 for _name in _FOREIGN:
     os.environ.pop(_name, None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of tests are interrupted
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

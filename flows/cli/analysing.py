@@ -46,7 +46,7 @@ def analyse(
 
     folder = find_run(runs, run)
     endpoint = Endpoint(base_url=base_url, api_key_name=api_key_name)
-    home = Path(str(folder.manifest.settings.get("home") or ".ratchet"))
+    home = folder.home
     with nullcontext() if dry_run else _ready(endpoint, home):
         summary = analyse_run(
             folder.path,

@@ -74,7 +74,6 @@ def compare(
     """
     from ratchet.reports.comparison.comparing import compare_runs
     from ratchet.reports.comparison.comparison import Options
-    from ratchet.reports.comparison.files import write_comparison, write_document
 
     folders, sweeps = _find(runs, names)
     comparison = compare_runs(
@@ -86,16 +85,8 @@ def compare(
         different_data=different_data,
         skip_unfinished=skip_unfinished,
     )
-    commands = [*(_command(sweep.command) for sweep in sweeps), _command(_own_command())]
-    comparison = replace(comparison, commands=list(dict.fromkeys(commands)))
-    folder = to or _default_folder(Path(runs), folders, sweeps)
-    files = write_comparison(comparison, folder)
-    _show(comparison)
-    for path in (files.page, files.markdown, files.data, files.picture):
-        print_plain(str(path))
-    if page is not None:
-        write_document(comparison, page)
-        print_plain(f"{page}  and {page.with_suffix('.svg').name} beside it")
+    comparison = replace(comparison, commands=_commands(sweeps))
+    _publish(comparison, to or _default_folder(Path(runs), folders, sweeps), page)
 
 
 def _find(runs: str, names: list[str]) -> tuple[list[RunFolder], list[SweepRecord]]:
@@ -131,16 +122,31 @@ def _default_folder(runs: Path, folders: list[RunFolder], sweeps: list[SweepReco
     return runs / f"comparison-{hashlib.sha256(ids.encode()).hexdigest()[:8]}"
 
 
-def _own_command() -> list[str]:
+def _commands(sweeps: list[SweepRecord]) -> list[str]:
+    """Return the commands that made the sweeps, and this one, each once."""
     from ratchet.tracking.environment import command_line
 
-    return command_line()
+    commands = [*(_command(sweep.command) for sweep in sweeps), _command(command_line())]
+    return list(dict.fromkeys(commands))
 
 
 def _command(arguments: list[str]) -> str:
     """Write a command line as one types it."""
     program, *others = arguments or ["ratchet"]
     return shlex.join([Path(program).name, *others])
+
+
+def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
+    """Show a comparison, write it to a folder and into a page, and say where it is."""
+    from ratchet.reports.comparison.files import write_comparison, write_document
+
+    _show(comparison)
+    files = write_comparison(comparison, folder)
+    for path in (files.page, files.markdown, files.data, files.picture):
+        print_plain(str(path))
+    if page is not None:
+        write_document(comparison, page)
+        print_plain(f"{page}  and {page.with_suffix('.svg').name} beside it")
 
 
 def _show(comparison: Comparison) -> None:

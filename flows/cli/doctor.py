@@ -21,7 +21,7 @@ from flows.cli.completion import experiment_files
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
 from flows.process.environment import prepare_environment
 from flows.process.messages import print_table
-from flows.process.stack_file import read_stack
+from flows.process.stack_file import running_stack
 from ratchet.lazy import EXTRAS, is_installed
 
 _DISTRIBUTION = "ratchet-experiments"
@@ -70,10 +70,12 @@ def all_checks(home: Path, runs: Path) -> Iterator[Check]:
     yield from extras()
     yield storage("home", home)
     yield storage("runs", runs)
-    yield _prefect(home)
+    prefect = _prefect(home)
+    yield prefect
     yield _mlflow(home)
     yield from interrupted_runs(runs)
-    yield from lost_flow_run_checks(home)
+    if prefect.verdict is CheckResult.GOOD:
+        yield from lost_flow_run_checks(home)
     yield _threads()
     yield sandbox()
     yield from _ports(home)
@@ -180,34 +182,42 @@ def _prefect(home: Path) -> Check:
     url = os.environ.get("PREFECT_API_URL")
     if url is None:
         return Check("prefect", CheckResult.GOOD, "no server: each run starts one of its own")
-    return _answers("prefect", url, f"{url}/health")
+    return _answers("prefect", url, "PREFECT_API_URL")
 
 
 def _mlflow(home: Path) -> Check:
-    stack = read_stack(home.resolve())
     chosen = os.environ.get("MLFLOW_TRACKING_URI")
     if chosen:
         return _chosen_mlflow(chosen)
-    if stack is None or not stack.is_up():
+    stack = running_stack(home)
+    if stack is None:
         return Check("mlflow", CheckResult.GOOD, f"no server: runs write to {home / 'mlflow.db'}")
-    return _answers("mlflow", stack.mlflow_url, f"{stack.mlflow_url}/health")
+    return _answers("mlflow", stack.mlflow_url, "the local stack")
 
 
 def _chosen_mlflow(uri: str) -> Check:
-    """Check the MLflow that the environment names; any answer of a server will do."""
+    """Check the MLflow that the environment names.
+
+    One behind a proxy may answer other paths than ``/health``, and ask who is there.
+    """
     if not uri.startswith(("http://", "https://")):
         return Check("mlflow", CheckResult.GOOD, f"MLFLOW_TRACKING_URI: {uri}")
-    return _answers("mlflow", uri, f"{uri.rstrip('/')}/health", "Is MLFLOW_TRACKING_URI right?")
+    return _answers("mlflow", uri, "MLFLOW_TRACKING_URI", refusals=True)
 
 
-def _answers(name: str, url: str, health: str, doubt: str = "Is PREFECT_API_URL right?") -> Check:
+def _answers(name: str, url: str, named_by: str, *, refusals: bool = False) -> Check:
+    """Ask a server for its health; with ``refusals`` those are answers of a server, too."""
+    import urllib.error
     import urllib.request
 
     try:
-        with urllib.request.urlopen(health, timeout=5):
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=5):
             return Check(name, CheckResult.GOOD, f"{url} answers")
     except OSError as error:
-        advice = "Start it: `ratchet up`." if "127.0.0.1" in url else doubt
+        if refusals and isinstance(error, urllib.error.HTTPError) and error.code < 500:
+            return Check(name, CheckResult.GOOD, f"{url} answers (HTTP {error.code})")
+        at_home = "127.0.0.1" in url
+        advice = "Start it: `ratchet up`." if at_home else f"Is {named_by} right?"
         return Check(name, CheckResult.BAD, f"{url} does not answer ({error}). {advice}")
 
 
@@ -223,14 +233,15 @@ def interrupted_runs(runs: Path) -> Iterator[Check]:
 
 def lost_flow_run_checks(home: Path) -> Iterator[Check]:
     """Name the flow runs that the server takes for running though no process works on them."""
-    url, stack = os.environ.get("PREFECT_API_URL"), read_stack(home.resolve())
-    if url is None or _answers("prefect", url, f"{url}/health").verdict is not CheckResult.GOOD:
+    url = os.environ.get("PREFECT_API_URL")
+    if url is None:
         return
     from prefect.client.orchestration import get_client
 
     from flows.process.lost_runs import lost_flow_runs
 
-    is_ours = stack is not None and stack.is_up() and stack.prefect_api_url == url
+    stack = running_stack(home)
+    is_ours = stack is not None and stack.prefect_api_url == url
     with get_client(sync_client=True) as client:
         for run in lost_flow_runs(client, pool_is_here=is_ours):
             details = (
@@ -251,8 +262,8 @@ def _threads() -> Check:
 
 
 def _ports(home: Path) -> Iterator[Check]:
-    stack = read_stack(home.resolve())
-    if stack is not None and stack.is_up():
+    stack = running_stack(home)
+    if stack is not None:
         details = f"Prefect {stack.prefect_port}, MLflow {stack.mlflow_port}: the local stack is up"
         yield Check("ports", CheckResult.GOOD, details)
         return

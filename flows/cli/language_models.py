@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -64,24 +65,21 @@ def serve(
 
     Point agents to it with `base_url: http://HOST:PORT/v1`.
     """
-    options = ["--home", home, "--host", host, "--port", str(port), "--engine", engine]
-    options += ["--threads", str(threads), *(["--model", model] if model else [])]
-    options += ["--max-loras", str(max_loras), "--sleep-level", str(sleep_level)]
-    options += ["--trainer", trainer, "--lora-rank", str(lora_rank)]
-    options += ["--lora-dropout", str(lora_dropout)]
-    unsaid = {
-        "--lora-alpha": lora_alpha,
-        "--micro-batch-size": micro_batch_size,
-        "--keep-checkpoints": keep_checkpoints,
-        "--keep-days": keep_days,
-    }
-    for name, value in unsaid.items():
-        options += [] if value is None else [name, str(value)]
+    options: dict[str, object] = {"home": home, "host": host, "port": port, "model": model or None}
+    options |= {"engine": engine, "max-loras": max_loras, "sleep-level": sleep_level}
+    options |= {"trainer": trainer, "micro-batch-size": micro_batch_size, "threads": threads}
+    options |= {"lora-rank": lora_rank, "lora-alpha": lora_alpha, "lora-dropout": lora_dropout}
+    options |= {"keep-checkpoints": keep_checkpoints, "keep-days": keep_days}
+    _become_service(options)
+
+
+def _become_service(options: Mapping[str, object]) -> None:
+    """Put the service in this process's place, with the options that are said."""
     require_packages(["tokenizers"], "ratchet llm serve")
+    said = {f"--{name}": str(value) for name, value in options.items() if value is not None}
+    command = [sys.executable, "-P", "-m", "ratchet.language_models.service"]
     sys.stdout.flush()
-    os.execv(
-        sys.executable, [sys.executable, "-P", "-m", "ratchet.language_models.service", *options]
-    )
+    os.execv(sys.executable, [*command, *(word for option in said.items() for word in option)])
 
 
 @llm.command()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.process.messages import print_plain, print_warning, show_table
-from flows.process.stack_file import read_stack
+from flows.process.stack_file import running_stack
 from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.result_table import result_table
 
@@ -48,9 +47,8 @@ def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:
 
 def _places(folder: RunFolder, settings: ExperimentSettings) -> list[str]:
     """Return where the servers show the run."""
-    stack = read_stack(Path(settings.home).resolve())
-    up = stack is not None and stack.is_up()
-    lines = [f"Prefect  {stack.prefect_url}"] if stack is not None and up else []
+    stack = running_stack(settings.home)
+    lines = [] if stack is None else [f"Prefect  {stack.prefect_url}"]
     url = folder.manifest.tracking.get("url")
     if settings.tracking and url:
         lines.append(f"MLflow   {url}")

@@ -81,7 +81,7 @@ def sync(
 
     folder = find_run(runs, run)
     settings = folder.manifest.settings
-    home = Path(str(settings.get("home") or ".ratchet"))
+    home = folder.home
     prepare_environment(home)
     from flows.process.tracking_uri import choose_tracking_uri
     from ratchet.tracking.mlflow.mirror import MlflowMirror
@@ -100,7 +100,7 @@ def cancel(run: RunName, runs: RunsFolder = DEFAULT_RUNS) -> None:
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
-    home = Path(str(folder.manifest.settings.get("home") or ".ratchet"))
+    home = folder.home
     prepare_environment(home, make_folders=False)
     from flows.runs.cancelling import cancel_run
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from flows.process.lean_imports import leave_compiler_out
-from flows.process.stack_file import read_stack
+from flows.process.stack_file import running_stack
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -55,8 +55,8 @@ def prepare_environment(
     os.environ["PREFECT_HOME"] = str(folder / "prefect")
     if make_folders:
         (folder / "prefect").mkdir(parents=True, exist_ok=True)
-    stack = read_stack(folder)
-    if stack is not None and stack.is_up():
+    stack = running_stack(folder)
+    if stack is not None:
         os.environ["PREFECT_API_URL"] = stack.prefect_api_url
 
 

@@ -98,3 +98,9 @@ def read_stack(home: Path) -> Stack | None:
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
+
+
+def running_stack(home: Path | str) -> Stack | None:
+    """Read the local stack of a home; None when it is not up."""
+    stack = read_stack(Path(home))
+    return stack if stack is not None and stack.is_up() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from flows.process.stack_file import read_stack
+from flows.process.stack_file import running_stack
 
 
 def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
@@ -19,6 +19,5 @@ def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
     named = chosen or os.environ.get("MLFLOW_TRACKING_URI")
     if named:
         return named
-    stack = read_stack(Path(home).resolve())
-    up = stack is not None and stack.is_up()
-    return stack.mlflow_url if stack is not None and up else default_tracking_uri(home)
+    stack = running_stack(home)
+    return default_tracking_uri(home) if stack is None else stack.mlflow_url

@@ -6,21 +6,8 @@ beside the experiment's: see :mod:`trainers.callbacks.registry`.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import BeforeValidator
-
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.purposes import Purpose
-from ratchet.parameters.references import Reference, named
-
-
-class CallbackReference(Reference):
-    """A callback by name or file; see :class:`Reference`."""
-
-
-CallbackReferences = tuple[Annotated[CallbackReference, BeforeValidator(named)], ...]
-"""What the list ``callbacks`` holds; a name alone stands for a callback with its defaults."""
 
 
 class CallbackSection(SubParameters, read_for=Purpose.NOTHING):

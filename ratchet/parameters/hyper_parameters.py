@@ -16,12 +16,12 @@ from pydantic_core import PydanticCustomError
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, SubParameters
-from ratchet.parameters.callbacks import CallbackReferences
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.custom_trainers import gather_trainer
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
 from ratchet.parameters.messages import describe_validation_error, raise_together
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.references import References
 from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.torchrl_names import forget_names
@@ -56,7 +56,7 @@ class HyperParameters(BaseModel):
     message_size: Annotated[PositiveInt, Purpose.NETWORKS] = 1
     include_linear_message_space: Annotated[bool, Purpose.NETWORKS] = False
     d_linear_message_space: Annotated[PositiveInt, Purpose.NETWORKS] = 2
-    callbacks: Annotated[CallbackReferences, Purpose.NOTHING] = ()
+    callbacks: Annotated[References, Purpose.NOTHING] = ()
     """They say themselves in which stages' keys they are."""
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature

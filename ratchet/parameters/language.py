@@ -82,8 +82,8 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
 
     An iteration plays ``tasks_per_step`` tasks ``group_size`` times each and learns from it: in
     ``num_epochs`` passes, with a step of the optimizer for each ``minibatch_size`` trajectories
-    (all when not given), of which ``micro_batch_size`` are in memory at a time. Trajectories are cut
-    at ``max_sequence_length`` tokens, prompt included, before they are scored. ``mode``:
+    (all when not given), of which ``micro_batch_size`` are in memory at a time. Trajectories are
+    cut at ``max_sequence_length`` tokens, prompt included, before they are scored. ``mode``:
     ``one_step_behind`` plays the next iteration's rollouts while it learns from this one's, which
     are thus played with the weights of the iteration before. The dataset ``validation`` is played
     after every ``validate_every`` iterations, without learning. ``algorithm`` is for trainers of
@@ -216,8 +216,8 @@ class GrpoParameters(PolicyLossParameters, read_for=Purpose.LEARNING):
     its pull is ``kl: {coef: …, place: reward}``). An answer's advantage is its reward less a
     ``baseline``: its group's mean, that of the group's others, the whole batch's, or its agent's
     running average (of weight ``baseline_decay``; for self-play); divided by the standard
-    deviation of its group or of the batch, by the group's mean, or by nothing. ``dynamic_sampling`` plays further tasks, up to
-    ``max_resamples`` times as many, in place of groups that are all alike.
+    deviation of its group or of the batch, by the group's mean, or by nothing. ``dynamic_sampling``
+    plays further tasks, up to ``max_resamples`` times, in place of groups that are all alike.
     """
 
     variant: Annotated[

@@ -47,12 +47,10 @@ class RowData(UserDict[str, Any]):
     def __init__(self, batch: Batch, entries: Mapping[str, Any]) -> None:
         super().__init__()
         self._batch = batch
-        self.data.update(entries)
+        self.data.update({name: _as_column(name, entry) for name, entry in entries.items()})
 
     def __setitem__(self, name: str, entry: object) -> None:
-        if name in ("advantages", "rewards"):
-            entry = torch.as_tensor(entry, dtype=torch.float32)
-        super().__setitem__(name, entry)
+        super().__setitem__(name, _as_column(name, entry))
         if name == "advantages":
             self._batch.spread_advantages()
 
@@ -76,7 +74,7 @@ class Batch:
         self.metadata = RowData(self, self.metadata)
         self.check()
         if "advantages" in self.metadata and "advantages" not in self.values:
-            self.metadata["advantages"] = self.metadata["advantages"]
+            self.spread_advantages()
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -307,6 +305,13 @@ class Batch:
                 f"batch: missing values {missing}; it has values {sorted(self.values)} and"
                 f" metadata {sorted(self.metadata)}."
             )
+
+
+def _as_column(name: str, entry: object) -> object:
+    """Make a tensor of rewards and advantages, so that one can compute with them."""
+    if name in ("advantages", "rewards"):
+        return torch.as_tensor(entry, dtype=torch.float32)
+    return entry
 
 
 def _by_row(entry: object) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from ratchet.errors import DataError
 
@@ -25,7 +26,8 @@ class Trajectory:
     Raises
     ------
     DataError
-        If the lists differ in length, the mask isn't 0 or 1, or a number isn't finite.
+        If the lists differ in length, the mask isn't 0 or 1, a number isn't finite, or the reason
+        to end is unknown.
     """
 
     tokens: list[int]
@@ -53,13 +55,13 @@ class Trajectory:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.tokens = [int(token) for token in self.tokens]
-        self.loss_mask = [_whole(value) for value in self.loss_mask]
+        self.check()
+        self.tokens = [operator.index(token) for token in self.tokens]
+        self.loss_mask = [int(value) for value in self.loss_mask]
         self.logprobs = [float(value) for value in self.logprobs]
         self.reward = float(self.reward)
         if self.token_advantages is not None:
             self.token_advantages = [float(value) for value in self.token_advantages]
-        self.check()
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -103,21 +105,27 @@ class Trajectory:
                     f"trajectory {self._name}: got {len(values)} {name} for {len(self.tokens)}"
                     " tokens, expected one a token."
                 )
+        if self.finish_reason not in get_args(FinishReason):
+            raise DataError(
+                f"trajectory {self._name}: finish_reason: got {self.finish_reason!r}, expected one"
+                f" of {get_args(FinishReason)}."
+            )
         if any(token < 0 for token in self.tokens):
             raise DataError(f"trajectory {self._name}: got the token {min(self.tokens)}, below 0.")
-        if not set(self.loss_mask) <= {0, 1}:
+        wrong = [value for value in self.loss_mask if value not in (0, 1)]
+        if wrong:
             raise DataError(
-                f"trajectory {self._name}: loss_mask: got {sorted(set(self.loss_mask))}, expected"
-                " 1 where the model wrote the token and 0 elsewhere."
+                f"trajectory {self._name}: loss_mask: got {wrong[0]}, expected 1 where the model"
+                " wrote the token and 0 elsewhere."
             )
         if self.advantage is not None:
             lists["advantage"] = [self.advantage]
         parts = {"scores": self.scores.values(), "metrics": self.metrics.values()}
         for name, numbers in {**lists, "reward": [self.reward], **parts}.items():
-            wrong = [number for number in numbers if not math.isfinite(number)]
-            if wrong:
+            infinite = [number for number in numbers if not math.isfinite(number)]
+            if infinite:
                 raise DataError(
-                    f"trajectory {self._name}: {name}: got {wrong[0]}, expected finite numbers."
+                    f"trajectory {self._name}: {name}: got {infinite[0]}, expected finite numbers."
                 )
 
     @property
@@ -193,8 +201,3 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}, line {number}: not a trajectory ({error}).") from error
     return loaded
-
-
-def _whole(value: float) -> int:
-    """Return a mask's value as a whole number, or -1 for what is none."""
-    return int(value) if value == int(value) else -1

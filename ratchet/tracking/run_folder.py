@@ -90,6 +90,11 @@ class RunFolder:
         return self.path.name
 
     @property
+    def home(self) -> Path:
+        """The home that the run was started with."""
+        return Path(str(self.manifest.settings.get("home") or ".ratchet"))
+
+    @property
     def manifest(self) -> RunManifest:
         """The manifest as it stands on disk now."""
         return _read_manifest(self._manifest_path)

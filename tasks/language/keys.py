@@ -7,7 +7,7 @@ played one iteration a stage, are stages of their own, and there is validation.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.plugins import paths_from
 from tasks.stages.calls import StageCall
@@ -27,7 +27,7 @@ VALIDATION_DATASET = "validation"
 class LanguageArmKeys(ArmKeys):
     """The stages of one arm of a language trainer."""
 
-    stage_versions = {**NETWORK_STAGE_VERSIONS, "validate": 1}
+    stage_versions: ClassVar[dict[str, int]] = {**NETWORK_STAGE_VERSIONS, "validate": 1}
 
     @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -66,7 +66,7 @@ class LanguageArmKeys(ArmKeys):
         return every is not None and iteration % every == 0
 
     def validate(self, iteration: int) -> StageCall:
-        """Return the stage that plays the validation set with the state after so many iterations."""
+        """Return the stage that plays the validation set after so many iterations."""
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
             "state": self.state_key(iteration),

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
-from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.store.manifest import IterationMetrics
 from tasks.language.keys import VALIDATION_DATASET, LanguageArmKeys
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
-from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
+from tasks.stages.session import STATE_FOLDER
 from tasks.stages.tables import write_table
 from tasks.tensordict.session import ArmSession
 from tasks.tensordict.stages import STAGES as NETWORK_STAGES
@@ -28,7 +27,7 @@ VALIDATION_PREFIX = "validation_"
 
 @stage
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Play what iteration ``call.iteration`` learns from; write it, and what the report shows."""
+    """Play what iteration ``call.iteration`` learns from; write it."""
     _, trainer = _of(session, call.iteration)
     if trainer.has_stopped:
         return []
@@ -36,9 +35,6 @@ def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     save_trajectories(played.trajectories, folder / TRAJECTORIES_FILE)
     about = {"metrics": played.metrics, "cursor": played.cursor}
     (folder / PLAYED_FILE).write_text(json.dumps(about, sort_keys=True) + "\n", encoding="utf-8")
-    transcripts = trainer.transcripts(played.trajectories)
-    if transcripts:
-        save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
     return []
 
 

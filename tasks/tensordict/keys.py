@@ -83,7 +83,7 @@ class ArmKeys(BaseKeys):
         found = self.trainer_class
         return issubclass(found, StagedTrainer) and found.supports_stages()
 
-    @property
+    @cached_property
     def num_iterations(self) -> int:
         """The number of the arm's training iterations."""
         with paths_from(self.base_path):

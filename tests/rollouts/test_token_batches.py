@@ -101,6 +101,9 @@ def test_padding_is_what_the_mask_says_even_if_pad_and_end_token_are_the_same():
     assert plain(cut.to_trajectories()) == plain(batch)
     right = padding_data(cut, pad_token_id=PAD, max_length=9)
     assert right.remove_redundant_right_padding(PAD).values["input_ids"].shape == (2, 4)
+    assert wide.values["position_ids"].tolist() == [[0, 0, 0, 0, 1, 2, 3], [0, 0, 0, 0, 0, 0, 1]]
+    left = Batch.from_trajectories(batch, PAD, left_pad=True)
+    assert left.values["position_ids"].tolist() == [[0, 1, 2, 3], [0, 0, 0, 1]]
 
 
 def test_a_batch_is_never_cut_to_nothing():
@@ -142,8 +145,9 @@ def test_advantages_of_rows_reach_the_tokens():
     assert torch.mean(made.metadata["advantages"]) == 0
     made.metadata.update(advantages=torch.tensor([1.0, 2.0]))
     assert made.reorder([1, 0]).values["advantages"].tolist() == [[0.0, 2.0, 0.0], [0.0, 1.0, 1.0]]
-    again = Batch({"loss_mask": torch.ones(1, 2)}, {"advantages": torch.tensor([3.0])})
+    again = Batch({"loss_mask": torch.ones(1, 2)}, {"advantages": [3.0], "rewards": [2.0]})
     assert again.values["advantages"].tolist() == [[3.0, 3.0]]
+    assert torch.std(again.metadata["rewards"], correction=0) == 0
 
 
 def test_the_reward_stands_at_the_last_token_that_was_written():
@@ -170,8 +174,9 @@ def test_what_is_missing_or_of_another_size_is_named():
     ("changed", "said"),
     [
         ({"loss_mask": [0, 1]}, "got 2 loss_mask for 3 tokens"),
-        ({"loss_mask": [0, 2, 1]}, "loss_mask: got"),
-        ({"loss_mask": [0, 0.5, 1]}, "loss_mask: got"),
+        ({"loss_mask": [0, 2, 1]}, "loss_mask: got 2"),
+        ({"loss_mask": [0, 0.5, 1]}, "loss_mask: got 0.5"),
+        ({"finish_reason": "eos"}, "finish_reason: got 'eos'"),
         ({"logprobs": [0.0, float("nan"), 0.0]}, "logprobs: got nan"),
         ({"reward": float("inf")}, "reward: got inf"),
         ({"scores": {"a": float("nan")}}, "scores: got nan"),

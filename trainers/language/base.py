@@ -6,7 +6,7 @@ It knows no tasks and no stages; the loop around it is :class:`trainers.language
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -21,10 +21,15 @@ from ratchet.parameters.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.local.rollout_engine import RolloutEngine
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
 _Section = TypeVar("_Section", bound=SubParameters)
 
@@ -36,6 +41,28 @@ class Moment:
     seed: int = 0
     iteration: int = 0
     num_iterations: int = 1
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a trainer begins with.
+
+    Attributes
+    ----------
+    build_model
+        Makes or loads the model that the agent's parameters name, in this process.
+    agent
+        The agent's parameters.
+    settings
+        Where and how the experiment runs.
+    intent
+        What names this beginning: the same one means the same model, with the same data.
+    """
+
+    build_model: Callable[[], LanguageModel]
+    agent: LanguageAgentParameters
+    settings: ExperimentSettings
+    intent: str
 
 
 class BaseTrainer(NamedTrainer):
@@ -53,11 +80,8 @@ class BaseTrainer(NamedTrainer):
     keeps_rollouts: ClassVar[bool] = False
     """Whether rollouts are stages of their own, since they cannot be played again for nothing."""
 
-    model: LanguageModel
-    """The model that learns; set by :meth:`connect`."""
-
     def __init__(self, config: DictConfig | Mapping[str, Any]) -> None:
-        self._config: DictConfig = OmegaConf.create(config)  # type: ignore[assignment, arg-type]
+        self._config: DictConfig = OmegaConf.create(config)  # type: ignore[arg-type]
         for name in ("algorithm", "train_service"):
             if name not in self._config:
                 self._config[name] = {}
@@ -93,18 +117,23 @@ class BaseTrainer(NamedTrainer):
         """Learn from an iteration's trajectories; return metrics."""
 
     @abstractmethod
-    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
-        """Learn by this model from now on, whose weights the engine plays with."""
+    def begin(self, beginning: Beginning) -> None:
+        """Take the model that is trained, as it is before any training."""
 
-    @classmethod
-    def make_engine(cls, model: LanguageModel) -> RolloutEngine:
-        """Return what plays with the model's weights: in this process, unless said otherwise."""
-        from ratchet.language_models.local.in_process_engine import InProcessEngine
+    @property
+    @abstractmethod
+    def engine(self) -> RolloutEngine:
+        """What writes answers with the weights as they are."""
 
-        return InProcessEngine(model)
+    @property
+    @abstractmethod
+    def tokenizer(self) -> ChatTokenizer:
+        """The model's."""
 
-    max_resamples: int = 0
-    """How many times an iteration may play further tasks in place of groups that are not kept."""
+    @property
+    def max_resamples(self) -> int:
+        """How often an iteration may play further tasks in place of groups that are not kept."""
+        return 0
 
     def keeps_group(self, group: Sequence[Trajectory]) -> bool:
         """Return whether anything can be learned from the answers to a task; all are kept."""
@@ -120,9 +149,15 @@ class BaseTrainer(NamedTrainer):
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`take_state` returned."""
 
+    def take_weights(self) -> dict[str, Tensor]:
+        """Return a copy of the weights that learn, where they are here; nothing where not."""
+        return {}
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put in place what :meth:`take_weights` returned."""
+
     def save_model(self, folder: Path) -> None:
-        """Write the model as it is, for use elsewhere, in Hugging Face's layout."""
-        self.model.save(folder)
+        """Write the model as it is in Hugging Face's layout, where it is here."""
 
     def _parameters(self, model: type[_Section], name: str) -> _Section:
         """Read a section of the config; its defaults where it is not there."""

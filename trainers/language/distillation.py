@@ -47,7 +47,7 @@ class DistillationTrainer(SelfHostedTrainer):
         self._teacher = load_language_model(
             self._given.teacher, base_dir=base, device=str(model.device)
         )
-        if self._teacher.tokenizer.fingerprint != model.tokenizer.fingerprint:
+        if self._teacher.tokenizer.vocabulary != model.tokenizer.vocabulary:
             raise ParameterError(
                 f"on_policy_distillation.teacher: {self._given.teacher} reads text by another"
                 " tokenizer than the pupil; expected the same, since tokens are compared."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.local.warm_up import warm_up
+from ratchet.language_models.service.training.lora import Lora
 from ratchet.seeding import derive_seed
 
 if TYPE_CHECKING:
@@ -33,17 +34,10 @@ def build_model(
     else:
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
             place = Path(folder) / agent
-            shape = section.small_model
             make_small_model(
                 place,
                 alphabet=instance.characters,
-                shape=SmallModelShape(
-                    d_model=shape.d_model,
-                    layers=shape.num_layers,
-                    heads=shape.num_heads,
-                    d_mlp=shape.d_feedforward,
-                    context_length=shape.context_length,
-                ),
+                shape=SmallModelShape(**section.small_model.to_dict()),
                 seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "weights", agent),
             )
             model = _load(str(place), section, settings)
@@ -65,10 +59,17 @@ def _load(
     return load_language_model(
         place,
         base_dir=Path(settings.base_dir or "."),
-        lora=section.lora if section.lora.rank else None,
+        lora=_lora(section),
         device=settings.device,
         dtype=section.precision,
     )
+
+
+def _lora(section: LanguageAgentParameters) -> Lora | None:
+    given = section.lora
+    if given.rank is None:
+        return None
+    return Lora(given.rank, given.alpha, target_modules=given.target_modules)
 
 
 def _warm_up(
@@ -82,6 +83,7 @@ def _warm_up(
         model,
         instance.demonstrations(model.tokenizer),
         steps=given.num_steps,
+        until=given.until_loss,
         learning_rate=given.lr,
         batch_size=given.batch_size,
         seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "warm_up", agent),

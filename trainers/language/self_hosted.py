@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ratchet.errors import ParameterError
+from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
@@ -20,12 +22,14 @@ from ratchet.seeding import torch_generator
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.algorithms.language.value_losses import penalised_rewards
-from trainers.language.base import BaseTrainer
+from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
+    from ratchet.language_models.local.rollout_engine import RolloutEngine
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
     from ratchet.rollouts.trajectory import Trajectory
 
 Figures = dict[str, Tensor]
@@ -59,6 +63,14 @@ class SelfHostedTrainer(BaseTrainer):
         given = {name: value for name, value in self._config.algorithm.items() if name in known}
         return PolicyLossParameters.model_validate(given)
 
+    model: LanguageModel
+    """The model that learns."""
+
+    def begin(self, beginning: Beginning) -> None:
+        """Build the model, which answers in this process, too."""
+        model = beginning.build_model()
+        self.connect(model, InProcessEngine(model))
+
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model from now on; what it is now is what KL is measured from."""
         self.model, self._engine = model, engine
@@ -68,6 +80,16 @@ class SelfHostedTrainer(BaseTrainer):
     def _learning_parameters(self) -> list[torch.nn.Parameter]:
         """Return what the optimizer changes: the model's weights, and a subclass's own."""
         return self.model.parameters()
+
+    @property
+    def engine(self) -> RolloutEngine:
+        """What writes answers."""
+        return self._engine
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """The model's."""
+        return self.model.tokenizer
 
     @property
     def _pad_token_id(self) -> int:
@@ -104,7 +126,9 @@ class SelfHostedTrainer(BaseTrainer):
             return metrics | {"training/num_trajectories": 0.0, "training/num_updates": 0.0}
         batch.check_required(self.required_fields)
         metrics |= _described("critic/advantages", batch)
-        return metrics | self._update(on_device(batch, self.model.device))
+        metrics |= self._update(on_device(batch, self.model.device))
+        self._engine.update(self.model)
+        return metrics
 
     def _update(self, batch: Batch) -> dict[str, float]:
         """Follow the batch's loss in all passes; return the means of what was met."""
@@ -143,8 +167,9 @@ class SelfHostedTrainer(BaseTrainer):
         generator = torch_generator(seed, "train", iteration, f"minibatches.{epoch}")
         together = self.rows_together
         blocks = torch.arange(rows).view(-1, together)
-        for chosen in torch.randperm(len(blocks), generator=generator).split(size // together):
-            yield blocks[chosen].flatten()
+        order = torch.randperm(len(blocks), generator=generator)
+        for start in range(0, len(order), size // together):
+            yield blocks[order[start : start + size // together]].flatten()
 
     def _step(self, batch: Batch) -> Figures:
         """Make one step of the optimizer along the loss of a minibatch."""
@@ -158,7 +183,7 @@ class SelfHostedTrainer(BaseTrainer):
             part = batch if whole else batch.select(range(*rows.indices(len(batch))))
             of_rows = (weights[rows], shares[rows])
             loss, more = self._compute_loss(self._score(part), part, of_rows)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call] # of torch
             for name, value in {"actor/loss": loss.detach(), **more}.items():
                 figures[name] = figures[name] + value if name in figures else value
         figures["actor/grad_norm"] = self._optimizer.step()
@@ -209,11 +234,13 @@ class SelfHostedTrainer(BaseTrainer):
     def _score_in_parts(self, model: LanguageModel, batch: Batch) -> Tensor:
         size = self.language.micro_batch_size or len(batch)
         values = batch.values
-        columns = zip(
-            *(values[name].split(size) for name in ("input_ids", "attention_mask", "loss_mask")),
-            strict=True,
-        )
-        parts = [model.score(*part, temperature=self._temperature).log_probs for part in columns]
+        read = [values[name] for name in ("input_ids", "attention_mask", "loss_mask")]
+        parts = [
+            model.score(
+                *(column[start : start + size] for column in read), temperature=self._temperature
+            ).log_probs
+            for start in range(0, len(batch), size)
+        ]
         return torch.cat(parts) if parts else torch.zeros(values["input_ids"].shape)
 
     def _reward_fn(self, batch: Batch) -> Tensor:
@@ -283,6 +310,19 @@ class SelfHostedTrainer(BaseTrainer):
         self._optimizer.load_state_dict(state["optimizer"])
         self._kl_coef = float(state["kl_coef"])
         self._engine.update(self.model)
+
+    def take_weights(self) -> dict[str, Tensor]:
+        """Return a copy of the weights that learn."""
+        return self.model.state_dict()
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Put in place what :meth:`take_weights` returned."""
+        self.model.load_state_dict(weights)
+        self._engine.update(self.model)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the model as it is, in Hugging Face's layout; of an adapted one the adapter."""
+        self.model.save(folder)
 
 
 def _described(name: str, batch: Batch) -> dict[str, float]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def summarise_answers(places: Sequence[int], trajectories: Sequence[Trajectory]) -> TestResult:
     """Sum up answers to tasks; ``places`` are those of their tasks in the dataset.
 
-    The reward and its parts are averaged by their names, ``reward`` and ``score/NAME``.
+    Parts of the reward and metrics of answers are averaged by their names.
     """
     agent = trajectories[0].agent
     lengths = [trajectory.num_written for trajectory in trajectories]
@@ -30,7 +30,7 @@ def summarise_answers(places: Sequence[int], trajectories: Sequence[Trajectory])
         "mean_response_length": fmean(lengths),
         "truncated_fraction": fmean(float(t.is_truncated) for t in trajectories),
     }
-    for part in dict.fromkeys(name for t in trajectories for name in t.scores):
-        found = [t.scores[part] for t in trajectories if part in t.scores]
-        metrics[f"score/{part}"] = fmean(found)
+    for part in dict.fromkeys(name for t in trajectories for name in (*t.scores, *t.metrics)):
+        found = [t.get(part) for t in trajectories if t.get(part) is not None]
+        metrics[part] = fmean(found)
     return TestResult(metrics, table)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.order import DataOrder
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
-from trainers.language.base import BaseTrainer, Moment, config_of
+from trainers.language.base import BaseTrainer, Beginning, Moment, config_of
 from trainers.language.models import build_model, load_built_model
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
@@ -30,6 +31,7 @@ from trainers.state_tree import flatten_tree, unflatten_tree
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 
 if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
@@ -86,15 +88,19 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def _connected(self, models: Path | None) -> BaseTrainer:
         """Make the learner with the first model: as a folder has it, or built anew."""
-        name = self.agent_names[0]
-        with self._threads(), seeded_globals(derive_seed(self.hyper_params.seed, "initial_state")):
-            learner = self.learner_class(config_of(self.hyper_params, self.learner_class.section))
+        name, instance, settings = self.agent_names[0], self.scenario_instance, self.settings
+
+        def build() -> LanguageModel:
             if models is None:
-                model = build_model(self.scenario_instance, name, self.settings)
-            else:
-                model = load_built_model(self.scenario_instance, name, self.settings, models / name)
-            self._engine = self.learner_class.make_engine(model)
-            learner.connect(model, self._engine)
+                return build_model(instance, name, settings)
+            return load_built_model(instance, name, settings, models / name)
+
+        learner = self.learner_class(config_of(self.hyper_params, self.learner_class.section))
+        seed = derive_seed(self.hyper_params.seed, "initial_state")
+        agent = instance.agents[name].parameters
+        with self._threads(), seeded_globals(seed):
+            intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
+            learner.begin(Beginning(build, agent, settings, intent))
         return learner
 
     @classmethod
@@ -106,9 +112,9 @@ class LanguageTrainer(StagedTensorDictTrainer):
     def playing_class(cls) -> type[LanguageTrainer]:
         """Return the class whose code decides what is played: that of all learners' loops.
 
-        Unless the learner says which groups are kept, or plays by an engine of its own.
+        Unless the learner says which groups are kept.
         """
-        chosen = ("keeps_group", "make_engine", "max_resamples")
+        chosen = ("keeps_group", "max_resamples")
         learner = cls.learner_class
         plain = all(getattr(learner, name) is getattr(BaseTrainer, name) for name in chosen)
         return LanguageTrainer if plain else cls
@@ -142,7 +148,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return LanguageState(
             iteration=iteration,
             stage=stage,
-            cursor=self._cursor,
+            cursor=self._cursor if self._pending is None else self._pending.cursor,
             dataset_hash=self.scenario_instance.train_dataset.hash,
             initial=self._initial,
             learners={self.agent_names[0]: unflatten_tree(values, tensors)},
@@ -179,13 +185,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def take_weights(self) -> CallbackState:
         """Copy the weights that learn."""
-        tensors = self.learner.model.state_dict()
-        return CallbackState(tensors={name: t.detach().clone() for name, t in tensors.items()})
+        return CallbackState(tensors=self.learner.take_weights())
 
     def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
-        self.learner.model.load_state_dict(weights.tensors)
-        self._engine.update(self.learner.model)
+        self.learner.put_weights(weights.tensors)
 
     # -- playing -----------------------------------------------------------------------------
 
@@ -204,8 +208,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
             played = self.scenario_instance.play(
                 "train",
                 places,
-                self._engine,
-                self.learner.model.tokenizer,
+                learner.engine,
+                learner.tokenizer,
                 iteration=iteration,
                 attempt=tries,
                 model_version=self._iteration,
@@ -236,16 +240,26 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Play, learn, and hand the new weights to whoever plays."""
-        learner = self.learner
-        rollouts = self._given.pop(iteration, None) or self.play_rollouts(iteration)
+        rollouts = (
+            self._pending or self._given.pop(iteration, None) or self.play_rollouts(iteration)
+        )
+        self._cursor, self._pending = rollouts.cursor, None
+        if self._plays_ahead(iteration):
+            self._pending = self.play_rollouts(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
+        learner = self.learner
         learner.moment = Moment(self.hyper_params.seed, iteration, self.num_train_iterations)
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
         with seeded_globals(seed):
             metrics = learner.train(rollouts.trajectories)
-        self._engine.update(learner.model)
-        self._cursor = rollouts.cursor
-        return {**rollouts.metrics, **metrics}
+        versions = [trajectory.model_version for trajectory in rollouts.trajectories]
+        staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
+        return {**rollouts.metrics, **metrics, **staleness}
+
+    def _plays_ahead(self, iteration: int) -> bool:
+        """Return whether the next iteration's rollouts are played with the weights as they are."""
+        behind = self.hyper_params.language.mode == "one_step_behind"
+        return behind and iteration + 1 < self.num_train_iterations
 
     # -- testing -----------------------------------------------------------------------------
 
@@ -256,8 +270,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
         played = self.scenario_instance.play(
             dataset,
             places,
-            self._engine,
-            learner.model.tokenizer,
+            learner.engine,
+            learner.tokenizer,
             iteration=0,
             is_validation=True,
             model_version=self._iteration,

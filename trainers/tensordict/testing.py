@@ -132,11 +132,13 @@ class TestPlayer:
 
     def _film(self, td: TensorDictBase, slot: Tensor) -> None:
         """Keep the actions of episodes ``slot`` int64 ``[E]`` that are to be filmed."""
-        if not self.num_filmed:
+        places = (slot < self.num_filmed).nonzero().flatten()
+        if not len(places):
             return
-        actions = td.get(("agents", "action")).cpu()
-        for place in (slot < self.num_filmed).nonzero().flatten().tolist():
-            self.filmed.setdefault(int(slot[place]), []).append(actions[place])
+        actions = td.get(("agents", "action"))
+        acted = actions[places.to(actions.device)].cpu()
+        for datapoint, done in zip(slot[places].tolist(), acted, strict=True):
+            self.filmed.setdefault(datapoint, []).append(done)
 
     def _seed_generators(self) -> dict[str, torch.Generator]:
         """Begin anew, so that a test does not depend on the tests before; return the agents'."""

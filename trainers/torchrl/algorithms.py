@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from torchrl.envs import EnvBase
@@ -66,7 +67,7 @@ class AlgorithmTrainer(TorchRlTrainer):
         config = single_environment(collector["create_env_fn"])
         return cast("EnvBase", _instantiate(config, "training_env"))
 
-    @property
+    @cached_property
     def batches_per_iteration(self) -> int:
         """The number of collected batches in an iteration: by default 1,000 frames' worth."""
         return count_batches(self.hyper_params, self._parameters())

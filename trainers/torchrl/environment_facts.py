@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.references import Reference
-from ratchet.plugins import is_class_spec
+from ratchet.plugins import is_class_spec, load_class
 from ratchet.scenarios.gymnasium.catalogue import suite_of
 from trainers.torchrl.environment import OBSERVATION, make_environment, make_transform
 
@@ -50,16 +50,16 @@ def environment_facts(hyper_params: HyperParameters) -> dict[str, Any]:
     given = {argument: value for argument, value in arguments.items() if value}
     transforms = [transform.to_dict() for transform in hyper_params.torchrl.transforms]
     around = (*section.wrappers, *hyper_params.torchrl.transforms)
-    if any(is_class_spec(each) for each in (name, *(r.name for r in around))):  # files may change
-        facts = _look(name, given, transforms)
-    else:
-        facts = json.loads(_known_facts(name, json.dumps(given), json.dumps(transforms)))
+    files = [each for each in (name, *(r.name for r in around)) if is_class_spec(each)]
+    classes = tuple(load_class(each) for each in files)  # others once their files have changed
+    facts = json.loads(_known_facts(name, json.dumps(given), json.dumps(transforms), classes))
     made_here = given or "group" in facts or is_class_spec(name) or suite_of(name)
     return {**facts, "arguments": given} if made_here else facts
 
 
 @lru_cache(maxsize=64)
-def _known_facts(name: str, given: str, transforms: str) -> str:
+def _known_facts(name: str, given: str, transforms: str, classes: tuple[type, ...]) -> str:
+    """Look once at what is made of the same words and the same classes of users' files."""
     return json.dumps(_look(name, json.loads(given), json.loads(transforms)))
 
 

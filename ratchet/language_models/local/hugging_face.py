@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.service.engine.adapters import (
     ADAPTER_CONFIG_FILE,
@@ -23,6 +23,7 @@ from ratchet.language_models.service.engine.adapters import (
 )
 from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceCache, read_on
 from ratchet.language_models.service.engine.merging import read_weights
+from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
 
@@ -132,13 +133,13 @@ class HuggingFaceLanguageModel(LanguageModel):
         hidden: Tensor = output.hidden_states[-1]
         return hidden
 
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, RowCache]:
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts padded on the left."""
         cache = HuggingFaceCache(None, readable)
         with self._reading():
             return read_on(self._network, ids, cache), cache
 
-    def step(self, tokens: Tensor, cache: RowCache) -> Tensor:
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row."""
         assert isinstance(cache, HuggingFaceCache)
         cache.make_room()
@@ -158,12 +159,19 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     def reference(self) -> LanguageModel:
         """Return a copy that is not trained, or what the adapter stands on."""
-        if self._base is not None:
-            return HuggingFaceLanguageModel(
-                self._files, self._network, self.device, base=self._base, adapted=False
-            )
-        network = copy.deepcopy(self._network).requires_grad_(False)
-        return HuggingFaceLanguageModel(self._files, network, self.device)
+        if self._base is None:
+            return self.snapshot()
+        return HuggingFaceLanguageModel(
+            self._files, self._network, self.device, base=self._base, adapted=False
+        )
+
+    def snapshot(self) -> LanguageModel:
+        """Return a copy that is not trained; an adapted model's stands on the same base."""
+        shared = {id(p): p for p in self._network.parameters() if not p.requires_grad}
+        network = copy.deepcopy(self._network, shared).requires_grad_(False)
+        return HuggingFaceLanguageModel(
+            self._files, network, self.device, base=self._base, adapted=self._adapted
+        )
 
     def save(self, folder: Path) -> None:
         """Write it in Hugging Face's layout; an adapter in PEFT's."""

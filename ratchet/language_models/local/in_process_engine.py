@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.philox import uniforms
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.engine.sampling import nucleus, pick
 
 MAX_BATCH_SIZE = 256
@@ -87,7 +88,7 @@ class _Work:
     """Rows, what the model remembers of them, and its logits [B, V] of their next token."""
 
     rows: _Rows
-    cache: RowCache
+    cache: GenerationCache
     logits: Tensor
 
     def keep(self, rows: Tensor) -> None:
@@ -110,6 +111,7 @@ class _Batch:
         self._waiting = 0  # the request that is read next
         self._most_drawn = 0  # no row at work has written more
         self._stops = [(*model.end_ids, *request.stop_ids) for request in requests]
+        self._most_stops = max(map(len, self._stops))
         self._scales = any(request.temperature not in (0, 1) for request in requests)
         self._is_greedy = any(request.temperature == 0 for request in requests)
         self._cuts = any(request.top_p < 1 for request in requests)
@@ -155,27 +157,26 @@ class _Batch:
         self._most_drawn = 0
         return _Work(self._make_rows(places, width), cache, logits)
 
-    def _make_rows(self, places: Sequence[int], width: int) -> _Rows:
+    def _make_rows(self, places: range, width: int) -> _Rows:
         requests = [self._requests[place] for place in places]
-        longest = max(map(len, self._stops))
-        stops = [(*self._stops[p], *(-1,) * (longest - len(self._stops[p]))) for p in places]
+        stops = np.full((len(places), self._most_stops), -1)
+        for row, place in enumerate(places):
+            stops[row, : len(self._stops[place])] = self._stops[place]
         context = self._model.context_length
-        room = [min(r.max_tokens, context - len(r.prompt)) for r in requests]
-        device = self._model.device
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
-
-        return _Rows(
-            requests=torch.tensor(places, device=device),
-            temperature=column([r.temperature or 1.0 for r in requests]),
-            is_greedy=torch.tensor([r.temperature == 0 for r in requests], device=device),
-            top_p=column([r.top_p for r in requests]),
-            stops=torch.tensor(stops, device=device),
-            room=torch.tensor(room, device=device),
-            drawn=torch.zeros(len(places), dtype=torch.int64, device=device),
-            numbers=torch.from_numpy(uniforms([r.seed for r in requests], 0, width)).to(device),
+        room = np.array([min(r.max_tokens, context - len(r.prompt)) for r in requests])
+        temperature = np.array([r.temperature for r in requests], np.float64)
+        is_greedy = temperature == 0
+        columns = (
+            np.arange(places.start, places.stop),
+            np.where(is_greedy, 1.0, temperature)[:, None],
+            is_greedy,
+            np.array([r.top_p for r in requests], np.float64)[:, None],
+            stops,
+            room,
+            np.zeros_like(room),
+            uniforms([r.seed for r in requests], 0, width),
         )
+        return _Rows(*(torch.from_numpy(column).to(self._model.device) for column in columns))
 
     def _draw(self, work: _Work) -> tuple[Tensor, Tensor]:
         """Draw a token for each row, int[B], and see whether it was its last, bool[B]."""

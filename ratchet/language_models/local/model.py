@@ -10,31 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ratchet.errors import DataError
+from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-
-
-class RowCache(Protocol):
-    """What a model remembers of the rows it is reading."""
-
-    @property
-    def can_append(self) -> bool:
-        """Whether rows of another can be put behind these."""
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Keep these rows, int[B'], in this order; one may be there several times."""
-        ...
-
-    def append(self, other: Any) -> None:  # noqa: ANN401 -- of the same class
-        """Put the rows of another of the same model behind these."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +145,11 @@ class LanguageModel(ABC):
         """What the last layer gives [B, T, H], rows padded on the right."""
 
     @abstractmethod
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, RowCache]:
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts int[B, T] padded on the left; the logits [B, V] of the next token."""
 
     @abstractmethod
-    def step(self, tokens: Tensor, cache: RowCache) -> Tensor:
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row, int[B]; the logits [B, V] of the next."""
 
     @abstractmethod
@@ -177,7 +160,14 @@ class LanguageModel(ABC):
     def reference(self) -> LanguageModel:
         """Return the model to stay close to, which training does not change.
 
-        A copy of these weights as they are; of an adapted model its base, which is no copy.
+        A :meth:`snapshot`; of an adapted model its base, which is no copy.
+        """
+
+    @abstractmethod
+    def snapshot(self) -> LanguageModel:
+        """Return a copy with the weights as they are, which training does not change.
+
+        What is not trained here either is shared.
         """
 
     @abstractmethod

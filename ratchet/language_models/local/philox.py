@@ -16,6 +16,7 @@ _WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint32)
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
+_LARGEST = 2**64 - 1
 
 
 def philox(counters: NDArray[np.uint32], keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -42,8 +43,9 @@ def uniforms(seeds: Sequence[int], start: int, stop: int) -> NDArray[np.float64]
     rows, blocks = len(seeds), last - first
     counters = np.zeros((4, rows, blocks), np.uint32)
     counters[0] = np.arange(first, last)
-    words = np.array([(seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF) for seed in seeds], np.uint32)
-    keys = np.repeat(words.T, blocks, axis=1)
+    given = np.array([seed & _LARGEST for seed in seeds], np.uint64)
+    words = np.stack([given & _LOW, given >> _WORD]).astype(np.uint32)
+    keys = np.repeat(words, blocks, axis=1)
     drawn = philox(counters.reshape(4, -1), keys).astype(np.uint64)
     pairs = (drawn[::2] >> np.uint64(5)) * np.float64(2**26) + (drawn[1::2] >> np.uint64(6))
     numbers = (pairs / 2**53).reshape(2, rows, blocks)

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ratchet.language_models.local.model import LanguageModel, RowCache
+from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
 from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
 from ratchet.language_models.service.engine.merging import read_weights
-from ratchet.language_models.service.engine.model_folder import save_llama
+from ratchet.language_models.service.engine.model_folder import GenerationCache, save_llama
 from ratchet.language_models.service.engine.plain_llama import Cache, PlainLlama
 
 
@@ -45,11 +45,11 @@ class PlainLanguageModel(LanguageModel):
         hidden: Tensor = self._llama(ids)
         return hidden
 
-    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, RowCache]:
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
         """Read prompts padded on the left."""
         return self._llama.start(ids, readable)
 
-    def step(self, tokens: Tensor, cache: RowCache) -> Tensor:
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
         """Read one more token per row."""
         assert isinstance(cache, Cache)
         return self._llama.step(tokens, cache)
@@ -59,6 +59,10 @@ class PlainLanguageModel(LanguageModel):
         return [parameter for parameter in self._llama.parameters() if parameter.requires_grad]
 
     def reference(self) -> LanguageModel:
+        """Return a copy that is not trained."""
+        return self.snapshot()
+
+    def snapshot(self) -> LanguageModel:
         """Return a copy that is not trained."""
         llama = copy.deepcopy(self._llama).requires_grad_(False)
         return PlainLanguageModel(self._files, llama, self.device)

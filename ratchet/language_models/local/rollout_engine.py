@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.model import LanguageModel
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel
 
 FinishReason = Literal["stop", "length"]
 

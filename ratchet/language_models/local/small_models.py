@@ -5,13 +5,13 @@ In Hugging Face's layout, so that whatever loads models loads these.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from ratchet.errors import ParameterError
+from ratchet.language_models.local.model_folder_writing import write_configuration, write_tokenizer
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 
 PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
@@ -101,7 +101,7 @@ def make_small_model(
     shape = SmallModelShape() if shape is None else shape
     folder.mkdir(parents=True)
     tokenizer = make_character_tokenizer(alphabet)
-    save_tokenizer(tokenizer, folder, end=END, pad=PAD, chat_template=CHAT_TEMPLATE)
+    write_tokenizer(tokenizer, folder, end=END, pad=PAD, chat_template=CHAT_TEMPLATE)
     figures = shape.llama(tokenizer.get_vocab_size())
     write_configuration(folder, figures, tokenizer, end=END, pad=PAD)
     model = PlainLlama(figures)
@@ -128,32 +128,3 @@ def make_character_tokenizer(alphabet: str) -> Tokenizer:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     return tokenizer
-
-
-def save_tokenizer(
-    tokenizer: Tokenizer, folder: Path, *, end: str, pad: str, chat_template: str
-) -> None:
-    """Write a tokenizer's files in Hugging Face's layout."""
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": end,
-        "pad_token": pad,
-        "clean_up_tokenization_spaces": False,
-    }
-    tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", config)
-    (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
-
-
-def write_configuration(
-    folder: Path, shape: LlamaShape, tokenizer: Tokenizer, *, end: str, pad: str
-) -> None:
-    """Write ``config.json`` and ``generation_config.json`` of a Llama."""
-    ends = {"eos_token_id": tokenizer.token_to_id(end), "pad_token_id": tokenizer.token_to_id(pad)}
-    write_json(folder / "config.json", shape.as_config() | ends)
-    write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
-
-
-def write_json(file: Path, content: dict[str, object]) -> None:
-    """Write a JSON object."""
-    file.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -143,6 +143,10 @@ class Database:
             self._connection.close()
 
 
+UNFINISHED = "status IN ('queued', 'running', 'paused')"
+"""Of jobs: that they may still need what they were made with."""
+
+
 def record_deleted(connection: sqlite3.Connection, kind: str, name: str, reason: str) -> None:
     """Remember that a model or file was there, for those who still ask for it."""
     connection.execute(

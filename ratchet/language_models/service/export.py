@@ -34,15 +34,14 @@ def export_model(home: Path, model_id: str, folder: Path) -> None:
     ApiError
         If there is no such model, or what it stands on has changed.
     """
-    service = ServiceSettings(home=home).folder
-    file = service / "service.sqlite3"
-    if not file.is_file():
+    service = ServiceSettings(home=home)
+    if not service.database_file.is_file():
         raise LanguageServiceError(f"{home} has no model service; give its home with --home.")
     if folder.exists():
         raise LanguageServiceError(f"{folder} is there already. Name a new folder.")
-    database = Database(file)
+    database = Database(service.database_file)
     try:
-        model = find_stored_model(database, service / "models", model_id)
+        model = find_stored_model(database, service.models_folder, model_id)
     finally:
         database.close()
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from typing import BinaryIO, Literal
 from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import FileObject, Page
-from ratchet.language_models.service.database import Database, Value, record_deleted
+from ratchet.language_models.service.database import UNFINISHED, Database, Value, record_deleted
 from ratchet.language_models.service.settings import Limits
 from ratchet.language_models.service.training.examples import check_training_file
 
@@ -107,7 +107,7 @@ class FileStore:
         with self._database.transaction() as connection:
             self._row(file_id, "file_id")
             job = connection.execute(
-                "SELECT id FROM jobs WHERE status IN ('queued', 'running', 'paused')"
+                f"SELECT id FROM jobs WHERE {UNFINISHED}"
                 " AND (training_file = ? OR validation_file = ?)",
                 (file_id, file_id),
             ).fetchone()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import ModelList, ModelObject
-from ratchet.language_models.service.database import Database, record_deleted
+from ratchet.language_models.service.database import UNFINISHED, Database, record_deleted
 from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
 
 logger = logging.getLogger(__name__)
@@ -138,7 +138,7 @@ class ModelRegistry:
             )
         with self._database.transaction() as connection:
             job = connection.execute(
-                "SELECT id FROM jobs WHERE status IN ('queued', 'running', 'paused') AND model = ?",
+                f"SELECT id FROM jobs WHERE {UNFINISHED} AND model = ?",
                 (model_id,),
             ).fetchone()
             if job is not None:

@@ -32,9 +32,9 @@ class ModelService:
         self.settings = settings
         folder, limits = settings.folder, settings.limits
         folder.mkdir(parents=True, exist_ok=True)
-        self.database = Database(folder / "service.sqlite3")
+        self.database = Database(settings.database_file)
         self.files = FileStore(self.database, folder / "files", limits)
-        self.models = ModelRegistry(self.database, folder / "models", base)
+        self.models = ModelRegistry(self.database, settings.models_folder, base)
         self.jobs = JobStore(self.database, self.files, self.models, limits, trainer)
         self.history = JobHistory(self.database)
         self.batcher = Batcher(

@@ -174,3 +174,13 @@ class ServiceSettings:
     def folder(self) -> Path:
         """Where database, files, jobs and models lie."""
         return self.home / "llm"
+
+    @property
+    def database_file(self) -> Path:
+        """What the service knows of its models, files and jobs."""
+        return self.folder / "service.sqlite3"
+
+    @property
+    def models_folder(self) -> Path:
+        """Where the models lie that jobs have trained."""
+        return self.folder / "models"

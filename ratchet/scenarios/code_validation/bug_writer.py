@@ -17,14 +17,13 @@ from ratchet.scenarios.code_validation.bug_replies import (
     remarks,
 )
 from ratchet.scenarios.sandbox.programs import BUGGY, Program, ProgramResult
-from ratchet.seeding import derive_seed
+from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
     from ratchet.language_models.asking import ModelCalls
     from ratchet.scenarios.code_validation.parameters import BugGeneratorParameters
 
 _LOGGER = logging.getLogger(__name__)
-_SEED_BITS = (1 << 31) - 1  # the seeds that every service takes
 BUG_GENERATOR = "bug_generator"
 
 Fault: TypeAlias = Literal["no_program", "not_new", "explained", "not_run", "no_bug"]
@@ -139,7 +138,7 @@ class BugWriter:
                 temperature=parameters.temperature,
                 top_p=parameters.top_p,
                 max_tokens=parameters.max_tokens,
-                seed=derive_seed(self._seed, BUG_GENERATOR, attempt, task.name) & _SEED_BITS,
+                seed=service_seed(self._seed, BUG_GENERATOR, attempt, task.name),
                 reasoning_effort=parameters.reasoning_effort,
                 chat_template_kwargs=parameters.chat_template_kwargs,
                 extra_body=parameters.extra_body,

@@ -40,12 +40,17 @@ def rendering_simulator(hyper_params: HyperParameters, base_dir: Path | None = N
 
 def check_pictures(hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
     """Refuse an environment that shows no pictures: ParameterError with the reason."""
+    from gymnasium.error import DependencyNotInstalled
+
     simulator = rendering_simulator(hyper_params, base_dir)
     try:
         simulator.reset(0)
         found = simulator.render()
     except NotImplementedError:
         raise _no_pictures(hyper_params, "cannot be rendered") from None
+    except DependencyNotInstalled as error:
+        why = f"cannot be rendered here: {str(error).removesuffix('.')}"
+        raise _no_pictures(hyper_params, why) from error
     finally:
         simulator.close()
     shape = getattr(found, "shape", None)

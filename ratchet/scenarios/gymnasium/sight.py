@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ratchet.scenarios.gymnasium.spaces import AgentSpace, AgentSpaces
 
@@ -70,8 +69,9 @@ class Sight:
         ]
         if self.identity is not None:
             who, count = self.identity
-            told = F.one_hot(torch.tensor(who, device=observation.device), count)
-            shown.append(told.to(observation.dtype).expand(len(observation), -1))
+            told = observation.new_zeros(len(observation), count)
+            told[:, who] = 1
+            shown.append(told)
         return shown[0] if len(shown) == 1 else torch.cat(shown, -1)
 
 

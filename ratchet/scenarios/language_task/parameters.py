@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -61,10 +62,13 @@ class SmallModelParameters(SubParameters, read_for=AGENT):
 class WarmUpParameters(SubParameters, read_for=AGENT):
     """Supervision before learning by reward: ``num_steps`` on the task's own demonstrations.
 
-    None by default: a model that is loaded can do something already.
+    None by default: a model that is loaded can do something already. It ends before where the loss
+    comes down to ``until_loss``, in nats a token: how fast a small model gets there differs from
+    seed to seed, what it can do there doesn't.
     """
 
     num_steps: NonNegativeInt = 0
+    until_loss: NonNegativeFloat = 0.0
     lr: PositiveFloat = 1e-3
     batch_size: PositiveInt = 32
 
@@ -76,13 +80,13 @@ class WarmUpParameters(SubParameters, read_for=AGENT):
 class LoraParameters(SubParameters, read_for=AGENT):
     """A low-rank adapter (Hu et al. 2021) that learns in the model's place; off without a rank.
 
-    ``target_modules`` are the layers that get one, by the last part of their names; all linear
-    ones but the output when not given.
+    ``alpha`` is twice the rank when not given; ``target_modules`` are the layers that get one, by
+    the last part of their names, all linear ones but the output when none is given.
     """
 
     rank: PositiveInt | None = None
-    alpha: PositiveFloat = 16.0
-    target_modules: tuple[str, ...] | None = None
+    alpha: PositiveInt | None = None
+    target_modules: tuple[str, ...] = ()
 
     def unread(self) -> Collection[str]:
         """Return what is read where there is one."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -48,6 +51,64 @@ def test_a_server_that_does_not_answer_is_told(
     result = CliRunner().invoke(app, ["doctor", "--home", str(tmp_path)])
     assert result.exit_code == 1
     assert "does not answer" in result.stdout
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[int], tuple[str, list[str]]]]:
+    """Start servers that answer everything with one status; each with the paths it was asked."""
+    started = []
+
+    def start(status: int) -> tuple[str, list[str]]:
+        asked: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append(self.path)
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        made = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
+        started.append(made)
+        return f"http://127.0.0.1:{made.server_port}", asked
+
+    yield start
+    for made in started:
+        made.shutdown()
+        made.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [(401, CheckResult.GOOD), (404, CheckResult.GOOD), (502, CheckResult.BAD)],
+)
+def test_an_mlflow_behind_a_proxy_may_refuse_but_not_be_down(
+    server: Callable[[int], tuple[str, list[str]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    verdict: CheckResult,
+) -> None:
+    url, _ = server(status)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+    (check,) = (c for c in doctor.all_checks(tmp_path, tmp_path) if url in c.details)
+    assert check.verdict is verdict, check.details
+    assert str(status) in check.details
+
+
+def test_prefect_is_asked_for_its_health_once(
+    server: Callable[[int], tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.process import lost_runs
+
+    url, asked = server(200)
+    monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
+    monkeypatch.setattr(lost_runs, "lost_flow_runs", lambda *_, **__: [])
+    assert {c.subject for c in doctor.all_checks(tmp_path, tmp_path)} >= {"prefect", "threads"}
+    assert asked.count("/api/health") == 1
 
 
 def test_what_holds_tested_programs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
-from ratchet.scenarios.code_validation.tiny_model import build, pretraining, vocabulary
+from ratchet.scenarios.code_validation.tiny_model import pretraining, vocabulary
 from ratchet.seeding import torch_generator
 
 RANK, ALPHA = 2, 6
@@ -22,7 +22,7 @@ def write_micro_model(folder, *, scale=0.3, **figures):
     size = {"hidden_size": 16, "intermediate_size": 24, "head_dim": 4, **figures}
     shape = replace(pretraining.base_shape(tokenizer.get_vocab_size()), **size)
     end = {"eos_token_id": tokenizer.token_to_id(vocabulary.END)}
-    (folder / "config.json").write_text(json.dumps(build.config_of(shape) | end))
+    (folder / "config.json").write_text(json.dumps(shape.as_config() | end))
     model = PlainLlama(shape)
     model.initialise(torch_generator(0, "micro"), scale)
     save_llama(model, folder)

@@ -221,6 +221,15 @@ def test_objects_are_closed_unless_a_schema_says_or_joins_otherwise():
     assert closed({"enum": [part]}) == {"enum": [part]}
 
 
+@pytest.mark.parametrize("name", ["anyOf", "oneOf", "$ref"])
+def test_objects_whose_properties_are_named_in_several_places_stay_open(name):
+    other = {"properties": {"b": {"type": "integer"}}, "required": ["b"]}
+    schema = {"properties": {"a": {"type": "integer"}}, "required": ["a"], "$defs": {"b": other}}
+    schema[name] = "#/$defs/b" if name == "$ref" else [other]
+    assert closed(schema) == schema, "closed, nothing would fit both"
+    assert "additionalProperties" in closed({"$defs": {"b": other}, "anyOf": [other]})["anyOf"][0]
+
+
 # tools
 
 
@@ -252,6 +261,18 @@ def test_a_call_that_is_required_is_made_and_fits_the_tool(calling, choice):
             model=MODEL, messages=[*ASK, said, told], tools=[_tool()], max_tokens=3
         )
         assert after.usage.prompt_tokens > answer.usage.prompt_tokens
+
+
+def test_a_tool_that_cannot_be_followed_is_refused_by_its_name(calling):
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    with calling.client() as client, pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model=MODEL,
+            messages=ASK,
+            tools=[_tool(parameters={"type": "robot"})],
+            tool_choice="required",
+        )
+    assert (caught.value.param, caught.value.code) == ("tools", "invalid_schema")
 
 
 def test_of_several_tools_one_is_called(calling):

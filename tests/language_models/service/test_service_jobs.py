@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -53,6 +54,26 @@ def test_a_supervised_job_ends_in_a_model_that_answers(client, upload, wait_for)
         model=job.fine_tuned_model, messages=[{"role": "user", "content": "?"}]
     )
     assert answer.model == job.fine_tuned_model
+
+
+def test_a_job_that_is_taken_at_once_was_queued_when_it_was_made(
+    served, client, upload, monkeypatch
+):
+    database = served.service.database
+    transaction = database.transaction
+
+    @contextlib.contextmanager
+    def then_taken():
+        with transaction() as connection:
+            yield connection
+        database.row("UPDATE jobs SET status = 'running' WHERE status = 'queued'")
+
+    monkeypatch.setattr(database, "transaction", then_taken)
+    job = _create(client, upload(client))
+    assert job.status == "queued"
+    assert client.fine_tuning.jobs.retrieve(job.id).status == "running"
+    assert client.fine_tuning.jobs.pause(job.id).status == "paused"
+    assert client.fine_tuning.jobs.resume(job.id).status == "queued"
 
 
 def test_a_dpo_job_from_a_trained_model_keeps_the_base_models_name(client, upload, wait_for):

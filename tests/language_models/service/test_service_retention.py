@@ -30,6 +30,10 @@ def models_of(client):
     return {model.id for model in client.models.list()}
 
 
+def files_of(client):
+    return {file.id for file in client.files.list()}
+
+
 def checkpoint_of(client, job):
     checkpoints = client.fine_tuning.jobs.checkpoints.list(job.id)
     (name,) = {c.fine_tuned_model_checkpoint for c in checkpoints} - {job.fine_tuned_model}
@@ -78,8 +82,8 @@ def test_checkpoints_beyond_the_last_ones_go_and_their_job_stays(
                 model=gone, messages=[{"role": "user", "content": "?"}], max_tokens=1
             )
         assert (e.value.code, e.value.param) == ("model_not_found", "model")
-        names = {path.name for path in (tmp_path / "llm" / "models").iterdir()}
-        assert names == {job.id}
+        weights = tmp_path / "llm" / "models"  # which go after the row that names them
+        _await(lambda: {path.name for path in weights.iterdir()} == {job.id})
 
 
 def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
@@ -102,14 +106,14 @@ def test_what_nobody_uses_goes_in_time_but_nothing_that_is_referred_to(
 
     rules = RetentionRules(days=30)
     with make_service(retention=rules).serving() as service, service.client() as client:
-        _await(lambda: unused.fine_tuned_model not in models_of(client))
+        go = {unused.fine_tuned_model, checkpoint_of(client, unused)}
+        _await(lambda: go.isdisjoint(models_of(client)))
+        files_that_go = {never, unused.training_file, unused.result_files[0]}
+        _await(lambda: files_that_go.isdisjoint(files_of(client)))  # after the models, one by one
         kept = {start} | {job.fine_tuned_model for job in (of_a_run, below, used)}
+        kept.add(checkpoint_of(client, of_a_run))  # as many as the other rule says
         assert kept <= models_of(client)
-        assert checkpoint_of(client, of_a_run) in models_of(
-            client
-        )  # as many as the other rule says
-        assert checkpoint_of(client, unused) not in models_of(client)
-        for file_id in (never, unused.training_file, unused.result_files[0]):
+        for file_id in files_that_go:
             with pytest.raises(openai.NotFoundError, match=r"deleted on .*: unused for 30 days"):
                 client.files.retrieve(file_id)
         for file_id in (of_a_run.training_file, of_a_run.result_files[0]):

@@ -306,9 +306,11 @@ def test_one_bad_request_does_not_fail_its_batch(family, vllm, monkeypatch):
     answers = engine.generate([_ask("x"), bad, _ask("base"), _ask("base", top_p=0.25)])
     assert [getattr(answer, "text", None) for answer in answers][2] == "3 base"
     assert answers[0].text == engine.generate([_ask("x")])[0].text
-    for answer, why in ((answers[1], "13 is refused"), (answers[3], "top_p is refused")):
+    expected = ((answers[1], "13 is refused", "prompt"), (answers[3], "top_p is", "messages"))
+    for answer, why, param in expected:
         assert isinstance(answer, RequestRefusedError)
         assert why in str(answer)
+        assert answer.param == param
 
 
 def test_tokens_end_with_the_text(engine):

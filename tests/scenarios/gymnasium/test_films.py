@@ -127,6 +127,30 @@ class Dark(Dynamics):
 """
 
 
+UNDRAWN = """
+import gymnasium
+import numpy as np
+from gymnasium.error import DependencyNotInstalled
+
+class Undrawn(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+    def render(self):
+        raise DependencyNotInstalled("pens are not installed, run `pip install pens`")
+"""
+
+
+def test_what_a_picture_needs_and_is_not_there_is_told_before_the_run(tmp_path):
+    (tmp_path / "undrawn.py").write_text(UNDRAWN)
+    with pytest.raises(ParameterError, match=r"got 2.*run `pip install pens`\. Set it to 0\."):
+        check_combination(parameters("undrawn.py:Undrawn"), tmp_path)
+
+
 def test_what_cannot_be_filmed_is_refused_before_the_run(tmp_path):
     (tmp_path / "dark.py").write_text(DARK)
     with pytest.raises(

@@ -12,6 +12,7 @@ from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios import build_scenario_instance
 from tasks.tensordict.keys import ArmKeys
 from trainers.registry import build_trainer
+from trainers.torchrl import environment_facts
 
 FILE = '''
 import gymnasium
@@ -136,6 +137,18 @@ def test_classes_of_a_file_are_learned_in_resumed_and_tested(load, dataset, leng
     metrics = trainer.run_test("test").metrics
     assert metrics["mean_episode_length"] == length
     assert 0 <= metrics["agent.mean_episode_reward"] <= length
+
+
+def test_a_files_environment_is_looked_at_once_until_the_file_changes(load, tmp_path, monkeypatch):
+    looked, look = [], environment_facts._look
+    monkeypatch.setattr(environment_facts, "_look", lambda *a: looked.append(a) or look(*a))
+    for content in (FILE, FILE + "# changed"):
+        experiment = load("my_env.py:Guess")
+        (tmp_path / "here" / "my_env.py").write_text(content)
+        looked.clear()
+        keys_of(experiment)
+        assert build(experiment).batches_per_iteration == 1
+        assert len(looked) == 1
 
 
 def test_keys_have_the_class_and_its_source_but_no_path(load, tmp_path):

@@ -15,6 +15,7 @@ from trainers.algorithms.language.group_advantages import (
 )
 
 if TYPE_CHECKING:
+    from ratchet.rollouts.batch import Batch
     from ratchet.rollouts.trajectory import Trajectory
 
 
@@ -30,13 +31,43 @@ def trajectory_advantages(
     """Compute advantages of trajectories by their ``group_id``, and set none.
 
     See :func:`.group_advantages.group_advantages`; ``use_run_ids`` makes one run of the
-    trajectories of a group with one ``run_id``.
+    trajectories of a group with one ``run_id``. A trajectory of which the model wrote nothing
+    does not count.
     """
     return group_advantages(
         torch.tensor([one.reward for one in trajectories], dtype=torch.float64),
         [one.group_id for one in trajectories],
         runs=[one.run_id for one in trajectories] if use_run_ids else None,
         agents=[one.agent for one in trajectories],
+        counts=torch.tensor([one.num_written > 0 for one in trajectories], dtype=torch.bool),
+        baseline=baseline,
+        scale=scale,
+        agent_averages=agent_averages,
+        decay=decay,
+    )
+
+
+def batch_advantages(
+    batch: Batch,
+    *,
+    use_run_ids: bool = True,
+    baseline: Baseline = "mean",
+    scale: Scale = "group",
+    agent_averages: Mapping[str, float] | None = None,
+    decay: float = 0.9,
+) -> GroupAdvantages:
+    """Compute advantages of a batch's rows, of the sums of their ``token_level_scores``.
+
+    As for :func:`trajectory_advantages`; set ``batch.metadata["advantages"]`` to give them to the
+    tokens. A row of which the loss mask shows nothing, such as padding, does not count.
+    """
+    mask = batch.values["loss_mask"].bool()
+    return group_advantages(
+        torch.where(mask, batch.values["token_level_scores"].double(), 0.0).sum(1),
+        batch.metadata["group_ids"],
+        runs=batch.metadata["run_ids"] if use_run_ids else None,
+        agents=batch.metadata["agents"],
+        counts=mask.any(1),
         baseline=baseline,
         scale=scale,
         agent_averages=agent_averages,

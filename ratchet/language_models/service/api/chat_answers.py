@@ -59,6 +59,7 @@ def generation_requests(request: ChatCompletionRequest) -> list[GenerationReques
             token_ids=bool(request.return_token_ids),
             template_variables=request.template_variables,
             schema=schema,
+            schema_param="tools" if request.required_tools else "response_format",
             tools=tuple(tool.for_template() for tool in request.offered_tools),
         )
         for seed in seeds_of(request)
@@ -170,9 +171,9 @@ class ChatAnswer:
         return {"content": content, "refusal": None}
 
 
-def usage(results: Sequence[GenerationResult]) -> dict[str, int]:
-    """Count the tokens of answers to one prompt, which is counted once."""
-    prompt = results[0].prompt_tokens
+def usage(results: Sequence[GenerationResult], per_prompt: int | None = None) -> dict[str, int]:
+    """Count the tokens of answers, ``per_prompt`` (all) to each prompt, which is counted once."""
+    prompt = sum(result.prompt_tokens for result in results[:: per_prompt or len(results)])
     written = sum(result.completion_tokens for result in results)
     return {
         "prompt_tokens": prompt,

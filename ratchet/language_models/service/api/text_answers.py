@@ -7,7 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ratchet.language_models.service.api.answer_ids import answer_id
-from ratchet.language_models.service.api.chat_answers import MOST_IMPROBABLE, fingerprint, seeds_of
+from ratchet.language_models.service.api.chat_answers import (
+    MOST_IMPROBABLE,
+    fingerprint,
+    seeds_of,
+    usage,
+)
 from ratchet.language_models.service.api.schemas.completions import (
     TextCompletionRequest,
     prompts_of,
@@ -96,14 +101,7 @@ class TextAnswer:
         yield DONE
 
     def _usage(self, results: Sequence[GenerationResult]) -> dict[str, int]:
-        """Count each prompt once, however many answers it has."""
-        prompt = sum(result.prompt_tokens for result in results[:: self._request.n or 1])
-        written = sum(result.completion_tokens for result in results)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": written,
-            "total_tokens": prompt + written,
-        }
+        return usage(results, self._request.n or 1)
 
     def _choice(
         self,

@@ -95,6 +95,8 @@ class GenerationRequest:
         Whether ``GenerationResult.prompt`` is wanted; with log-probabilities where ``logprobs``.
     schema
         A JSON schema as text, which the answer has to fit.
+    schema_param
+        The parameter of the API that the schema comes from, for what is refused.
     tools
         What the model may call, as chat templates take it; refused where the template has none.
     on_piece
@@ -117,6 +119,7 @@ class GenerationRequest:
     echo: bool = False
     token_ids: bool = False
     schema: str | None = None
+    schema_param: str = "response_format"
     tools: tuple[Mapping[str, JsonValue], ...] = ()
     on_piece: Callable[[Piece], None] | None = field(default=None, compare=False, repr=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -21,8 +21,17 @@ _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 class GenerationCache(Protocol):
     """What a model remembers of the rows it is reading."""
 
+    @property
+    def can_append(self) -> bool:
+        """Whether rows of another can be put behind these."""
+        ...
+
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows but these, int[B']."""
+        """Keep these rows, int[B'], in this order; one may be there several times."""
+        ...
+
+    def append(self, other: Any) -> None:  # noqa: ANN401 -- of the same class
+        """Put the rows of another of the same model behind these."""
         ...
 
 

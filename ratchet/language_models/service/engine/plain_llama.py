@@ -17,6 +17,7 @@ from ratchet.errors import DataError
 from ratchet.language_models.service.engine.llama_shape import LlamaShape
 
 _GROWTH = 32  # tokens by which a full cache is made longer
+_KEPT_ROOM = 8  # tokens for which a copied cache has room: less is copied
 _ROWS_AT_A_TIME = 16  # of prompts that are read: what these take stays in a core's cache
 
 
@@ -50,8 +51,9 @@ class Cache:
 
     def keep(self, rows: Tensor) -> None:
         """Keep these rows, int[B'], in this order; one may be there several times."""
-        self.values = self.values[:, :, rows]
-        self.mask = self.mask[rows]
+        room = min(self.mask.shape[1], self.length + _KEPT_ROOM)
+        self.values = self.values[..., :room, :].index_select(2, rows)
+        self.mask = self.mask[:, :room].index_select(0, rows)
         self.positions = self.positions[rows]
 
     def append(self, other: Cache) -> None:

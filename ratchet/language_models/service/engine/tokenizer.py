@@ -72,6 +72,11 @@ class ChatTokenizer:
         self._control_ids = self._read_control_ids()
         self._longest_token = max(map(len, self._tokenizer.get_vocab(with_added_tokens=True)))
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The tokens' ids by what they are called, added ones included."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
+
     @cached_property
     def knows_tools(self) -> bool:
         """Whether the chat template tells the model of tools."""

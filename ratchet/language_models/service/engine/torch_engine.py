@@ -138,7 +138,7 @@ def _admit(loaded: _Loaded, request: GenerationRequest) -> _Row | RequestRefused
         try:
             row.grammar = loaded.grammar(request.schema)
         except DataError as error:
-            return _bad_schema(error)
+            return _bad_schema(request, error)
     return row
 
 
@@ -181,15 +181,15 @@ def _allowed(rows: Sequence[_Row], logits: Tensor) -> Tensor:
         try:
             allowed = row.grammar.allowed()
         except DataError as error:  # too much for the parser; the other rows go on
-            row.finish, row.refused = "stop", _bad_schema(error)
+            row.finish, row.refused = "stop", _bad_schema(row.request, error)
             continue
         masked = masked.clone() if masked is logits else masked
         masked[place].masked_fill_(~allowed, -torch.inf)
     return masked
 
 
-def _bad_schema(error: DataError) -> RequestRefusedError:
-    return RequestRefusedError(str(error), param="response_format", code="invalid_schema")
+def _bad_schema(request: GenerationRequest, error: DataError) -> RequestRefusedError:
+    return RequestRefusedError(str(error), param=request.schema_param, code="invalid_schema")
 
 
 def _pad_left(prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

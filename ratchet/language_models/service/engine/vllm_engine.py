@@ -296,5 +296,6 @@ def _ask(llm: Any, asked: Sequence[_Asked]) -> list[Any]:  # noqa: ANN401 -- vll
 
 
 def _refusal(request: GenerationRequest, error: ValueError) -> RequestRefusedError:
-    param = "messages" if request.schema is None else "response_format"
+    param = "messages" if request.prompt is None else "prompt"
+    param = param if request.schema is None else request.schema_param
     return RequestRefusedError(f"vLLM refuses it: {error}", param=param, code="invalid_value")

@@ -17,7 +17,7 @@ from ratchet.language_models.service.api.schemas.fine_tuning import (
     JobStatus,
 )
 from ratchet.language_models.service.api.schemas.objects import Page
-from ratchet.language_models.service.database import Database, Value
+from ratchet.language_models.service.database import UNFINISHED, Database, Value
 from ratchet.language_models.service.files import FileStore, StoredFile
 from ratchet.language_models.service.jobs.objects import to_job_object
 from ratchet.language_models.service.jobs.trainer_choice import JobTrainer
@@ -115,7 +115,7 @@ class JobStore:
             )
             connection.execute(_INSERT, values)
             add_event(connection, job_id, "Created the job; it waits for its turn.")
-        return self.get(job_id)
+            return self.get(job_id)  # as it was made: later it may already be running
 
     def get(self, job_id: str) -> JobObject:
         """Find a job; raises a 404 if there is none of that id."""
@@ -184,7 +184,7 @@ class JobStore:
                 "UPDATE jobs SET status = ?, finished_at = ? WHERE id = ?", (to, finished, job_id)
             )
             add_event(connection, job_id, message)
-        return self.get(job_id)
+            return self.get(job_id)  # as this has changed it: later others may have, too
 
     def _content(self, request: CreateJobRequest) -> JobContent:
         self._models.get(request.model)
@@ -250,7 +250,7 @@ class JobStore:
             )
 
     def _require_room(self, connection: sqlite3.Connection) -> None:
-        statement = "SELECT COUNT(*) FROM jobs WHERE status IN ('queued', 'running', 'paused')"
+        statement = f"SELECT COUNT(*) FROM jobs WHERE {UNFINISHED}"
         waiting = connection.execute(statement).fetchone()[0]
         if waiting >= self._limits.queued_jobs:
             raise ApiError(

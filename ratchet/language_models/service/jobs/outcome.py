@@ -73,8 +73,8 @@ def record_success(
             _insert_checkpoint(connection, job_id, name, checkpoint, now)
         if changed:
             add_event(connection, job_id, f"Trained the model {name}.")
-    if not changed:  # cancelled in the meantime
-        files.delete(result_file.id, reason="its job was cancelled")
+    if not changed:  # cancelled or paused in the meantime
+        files.delete(result_file.id, reason="its job was cancelled or paused")
         for _, target, _ in places:
             shutil.rmtree(models.folder / target, ignore_errors=True)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from ratchet.language_models.local import model_folder_writing
+from ratchet.language_models.local.model_folder_writing import write_configuration
 from ratchet.language_models.service.engine import llama_shape, plain_llama, tokenizer
-from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training import optimization
@@ -31,7 +29,7 @@ NAME = "ratchet-tiny"
 _DIGEST_LENGTH = 12
 _RECIPE = (
     *(vocabulary, players, corpus, pretraining, level0),
-    *(optimization, llama_shape, plain_llama, tokenizer),
+    *(optimization, llama_shape, plain_llama, tokenizer, model_folder_writing),
 )
 
 
@@ -60,10 +58,8 @@ def build_base_model(folder: Path) -> None:
     folder.mkdir(parents=True)
     words = vocabulary.make_tokenizer()
     vocabulary.save_tokenizer(words, folder)
-    ends = {"eos_token_id": words.token_to_id(END), "pad_token_id": words.token_to_id(PAD)}
     shape = pretraining.base_shape(words.get_vocab_size())
-    _write_json(folder / "config.json", config_of(shape) | ends)
-    _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+    write_configuration(folder, shape, words, end=END, pad=PAD)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the weights don't depend on how many there are
     try:
@@ -78,25 +74,3 @@ def recipe_digest() -> str:
     sources = [Path(str(module.__file__)) for module in _RECIPE]
     digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
     return digest.hexdigest()[:_DIGEST_LENGTH]
-
-
-def config_of(shape: LlamaShape) -> dict[str, Any]:
-    """Write a shape as ``config.json`` has it."""
-    figures = asdict(shape)
-    theta = figures.pop("rope_theta")
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **figures,
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "rope_theta": theta,
-        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
-        "dtype": "float32",
-        "use_cache": True,
-    }
-
-
-def _write_json(file: Path, content: dict[str, Any]) -> None:
-    file.write_text(json.dumps(content, indent=1), encoding="utf-8")

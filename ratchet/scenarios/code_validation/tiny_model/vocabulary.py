@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from ratchet.language_models.local.model_folder_writing import write_tokenizer
 from ratchet.scenarios.code_validation.generator.level0 import ENTRY, OPERATIONS, STATEMENT
 
 PAD, END = "<|pad|>", "<|end|>"
@@ -65,16 +65,7 @@ def make_tokenizer() -> Tokenizer:
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     """Write the tokenizer's files in Hugging Face's layout."""
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": END,
-        "pad_token": PAD,
-        "clean_up_tokenization_spaces": False,
-    }
-    tokenizer.save(str(folder / "tokenizer.json"))
-    text = json.dumps(config, indent=1)
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    write_tokenizer(tokenizer, folder, end=END, pad=PAD, chat_template=CHAT_TEMPLATE)
 
 
 def _game_words() -> set[str]:

@@ -43,7 +43,7 @@ from ratchet.scenarios.pure_text.agents.examples import (
 )
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.scenarios.pure_text.agents.whole_agent import PureTextWholeAgent
-from ratchet.seeding import derive_seed
+from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
     from ratchet.language_models.allowances import TrainingAllowance
@@ -55,7 +55,6 @@ MIN_EXAMPLES = 10
 GroupStatus: TypeAlias = JobStatus | Literal["insufficient_data", "frozen"]
 
 _LOGGER = logging.getLogger(__name__)
-_SEED_BITS = (1 << 31) - 1
 _SUFFIX_LETTERS = 40
 _SHARED_PARAMETERS = (
     "model_name",
@@ -388,7 +387,7 @@ class PureTextSharedModelGroup(CalledHere):
             given.pop("beta", None)
         seed = self.parameters.fine_tuning.seed
         if seed is None:
-            seed = derive_seed(self._seed, "fine_tune", 0, method, self.name) & _SEED_BITS
+            seed = service_seed(self._seed, "fine_tune", 0, method, self.name)
         suffix = "".join(c if c.isalnum() and c.isascii() else "-" for c in job_name)
         return FineTuneIntent(
             model=self.parameters.model_name if scratch else self.current_model_name,

@@ -23,7 +23,7 @@ from ratchet.scenarios.pure_text.parsing import (
 )
 from ratchet.scenarios.pure_text.prompts import build_prompt
 from ratchet.scenarios.pure_text.supervisor import supervisor_message
-from ratchet.seeding import derive_seed
+from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:
     from ratchet.language_models.journal import CallJournal
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
     from ratchet.scenarios.pure_text.views import AgentView
-
-_SEED_BITS = (1 << 31) - 1  # the seeds that every service takes
 
 
 class SystemPromptSource(Protocol):
@@ -64,7 +62,7 @@ class CallContext:
 
     def call_seed(self, call_id: str, attempt: int) -> int:
         """Return the seed that is sent with a call, 31 bits."""
-        return derive_seed(self.seed, "call", attempt, call_id) & _SEED_BITS
+        return service_seed(self.seed, "call", attempt, call_id)
 
 
 @dataclass(frozen=True, slots=True)

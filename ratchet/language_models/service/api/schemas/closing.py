@@ -12,14 +12,15 @@ from pydantic import JsonValue
 
 _NAMED = ("properties", "$defs", "definitions")
 _LISTED = ("anyOf", "oneOf", "prefixItems")
-_COMBINING = ("allOf", "not", "if")
+_COMBINING = ("allOf", "not", "if", "dependentSchemas")
+_SHARING = ("properties", "anyOf", "oneOf", "$ref")
 
 
 def closed(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Close all objects that name properties and do not say whether there may be others.
 
-    A schema with ``allOf``, ``not`` or ``if`` stays as it is: its parts do not each stand for all
-    of an object.
+    A schema with ``allOf``, ``not`` or ``if``, or with ``properties`` beside ``anyOf``, stays as it
+    is: its parts do not each stand for all of an object.
     """
     return dict(schema) if _combines(schema) else _closed(schema)
 
@@ -45,5 +46,6 @@ def _any_closed(value: JsonValue) -> JsonValue:
 def _combines(value: object) -> bool:
     if isinstance(value, Mapping):
         named = any(name in value for name in _COMBINING)
-        return named or any(_combines(item) for item in value.values())
+        shared = sum(name in value for name in _SHARING) > 1
+        return named or shared or any(_combines(item) for item in value.values())
     return isinstance(value, list) and any(_combines(item) for item in value)

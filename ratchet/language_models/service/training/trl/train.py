@@ -129,7 +129,7 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
         "train_dataset": training,
         "eval_dataset": validation,
         "processing_class": tokenizer,
-        "peft_config": _adapter(plan.lora),
+        "peft_config": plan.lora.as_peft() if plan.lora.rank else None,
     }
     if job.method == "supervised":
         return SFTTrainer(args=SFTConfig(**settings), **parts)

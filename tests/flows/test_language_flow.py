@@ -1,0 +1,77 @@
+"""Language trainers in the pipeline: killed, cut otherwise and forked, they end the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.rollouts.trajectory import load_trajectories
+from trainers.language.state import LanguageState
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+CHOSEN = {
+    "scenario": "language_task",
+    "dataset": "reverse",
+    "trainer": "grpo",
+    "rl": {"num_iterations": 4},
+    "language_task": {
+        "num_train": 64,
+        "num_test": 8,
+        "reverse": {"length": 3, "num_symbols": 6},
+        "evaluator": "partial",
+    },
+    "agents": {
+        "_default": {
+            "max_tokens": 5,
+            "small_model": {"layers": 1, "d_model": 16, "heads": 2, "context_length": 32},
+            "warm_up": {"num_steps": 10, "batch_size": 8},
+        }
+    },
+    "language": {"tasks_per_step": 4, "group_size": 4, "optimizer": {"lr": 0.01}},
+}
+
+
+def folder_of(lab, key):
+    return lab.folder / "home" / "store" / "stages" / key
+
+
+def final_state(lab, result):
+    return LanguageState.load(folder_of(lab, result["states"]["main"]) / "state")
+
+
+def trained(lab, result):
+    return [entry for entry in lab.metrics(result) if entry[1] == "train"]
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
+@pytest.mark.parametrize("stage", ["rollouts", "train"])
+def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, tmp_path, stage, mode):
+    chosen = {**CHOSEN, "language": {**CHOSEN["language"], "mode": mode}}
+    if mode == "one_step_behind" and stage == "rollouts":
+        pytest.skip("they have no stage of their own")
+    cut = lab.settings(iterations_per_task=1)
+    where = "iteration=2" if stage == "rollouts" else "iteration=3"
+    lab.kill(f"stage={stage};{where};within=0.1", chosen, cut)
+    resumed = lab.run(chosen, cut)
+    assert resumed["found"] > 0
+    fused = lab.settings(iterations_per_task=4, home=str(tmp_path / "other"))
+    whole = lab.run(chosen, fused)
+    assert trained(lab, resumed) == trained(lab, whole)
+    state = final_state(lab, resumed)
+    other = LanguageState.load(
+        tmp_path / "other" / "store" / "stages" / whole["states"]["main"] / "state"
+    )
+    assert resumed["states"] == whole["states"], "the same key, however it was cut"
+    assert state == other
+
+
+def test_another_way_to_learn_shares_the_first_rollouts(lab):
+    cut = lab.settings(iterations_per_task=1)
+    lab.run(CHOSEN, cut)
+    other = lab.run({**CHOSEN, "grpo": {"variant": "grpo", "clip_high": 0.28}}, cut)
+    assert other["found"] == 3, "data, the model at the beginning, what it played first"
+    played = list((lab.folder / "home" / "store" / "stages").glob("*/trajectories.jsonl"))
+    assert len(played) == 4 + 3
+    assert all(len(load_trajectories(file)) == 16 for file in played)
+    longer = lab.run({**CHOSEN, "rl": {"num_iterations": 5}}, cut)
+    assert longer["made"] == 3, "rollouts and a step more, and the test"

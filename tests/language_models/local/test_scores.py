@@ -1,0 +1,147 @@
+"""Log-probabilities are those of the tokens after those before them, whatever the layout."""
+
+import pytest
+import torch
+from small_model import prompts
+
+from ratchet.errors import DataError
+
+LAYOUTS = ("right", "left", "holes")
+
+
+def lay(rows, layout, width=17, pad=0):
+    """Ids, mask, and the places of all tokens but the first."""
+    ids = torch.full((len(rows), width), pad)
+    mask = torch.zeros(len(rows), width, dtype=torch.int64)
+    chosen = torch.zeros(len(rows), width, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(5)
+    for number, row in enumerate(rows):
+        places = {
+            "right": torch.arange(len(row)),
+            "left": torch.arange(width - len(row), width),
+            "holes": torch.randperm(width, generator=generator)[: len(row)].sort().values,
+        }[layout]
+        ids[number, places] = torch.tensor(row)
+        mask[number, places] = 1
+        chosen[number, places[1:]] = True
+    return ids, mask, chosen
+
+
+def scores(model, layout, pad=0, **options):
+    """Log-probabilities of the tokens in order, and the gradients of a function of them."""
+    ids, mask, chosen = lay(prompts(5), layout, pad=pad)
+    found = model.score(ids, mask, chosen, **options)
+    values = found.log_probs[chosen]
+    weights = torch.linspace(-1, 1, len(values))
+    gradients = torch.autograd.grad((values * weights).sum(), model.parameters())
+    assert not found.log_probs[~chosen].any()
+    return values.detach(), gradients
+
+
+def by_hand(model, row, temperature=1.0):
+    """Log-probabilities [T − 1, V] of one row alone."""
+    ids = torch.tensor([row[:-1]])
+    logits = model.chosen_logits(ids, torch.ones_like(ids) > 0)
+    return (logits.double() / temperature).log_softmax(-1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_scores_are_the_log_softmax_of_the_token_before(plain, temperature):
+    values, _ = scores(plain, "right", temperature=temperature)
+    rows = prompts(5)
+    wanted = [
+        line[token]
+        for row in rows
+        for token, line in zip(row[1:], by_hand(plain, row, temperature), strict=True)
+    ]
+    torch.testing.assert_close(values.double(), torch.stack(wanted), rtol=0, atol=2e-6)
+
+
+def test_entropy_is_that_of_the_distribution_drawn_from(plain):
+    ids, mask, chosen = lay(prompts(5), "left")
+    found = plain.score(ids, mask, chosen, temperature=0.6, entropy=True)
+    lines = torch.cat([by_hand(plain, row, 0.6) for row in prompts(5)])
+    wanted = -(lines.exp() * lines).sum(-1)
+    assert found.entropy is not None
+    torch.testing.assert_close(found.entropy[chosen].double(), wanted, rtol=0, atol=1e-5)
+    assert found.entropy.requires_grad
+
+
+@pytest.mark.parametrize("layout", ["left", "holes"])
+@pytest.mark.parametrize("pad", [0, 1, 9])
+def test_padding_weighs_nothing_wherever_it_is_and_whatever_it_says(plain, layout, pad):
+    values, gradients = scores(plain, "right")
+    others, other_gradients = scores(plain, layout, pad=pad)
+    assert torch.equal(values, others)
+    for one, other in zip(gradients, other_gradients, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_weigh_nothing_for_one_another(plain, layout):
+    ids, mask, chosen = lay(prompts(5), layout)
+    together = plain.score(ids, mask, chosen).log_probs
+    alone = torch.cat(
+        [
+            plain.score(ids[k : k + 1], mask[k : k + 1], chosen[k : k + 1]).log_probs
+            for k in range(5)
+        ]
+    )
+    torch.testing.assert_close(together, alone, rtol=0, atol=2e-6)
+
+
+def test_logits_are_made_at_chosen_places_only(plain, monkeypatch):
+    counts = []
+    make = plain._llama.logits
+
+    def count(hidden):
+        counts.append(hidden.shape)
+        return make(hidden)
+
+    monkeypatch.setattr(plain._llama, "logits", count)
+    ids, mask, chosen = lay(prompts(5), "left")
+    chosen[:, :-2] = False
+    plain.score(ids, mask, chosen)
+    assert [tuple(shape) for shape in counts] == [(int(chosen.sum()), 16)]
+
+
+def test_hidden_states_have_the_layout_that_was_given(plain):
+    states = {}
+    for layout in LAYOUTS:
+        ids, mask, _ = lay(prompts(5), layout)
+        found = plain.hidden(ids, mask)
+        assert not found[mask == 0].any()
+        states[layout] = found[mask == 1]
+    assert torch.equal(states["left"], states["right"])
+    assert torch.equal(states["holes"], states["right"])
+    row = torch.tensor([prompts(5)[0]])
+    alone = plain.hidden(row)[0]
+    torch.testing.assert_close(states["right"][: row.shape[1]], alone, rtol=0, atol=1e-5)
+
+
+def test_nothing_chosen_is_nothing_asked(plain):
+    ids, mask, chosen = lay(prompts(5), "right")
+    found = plain.score(ids, mask, chosen & False, entropy=True)
+    assert not found.log_probs.any()
+    assert found.entropy is not None
+
+
+def test_a_place_with_nothing_before_it_is_refused(plain):
+    ids, mask, chosen = lay(prompts(5), "left")
+    with pytest.raises(DataError, match="padding, or the first of its row"):
+        plain.score(ids, mask, mask)
+    with pytest.raises(DataError, match="padding, or the first of its row"):
+        plain.score(ids, mask, ~chosen & (mask == 0))
+    with pytest.raises(DataError, match=r"a row of 300 tokens.*takes 256"):
+        plain.score(*(torch.ones(1, 300, dtype=torch.int64) for _ in range(2)), torch.zeros(1, 300))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_transformers_says_the_same(plain, transformers_model, layout):
+    values, _ = scores(plain, layout, temperature=0.7)
+    others, _ = scores(transformers_model, layout, temperature=0.7)
+    torch.testing.assert_close(values, others, rtol=0, atol=1e-5)
+    ids, mask, _ = lay(prompts(5), layout)
+    ours, theirs = plain.hidden(ids, mask), transformers_model.hidden(ids, mask)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)

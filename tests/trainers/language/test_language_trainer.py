@@ -1,0 +1,154 @@
+"""The loop: what it plays and learns is the same however it is cut, saved and loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.errors import ParameterError, StateError
+from ratchet.parameters.purposes import Purpose
+from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
+from ratchet.scenarios.building import build_scenario_instance
+from trainers.language.trainer import Rollouts
+from trainers.registry import trainer_class
+
+SMALL = {"layers": 1, "d_model": 16, "heads": 2, "d_mlp": 32, "context_length": 32}
+
+
+def parameters(trainer="grpo", **more) -> HyperParameters:
+    content = {
+        "scenario": "language_task",
+        "dataset": "reverse",
+        "trainer": trainer,
+        "rl": {"num_iterations": 4},
+        "language_task": {
+            "num_train": 64,
+            "num_test": 8,
+            "reverse": {"length": 3, "num_symbols": 6},
+        },
+        "agents": {
+            "_default": {
+                "max_tokens": 5,
+                "small_model": SMALL,
+                "warm_up": {"num_steps": 10, "batch_size": 8},
+            }
+        },
+        "language": {"tasks_per_step": 3, "group_size": 4, "optimizer": {"lr": 0.01}},
+    }
+    for name, value in more.items():
+        given = content.get(name)
+        content[name] = {**given, **value} if isinstance(given, dict) else value
+    return HyperParameters(**content)
+
+
+def build(hyper_params: HyperParameters):
+    settings = ExperimentSettings(progress="none")
+    found = trainer_class(hyper_params)
+    instance = build_scenario_instance(hyper_params, settings, trainer_type=found.trainer_type)
+    return found(hyper_params, instance, settings)
+
+
+def keep(trainer, folder, key):
+    trainer.save_state(folder / key, key)
+
+
+def load(trainer, folder, key):
+    trainer.load_state(folder / key, key, lambda name: folder / name)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
+@pytest.mark.parametrize(
+    ("trainer", "section"),
+    [
+        ("grpo", {"variant": "dapo", "kl": {"coef": 0.01}}),
+        ("language_ppo", {}),
+        ("cross_entropy", {"min_reward": 0.0}),
+    ],
+)
+def test_a_cut_changes_nothing(mode, trainer, section, tmp_path):
+    language = {"mode": mode, "num_epochs": 2, "minibatch_size": 6}
+    given = parameters(trainer, language=language, **{trainer: section})
+    through = build(given)
+    through.initial_state()
+    whole = through.run_iterations(0, 4)
+
+    first = build(given)
+    first.initial_state()
+    keep(first, tmp_path, "initial")
+    parts = first.run_iterations(0, 1)
+    keep(first, tmp_path, "one")
+    second = build(given)  # as in another process
+    load(second, tmp_path, "one")
+    parts += second.run_iterations(1, 3)
+    keep(second, tmp_path, "three")
+    third = build(given)
+    load(third, tmp_path, "three")
+    parts += third.run_iterations(3, 4)
+    assert parts == whole
+    third_state, through_state = third.state, through.state
+    third_state.initial = through_state.initial
+    assert third_state == through_state
+    assert third.run_test().metrics == through.run_test().metrics
+
+
+def test_rollouts_of_a_stage_of_their_own_are_those_that_training_plays(tmp_path):
+    given = parameters()
+    through, cut = build(given), build(given)
+    through.initial_state()
+    cut.initial_state()
+    whole = through.run_iterations(0, 2)
+    parts = []
+    for iteration in range(2):
+        before = cut.state
+        played = cut.play_rollouts(iteration)
+        assert cut.state == before, "playing changes nothing"
+        save_trajectories(played.trajectories, tmp_path / "played.jsonl")
+        read = load_trajectories(tmp_path / "played.jsonl")
+        cut.give_rollouts(iteration, Rollouts(read, played.metrics, played.cursor))
+        parts += cut.run_iterations(iteration, iteration + 1)
+    assert parts == whole
+    assert cut.state == through.state
+
+
+def test_one_step_behind_learns_from_the_weights_before():
+    trainer = build(parameters(language={"mode": "one_step_behind"}))
+    trainer.initial_state()
+    metrics = trainer.run_iterations(0, 4)
+    assert [one["rollout/staleness"] for one in metrics] == [0, 1, 1, 1]
+    assert trainer.state.pending is None, "nothing is played that nobody learns from"
+
+
+def test_dynamic_sampling_goes_on_to_tasks_that_differ():
+    grpo = {"variant": "dapo", "max_resamples": 6}
+    trainer = build(parameters(grpo=grpo))
+    trainer.initial_state()
+    played = trainer.play_rollouts(0)
+    groups = {}
+    for trajectory in played.trajectories:
+        groups.setdefault(trajectory.group_id, set()).add(trajectory.reward)
+    assert all(len(rewards) > 1 for rewards in groups.values())
+    assert played.cursor >= 3 * 1
+    plain = build(parameters())
+    plain.initial_state()
+    assert plain.play_rollouts(0).cursor == 3
+
+
+def test_a_state_of_other_tasks_is_refused(tmp_path):
+    trainer = build(parameters())
+    trainer.initial_state()
+    keep(trainer, tmp_path, "initial")
+    other = build(parameters(seed=7))
+    with pytest.raises(StateError, match="training set"):
+        load(other, tmp_path, "initial")
+
+
+def test_the_horizon_is_read_where_the_learning_rate_falls():
+    found = trainer_class(parameters())
+    falling = parameters(language={"optimizer": {"schedule": "linear"}})
+    assert Purpose.HORIZON not in found.stage_purposes(parameters())["train"]
+    assert Purpose.HORIZON in found.stage_purposes(falling)["train"]
+
+
+def test_distillation_asks_for_its_teacher():
+    with pytest.raises(ParameterError, match="teacher"):
+        trainer_class(parameters("on_policy_distillation"))
