@@ -3,6 +3,11 @@
 A character Llama is made from the seed and supervised until it answers at most one word in twenty
 right; then it learns from rewards alone, in a plain loop over the local model and its engine. One
 thread. Run with ``python benchmarks/language_grpo.py``; every setting is an option.
+
+On a busy machine, five seeds: exact match .012 to .024 after 53 to 82 supervised steps, .978 to
+.992 after GRPO, in 29 to 35 CPU-seconds: generation 28 %, scoring 23 %, gradients and steps 40 %.
+Half the steps at a rate of 1e-3 leave one seed at .72. With ``--reward exact`` a rate of 5e-4
+learns, and 1e-3 loses some seeds: a right word is rare at first.
 """
 
 from __future__ import annotations
@@ -56,10 +61,10 @@ class Settings:
     warm_up_rate: float = 2e-3
     warm_up_batch: int = 32
     reward: str = "share"
-    steps: int = 400
+    steps: int = 600
     tasks: int = 16
     group: int = 8
-    rate: float = 5e-4
+    rate: float = 7e-4
     beta2: float = 0.98
     clip_low: float = 0.2
     clip_high: float = 0.28

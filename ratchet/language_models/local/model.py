@@ -99,14 +99,12 @@ class LanguageModel(ABC):
         rows = _Rows(ids, readable)
         self._check(rows, chosen)
         wanted = rows.compact(chosen)[:, 1:]
-        empty = torch.zeros(ids.shape, device=self.device)
-        if not bool(wanted.any()):
-            return TokenScores(empty, empty if entropy else None)
         logits = self.chosen_logits(rows.ids[:, :-1], wanted).float()
         if temperature != 1.0:
             logits = logits / temperature
         log_probs = -F.cross_entropy(logits, rows.ids[:, 1:][wanted], reduction="none")
         spread = _entropy(logits) if entropy else None
+        empty = torch.zeros(ids.shape, device=self.device)
         return TokenScores(
             empty.masked_scatter(chosen, log_probs),
             None if spread is None else empty.masked_scatter(chosen, spread),
@@ -208,7 +206,7 @@ class _Rows:
         self.read_before = readable & (places > 1)
         """bool[B, T] of the given layout: tokens that come after others."""
         lengths = places[:, -1:]
-        self._width = int(lengths.max())
+        self._width = max(2, int(lengths.max()))  # so that nothing chosen is no special case
         if not torch.equal(readable, torch.arange(ids.shape[1], device=ids.device) < lengths):
             self._order = torch.sort(~readable, dim=1, stable=True).indices[:, : self._width]
         self.readable = self.compact(readable)

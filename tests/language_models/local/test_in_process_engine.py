@@ -7,6 +7,7 @@ from small_model import ASSISTANT, END, FIRST, USER, prompts, requests
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.philox import uniforms
 from ratchet.language_models.local.rollout_engine import SampleRequest, log_prob_differences
 
 
@@ -101,6 +102,17 @@ def test_answers_come_as_often_as_they_are_likely(plain):
     wanted = (plain.chosen_logits(ids, last)[0] / 0.8).softmax(-1).detach().numpy()
     seen = np.bincount(drawn, minlength=len(wanted)) / count
     assert np.all(np.abs(seen - wanted) < 5 * np.sqrt(wanted * (1 - wanted) / count) + 1e-9)
+
+
+def test_each_token_is_picked_by_the_next_number_of_its_stream(plain):
+    asked = requests(prompt_count=3)
+    for request, written in zip(asked, InProcessEngine(plain).generate(asked), strict=True):
+        ids = torch.tensor([[*request.prompt, *written.tokens]])
+        before = torch.arange(ids.shape[1])[None] >= len(request.prompt) - 1
+        lines = plain.chosen_logits(ids, before)[:-1].double().softmax(-1).cumsum(-1)
+        numbers = torch.from_numpy(uniforms([request.seed], 0, len(written.tokens))[0])
+        wanted = (lines < numbers[:, None]).sum(-1)
+        assert written.tokens == tuple(wanted.tolist())
 
 
 def test_top_p_keeps_to_the_likeliest(plain):

@@ -119,11 +119,25 @@ def test_hidden_states_have_the_layout_that_was_given(plain):
     torch.testing.assert_close(states["right"][: row.shape[1]], alone, rtol=0, atol=1e-5)
 
 
-def test_nothing_chosen_is_nothing_asked(plain):
+def test_nothing_chosen_is_a_gradient_of_0(plain):
+    """A part of a batch may have nothing to learn; it can be summed up like the others."""
     ids, mask, chosen = lay(prompts(5), "right")
-    found = plain.score(ids, mask, chosen & False, entropy=True)
-    assert not found.log_probs.any()
-    assert found.entropy is not None
+    for nothing in (mask, mask * 0):
+        found = plain.score(ids, nothing, chosen & False, entropy=True)
+        assert found.log_probs.shape == ids.shape
+        assert not found.log_probs.any()
+        assert found.entropy is not None
+        gradients = torch.autograd.grad(found.log_probs.sum(), plain.parameters())
+        assert not any(gradient.any() for gradient in gradients)
+
+
+def test_rows_that_are_all_padding_weigh_nothing(plain):
+    ids, mask, chosen = lay(prompts(5), "right")
+    wanted = plain.score(ids, mask, chosen).log_probs
+    more = [torch.cat([tensor, tensor[:2] * 0]) for tensor in (ids, mask, chosen)]
+    found = plain.score(*more).log_probs
+    torch.testing.assert_close(found[:5], wanted, rtol=0, atol=1e-6)
+    assert not found[5:].any()
 
 
 def test_a_place_with_nothing_before_it_is_refused(plain):

@@ -37,4 +37,5 @@ class SupervisedLoss:
         chosen = weights[:, 1:] > 0
         logits = self._model.chosen_logits(ids[:, :-1], chosen)
         share = 1.0 if of is None else self.weight(places) / self.weight(of)
-        return F.cross_entropy(logits, ids[:, 1:][chosen]) * share, {}
+        targets = ids[:, 1:][chosen].to(logits.device)
+        return F.cross_entropy(logits, targets) * share, {}
