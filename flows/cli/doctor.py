@@ -124,7 +124,7 @@ def extras() -> Iterator[Check]:
 def sandbox() -> Check:
     """Say what keeps tested programs, which nobody has read, from this machine."""
     from ratchet.errors import SandboxError
-    from ratchet.scenarios.code_validation.sandbox import sandbox_isolation
+    from ratchet.scenarios.sandbox.programs import sandbox_isolation
 
     try:
         isolation = sandbox_isolation()

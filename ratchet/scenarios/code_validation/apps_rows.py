@@ -12,12 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.errors import DataError
-from ratchet.scenarios.code_validation.generator.problem import (
-    TestCase,
-    TestMode,
-    TestSuite,
-    Value,
-)
+from ratchet.scenarios.sandbox.suites import TestCase, TestMode, TestSuite, Value
 
 _MAX_DIGITS = 4000
 _PRELUDE = (

@@ -16,7 +16,7 @@ from ratchet.scenarios.code_validation.bug_replies import (
     read_program,
     remarks,
 )
-from ratchet.scenarios.code_validation.sandbox import BUGGY, Program, ProgramResult
+from ratchet.scenarios.sandbox.programs import BUGGY, Program, ProgramResult
 from ratchet.seeding import service_seed
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from ratchet.scenarios.code_validation.generator.examples import (
 )
 from ratchet.scenarios.code_validation.hub import load_hub_examples
 from ratchet.scenarios.code_validation.loaders import LoadingOptions, load_jsonl_examples
-from ratchet.scenarios.code_validation.sandbox import run_programs
 from ratchet.scenarios.code_validation.written_bugs import add_written_bugs
 from ratchet.scenarios.hub import hash_files
+from ratchet.scenarios.sandbox.programs import run_programs
 from ratchet.seeding import derive_seed, numpy_generator
 
 if TYPE_CHECKING:

@@ -18,13 +18,8 @@ from typing import Any, TypeAlias, get_args
 from ratchet.errors import DataError
 from ratchet.scenarios.code_validation.apps_rows import read_solutions, read_tests, tested_source
 from ratchet.scenarios.code_validation.generator.examples import Example
-from ratchet.scenarios.code_validation.generator.problem import (
-    TestCase,
-    TestMode,
-    TestSuite,
-    Value,
-)
-from ratchet.scenarios.code_validation.sandbox import BUGGY, Program, ProgramResult, run_programs
+from ratchet.scenarios.sandbox.programs import BUGGY, Program, ProgramResult, run_programs
+from ratchet.scenarios.sandbox.suites import TestCase, TestMode, TestSuite, Value
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -63,7 +63,7 @@ class CodeValidationScenario(TextScenario):
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
         """Return the code that makes data only; that of the sandboxed process is part of it."""
-        from ratchet.scenarios.code_validation.sandboxed.worker import main
+        from ratchet.scenarios.sandbox.sandboxed.worker import main
 
         return (build_code_validation_datasets, main)
 

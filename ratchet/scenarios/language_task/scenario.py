@@ -26,6 +26,7 @@ from ratchet.scenarios.language_task.play import Rules
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
 from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskSource
 from ratchet.scenarios.language_task.sources.files import TaskFiles
+from ratchet.scenarios.language_task.verifiers_kind.environment import VerifiersEnvironment
 from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX, find_loader
 from ratchet.scenarios.language_task.verifiers_kind.source import VerifiersTasks
 from ratchet.scenarios.registry import register_scenario
@@ -108,11 +109,15 @@ class LanguageTaskScenario(Scenario):
     ) -> tuple[Callable[..., object], ...]:
         """Return what is around tasks and scores them."""
         section: LanguageTaskParameters = hyper_params.language_task
-        source = self._source(hyper_params)
-        environment = self._environment(section, source)
-        code: list[Callable[..., object]] = [type(source), type(environment)]
-        if hyper_params.dataset.startswith(PREFIX):
-            code.append(find_loader(hyper_params.dataset, self.base_dir))
+        code = list(self.own_data_code(hyper_params)) or [TaskFiles]
+        environment: type[LanguageEnvironment]
+        if section.environment is not None:
+            environment = ENVIRONMENTS.find(section.environment.name, self.base_dir)
+        elif hyper_params.dataset.startswith(PREFIX):  # not made: it may read a lot of data
+            environment = VerifiersEnvironment
+        else:
+            environment = type(self._environment(section, self._source(hyper_params)))
+        code.append(environment)
         if section.evaluator is not None:
             code.append(find_scoring(section.evaluator, self.base_dir))
         elif not environment.scores_itself:

@@ -112,8 +112,8 @@ def test_prefect_is_asked_for_its_health_once(
 
 
 def test_what_holds_tested_programs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ratchet.scenarios.code_validation import sandbox
-    from ratchet.scenarios.code_validation.sandbox_process import SandboxIsolation
+    from ratchet.scenarios.sandbox import programs as sandbox
+    from ratchet.scenarios.sandbox.process import SandboxIsolation
 
     def check(isolation: SandboxIsolation) -> doctor.Check:
         monkeypatch.setattr(sandbox, "sandbox_isolation", lambda: isolation)

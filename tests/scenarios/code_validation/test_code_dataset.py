@@ -10,14 +10,14 @@ import pytest
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.parameters import HyperParameters
-from ratchet.scenarios.code_validation import sandbox
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
 from ratchet.scenarios.code_validation.generator import examples as examples_module
 from ratchet.scenarios.code_validation.generator.examples import ExamplePlan, generate_examples
 from ratchet.scenarios.code_validation.generator.levels import LEVELS, Level
 from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
 from ratchet.scenarios.code_validation.mutation import normalize
-from ratchet.scenarios.code_validation.sandbox import Program, run_programs
+from ratchet.scenarios.sandbox import programs as sandbox
+from ratchet.scenarios.sandbox.programs import Program, run_programs
 
 EVERY_LEVEL = {"levels": (0, 1, 2, 3, 4), "num_train": 20, "num_test": 10}
 

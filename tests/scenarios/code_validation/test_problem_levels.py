@@ -13,7 +13,7 @@ import pytest
 from ratchet.scenarios.code_validation.generator.levels import LEVELS
 from ratchet.scenarios.code_validation.generator.phrases import draw_condition, draw_number
 from ratchet.scenarios.code_validation.parameters import MAX_LEVEL
-from ratchet.scenarios.code_validation.sandbox import Program, run_programs
+from ratchet.scenarios.sandbox.programs import Program, run_programs
 
 DIGESTS = (
     "de6108f688e45824",

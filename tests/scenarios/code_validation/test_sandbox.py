@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from ratchet.errors import SandboxError
-from ratchet.scenarios.code_validation import sandbox, sandbox_process
-from ratchet.scenarios.code_validation.generator.problem import (
-    TestCase,
-    TestSuite,
-    call_tests,
-)
-from ratchet.scenarios.code_validation.sandbox import Program, run_programs, sandbox_isolation
+from ratchet.scenarios.code_validation.generator.problem import call_tests
+from ratchet.scenarios.sandbox import process as sandbox_process
+from ratchet.scenarios.sandbox import programs as sandbox
+from ratchet.scenarios.sandbox.programs import Program, run_programs, sandbox_isolation
+from ratchet.scenarios.sandbox.suites import TestCase, TestSuite
 
 SUM = call_tests("f", [([1, 2], 3), ([4, 5], 9)])
 RIGHT = "def f(a, b):\n    return a + b"
@@ -292,7 +290,7 @@ def test_no_programs_need_no_subprocess(monkeypatch):
 def test_the_worker_stands_on_the_standard_library_alone():
     code = (
         "import sys; sys.path.append(sys.argv[1])\n"
-        "import ratchet.scenarios.code_validation.sandboxed.worker\n"
+        "import ratchet.scenarios.sandbox.sandboxed.worker\n"
         "assert not {'numpy', 'torch', 'pydantic'} & set(sys.modules)\n"
     )
     root = str(Path(sandbox.__file__).parents[3])

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.scenarios.code_validation import sandbox_process
 from ratchet.scenarios.code_validation.generator.problem import call_tests
-from ratchet.scenarios.code_validation.sandbox import Program, run_programs, sandbox_isolation
-from ratchet.scenarios.code_validation.sandboxed.seccomp import make_seccomp_filter
+from ratchet.scenarios.sandbox import process as sandbox_process
+from ratchet.scenarios.sandbox.programs import Program, run_programs, sandbox_isolation
+from ratchet.scenarios.sandbox.sandboxed.seccomp import make_seccomp_filter
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or make_seccomp_filter() is None, reason="needs seccomp"
 )
-_SANDBOXED = "ratchet.scenarios.code_validation.sandboxed"
+_SANDBOXED = "ratchet.scenarios.sandbox.sandboxed"
 _NOBODY = 65534
 
 

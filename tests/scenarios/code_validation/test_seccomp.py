@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from ratchet.scenarios.code_validation.sandboxed.seccomp import filter_steps
+from ratchet.scenarios.sandbox.sandboxed.seccomp import filter_steps
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOWED = 0x7FFF0000

@@ -3,13 +3,7 @@
 import pytest
 
 from ratchet.language_models.local.rollout_engine import Completion
-from ratchet.language_models.local.small_models import (
-    CHAT_TEMPLATE,
-    END,
-    PAD,
-    make_character_tokenizer,
-    save_tokenizer,
-)
+from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789=+-*/ .,:?!'\"()[]\nABCRW<>_"
@@ -17,9 +11,8 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789=+-*/ .,:?!'\"()[]\nABCRW<>_"
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tokenizer")
-    made = make_character_tokenizer(CHARACTERS)
-    save_tokenizer(made, folder, end=END, pad=PAD, chat_template=CHAT_TEMPLATE)
+    folder = tmp_path_factory.mktemp("models") / "small"
+    make_small_model(folder, alphabet=CHARACTERS, shape=SmallModelShape(d_model=4, heads=2))
     return ChatTokenizer(folder)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.language_task.play import Sampling, play
 from ratchet.scenarios.registry import build_scenario
@@ -83,6 +84,7 @@ NEW = (
     async def setup_state(self, state):
         state["secret"], state["found"] = state["info"]["secret"], False
     async def is_completed(self, state):
+        assert {"start_time"} <= state["timing"].keys(), "stop conditions of the package read it"
         return state["found"] or len(state["trajectory"]) >= self.max_turns
     async def env_response(self, messages, state):
         state["found"] = messages[-1]["content"] == state["secret"]
@@ -181,6 +183,19 @@ def test_a_package_is_found_by_its_name_or_folder(tmp_path, monkeypatch):
         )
     )
     assert "load_environment" in [item.__name__ for item in code]
+
+
+def test_what_counts_for_keys_is_found_without_making_the_environment(tmp_path):
+    (tmp_path / "slow.py").write_text("def load_environment():\n    raise OSError('data are read')")
+    hyper_params = HyperParameters(
+        scenario="language_task", trainer="grpo", dataset="verifiers:slow.py"
+    )
+    scenario = build_scenario("language_task", tmp_path)
+    handler = build_protocol_handler(hyper_params, base_dir=tmp_path)
+    code = [item.__name__ for item in scenario.agent_code(hyper_params, handler)]
+    assert code == ["VerifiersTasks", "load_environment", "VerifiersEnvironment"]
+    assert scenario.test_sets(hyper_params) == ["test"]
+    assert list(scenario.data_files(hyper_params)) == ["slow.py"]
 
 
 @pytest.mark.parametrize(

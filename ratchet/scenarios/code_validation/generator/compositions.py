@@ -15,8 +15,9 @@ from ratchet.scenarios.code_validation.generator.phrases import (
     pick,
     small,
 )
-from ratchet.scenarios.code_validation.generator.problem import Problem, Value, call_tests
+from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
 from ratchet.scenarios.code_validation.generator.sequences import SequenceStep, draw_ending
+from ratchet.scenarios.sandbox.suites import Value
 
 NUM_CASES = 24
 

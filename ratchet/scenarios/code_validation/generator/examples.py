@@ -19,7 +19,7 @@ from ratchet.scenarios.code_validation.bug_writer import BugTask
 from ratchet.scenarios.code_validation.generator.levels import LEVELS
 from ratchet.scenarios.code_validation.generator.problem import Problem
 from ratchet.scenarios.code_validation.mutation import mutants, normalize
-from ratchet.scenarios.code_validation.sandbox import (
+from ratchet.scenarios.sandbox.programs import (
     BUGGY,
     Program,
     ProgramResult,

@@ -17,7 +17,8 @@ from ratchet.scenarios.code_validation.generator.phrases import (
     pick,
     small,
 )
-from ratchet.scenarios.code_validation.generator.problem import Problem, Value, call_tests
+from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
+from ratchet.scenarios.sandbox.suites import Value
 
 NUM_CASES = 24
 

@@ -13,7 +13,8 @@ from ratchet.scenarios.code_validation.generator.phrases import (
     pick_distinct,
     small,
 )
-from ratchet.scenarios.code_validation.generator.problem import Problem, Value, call_tests
+from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
+from ratchet.scenarios.sandbox.suites import Value
 
 WORDS = (
     *("apple", "Banana", "tree", "cloud", "Xylophone", "I", "am", "level", "noon", "Queue"),

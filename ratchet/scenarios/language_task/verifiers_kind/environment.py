@@ -15,6 +15,9 @@ from ratchet.scenarios.language_task.verifiers_kind.rubric import Rubric
 if TYPE_CHECKING:
     from ratchet.scenarios.language_task.task import Evaluation, Task
 
+_TIMES = ("start_time", "generation_ms", "scoring_ms", "total_ms")
+"""What such environments write down of a rollout's time; nothing here reads it."""
+
 
 class VerifiersEnvironment(LanguageEnvironment):
     """An environment's ``setup_state``, ``env_response``, ``is_completed`` and ``rubric``.
@@ -59,10 +62,15 @@ class VerifiersEpisode(Episode):
             "responses": [],
             "trajectory": [],
             "turn": 0,
-            "timing": {},
+            "timing": dict.fromkeys(_TIMES, 0.0),
+            "error": None,
+            "final_env_response": None,
+            "sampling_args": {},
+            "oai_tools": [],
             "metrics": {},
             "reward": None,
             "is_completed": False,
+            "is_truncated": False,
         }
         self._num_replies = 0
         set_up = getattr(environment.found, "setup_state", None)

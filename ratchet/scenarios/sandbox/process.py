@@ -25,7 +25,7 @@ Job: TypeAlias = "dict[str, Any]"
 _LOGGER = logging.getLogger(__name__)
 _CODE = (
     "import sys; sys.path.append({root!r});"
-    "from ratchet.scenarios.code_validation.sandboxed.worker import main;"
+    "from ratchet.scenarios.sandbox.sandboxed.worker import main;"
     "sys.path.remove({root!r}); main()"
 )
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "PATH": ""}

@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, TypeAlias
 
-from ratchet.scenarios.code_validation.sandboxed import isolation, seccomp
-from ratchet.scenarios.code_validation.sandboxed.execution import MAX_OUTPUT, run_program
+from ratchet.scenarios.sandbox.sandboxed import isolation, seccomp
+from ratchet.scenarios.sandbox.sandboxed.execution import MAX_OUTPUT, run_program
 
 _RESULT: Final = 3
 _RULES: Final = 4

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
 
-from ratchet.scenarios.code_validation.generator.problem import TestSuite, Value
-from ratchet.scenarios.code_validation.sandbox_process import (
+from ratchet.scenarios.sandbox.process import (
     Job,
     SandboxIsolation,
     SandboxProcess,
 )
+from ratchet.scenarios.sandbox.suites import TestSuite, Value
 
 Failure = Literal[
     "wrong_answer",
