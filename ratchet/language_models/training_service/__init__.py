@@ -1,0 +1,36 @@
+"""Services that hold a model and train it verb by verb; :func:`connect` opens a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ratchet.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from ratchet.language_models.training_service.client import connect
+    from ratchet.language_models.training_service.interface import (
+        Completion,
+        ForwardBackward,
+        OptimizerSettings,
+        SampleRequest,
+        TrainingExample,
+        TrainingService,
+    )
+
+__all__ = [
+    "Completion",
+    "ForwardBackward",
+    "OptimizerSettings",
+    "SampleRequest",
+    "TrainingExample",
+    "TrainingService",
+    "connect",
+]
+
+_INTERFACE = "ratchet.language_models.training_service.interface"
+_HOMES = {
+    **{name: _INTERFACE for name in __all__},
+    "connect": "ratchet.language_models.training_service.client",
+}
+
+__getattr__ = lazy_names(__name__, _HOMES)
