@@ -13,6 +13,7 @@ from ratchet.language_models.training_service.interface import (
     TrainingExample,
 )
 
+_USUAL = OptimizerSettings()
 _Natural = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 WeightsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -63,11 +64,11 @@ class GivenOptimizer(RequestModel):
     """The figures of one step."""
 
     learning_rate: float
-    beta1: float = OptimizerSettings.beta1
-    beta2: float = OptimizerSettings.beta2
-    eps: float = OptimizerSettings.eps
-    weight_decay: float = OptimizerSettings.weight_decay
-    max_grad_norm: float = OptimizerSettings.max_grad_norm
+    beta1: float = _USUAL.beta1
+    beta2: float = _USUAL.beta2
+    eps: float = _USUAL.eps
+    weight_decay: float = _USUAL.weight_decay
+    max_grad_norm: float = _USUAL.max_grad_norm
 
     def to_settings(self) -> OptimizerSettings:
         """Return them as training takes them."""
