@@ -180,7 +180,9 @@ class HttpTrainingService:
         body: Mapping[str, Any],
         **fields: TypeAdapter[Any],
     ) -> dict[str, Any]:
-        return self._link.ask("POST", f"{_SESSIONS}/{quote(self._session_id)}/{verb}", body, **fields)
+        return self._link.ask(
+            "POST", f"{_SESSIONS}/{quote(self._session_id)}/{verb}", body, **fields
+        )
 
 
 class _Link:

@@ -239,7 +239,9 @@ def test_a_service_that_starts_again_goes_on_from_what_was_accepted(
     def trained(home, *, breaks):
         for number in range(2):
             with serve(home) as service:
-                with connect(service.url, model=MODEL, lora_rank=2, intent="i", policy=QUICK) as session:
+                with connect(
+                    service.url, model=MODEL, lora_rank=2, intent="i", policy=QUICK
+                ) as session:
                     _step(session, 2 * number)
                     if breaks:  # between the verbs of a step
                         session.forward_backward(

@@ -74,6 +74,22 @@ class SessionRecords:
             raise not_found("training session", session_id)
         return row
 
+    def of_intent(self, intent: str) -> sqlite3.Row:
+        """Find the session of an intent; a 404 if there is none."""
+        row = self._database.row("SELECT * FROM training_sessions WHERE intent = ?", (intent,))
+        if row is None:
+            raise not_found("training session", intent, param="intent")
+        return row
+
+    def rank_of(self, model_id: str) -> int:
+        """Return the rank of the adapter that a session has saved as a model; 0 for all others."""
+        row = self._database.row(
+            "SELECT lora_rank FROM training_sessions JOIN models ON job_id = training_sessions.id"
+            " WHERE models.id = ?",
+            (model_id,),
+        )
+        return 0 if row is None else int(row[0])
+
     def list(self) -> list[SessionObject]:
         """List the sessions, oldest first."""
         rows = self._database.rows("SELECT * FROM training_sessions ORDER BY sequence")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import shutil
 import sqlite3
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import RatchetError
-from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.training import (
     CreateSessionRequest,
     ForwardBackwardRequest,
@@ -35,7 +36,11 @@ from ratchet.language_models.service.engine.adapters import weights_print
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
-from ratchet.language_models.training_service.interface import Completion, SampleRequest
+from ratchet.language_models.training_service.interface import (
+    Completion,
+    SampleRequest,
+    TrainingExample,
+)
 
 if TYPE_CHECKING:  # they stand on torch, which the engine's start imports beside
     from ratchet.language_models.service.training_sessions.state import SessionState
@@ -107,14 +112,21 @@ class TrainingSessions:
         """Sample with a session's weights after all its verbs, or with those of a saved model."""
         self.records.row(session_id)
         if model is not None:
-            return self.sample_model(model, requests)
+            return self._thread.submit(self._sample_model, self._models.get(model), requests)
         return self._thread.submit(self._sample, session_id, requests)
 
-    def sample_model(
-        self, model: str, requests: Sequence[SampleRequest]
-    ) -> Future[list[Completion]]:
-        """Sample with the weights of a model."""
-        return self._thread.submit(self._sample_model, self._models.get(model), requests)
+    def again(self, session_id: str, sequence: int) -> Future[dict[str, Any]]:
+        """Wait for a verb that was taken before."""
+        if self.records.verb(session_id, sequence) is None:
+            raise not_found("verb", str(sequence), param="sequence")
+        return self._thread.submit(self._do_up_to, session_id, sequence)
+
+    def sample_and_score(
+        self, model: str, requests: Sequence[SampleRequest], prompt: Sequence[int] | None
+    ) -> Future[tuple[list[Completion], list[float] | None]]:
+        """Sample with the weights of a model, and return a prompt's log-probabilities under it."""
+        stored = self._models.get(model)
+        return self._thread.submit(self._sample_and_score, stored, requests, prompt)
 
     def delete(self, session_id: str) -> Future[None]:
         """Forget a session and its weights; the models that it saved stay."""
@@ -137,6 +149,24 @@ class TrainingSessions:
     def _sample_model(
         self, model: StoredModel, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
+        return self._sample_and_score(model, requests, None)[0]
+
+    def _sample_and_score(
+        self, model: StoredModel, requests: Sequence[SampleRequest], prompt: Sequence[int] | None
+    ) -> tuple[list[Completion], list[float] | None]:
+        state = self._sampler(model)
+        try:
+            if prompt is None:
+                return state.sample(requests), None
+            mask = (0, *[1] * (len(prompt) - 1))
+            example = TrainingExample(tuple(prompt), mask)
+            found = state.forward_backward([example], "cross_entropy", {}, backward=False)
+            return state.sample(requests), [math.nan, *found.log_probs[0][1:]]
+        except RatchetError as error:
+            raise ApiError(400, str(error), code="invalid_value", param="requests") from error
+
+    def _sampler(self, model: StoredModel) -> SessionState:
+        """Return a saved model in memory."""
         from ratchet.language_models.service.training_sessions.state import SessionState
 
         key = str(model.folder)
@@ -145,10 +175,7 @@ class TrainingSessions:
                 self._samplers.popitem(last=False)
             self._samplers[key] = SessionState(model, Lora(), 0)
         self._samplers.move_to_end(key)
-        try:
-            return self._samplers[key].sample(requests)
-        except RatchetError as error:
-            raise ApiError(400, str(error), code="invalid_value", param="requests") from error
+        return self._samplers[key]
 
     def _do_up_to(self, session_id: str, sequence: int) -> dict[str, Any]:
         """Do verbs until one is done; return its answer."""

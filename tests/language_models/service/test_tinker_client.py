@@ -1,0 +1,118 @@
+"""The public ``tinker`` client, where it is installed, trains and samples at our service."""
+
+from __future__ import annotations
+
+import pytest
+from micro_model import write_micro_model
+
+from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.training_service import (
+    OptimizerSettings,
+    SampleRequest,
+    TrainingExample,
+    connect,
+)
+
+tinker = pytest.importorskip("tinker")
+
+MODEL = "ratchet-tiny"
+TOKENS = [1, 2, 3, 4, 5]
+ADVANTAGES = [0.0, 1.0, -0.5, 0.25]
+OLD = [-6.0, -8.0, -5.5, -6.5]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, running_service):
+    home = tmp_path_factory.mktemp("home")
+    model = write_micro_model(home / MODEL)
+    with running_service(home, TorchEngine(), model=model).serving() as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def client(served):
+    client = tinker.ServiceClient(base_url=served.url, api_key="tml-none")
+    yield client
+    client.holder.close()
+
+
+def _datum(**inputs):
+    return tinker.Datum(
+        model_input=tinker.ModelInput.from_ints(TOKENS[:-1]),
+        loss_fn_inputs={"target_tokens": TOKENS[1:], **inputs},
+    )
+
+
+def test_its_steps_are_those_of_our_own_client(served, client):
+    training = client.create_lora_training_client(base_model=MODEL, rank=4, seed=7).result()
+    ours = connect(served.url, model=MODEL, lora_rank=4, seed=7)
+    example = TrainingExample(
+        tuple(TOKENS), (0, 1, 1, 1, 1), advantages=(0, *ADVANTAGES), log_probs=(0, *OLD)
+    )
+    figures = {"learning_rate": 0.01, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.1}
+    step = tinker.AdamParams(**figures, grad_clip_norm=1.0)
+    settings = OptimizerSettings(**figures, max_grad_norm=1.0)
+    for number, loss in enumerate(("importance_sampling", "ppo", "cispo")):
+        datum = _datum(logprobs=OLD, advantages=ADVANTAGES)
+        passed = training.forward_backward([datum], loss)
+        stepped = training.optim_step(step)
+        expected = ours.forward_backward([example], loss=loss, loss_config={}, sequence=2 * number)
+        norm = ours.optim_step(settings, sequence=2 * number + 1)["grad_norm"]
+        log_probs = passed.result().loss_fn_outputs[0]["logprobs"].tolist()
+        assert log_probs == pytest.approx(expected.log_probs[0][1:], abs=1e-6)
+        assert passed.result().metrics["loss:sum"] == pytest.approx(expected.metrics["loss"])
+        assert stepped.result().metrics["grad_norm"] == norm
+    read = training.forward([_datum(weights=[0, 1, 1, 1])], "cross_entropy").result()
+    mine = ours.forward([example], sequence=6).log_probs[0][1:]
+    assert read.loss_fn_outputs[0]["logprobs"].tolist() == pytest.approx(mine, abs=1e-6)
+    ours.close()
+
+
+def test_it_saves_samples_and_goes_on_from_what_it_saved(served, client):
+    training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
+    training.forward_backward([_datum(weights=[1, 1, 1, 1])], "cross_entropy").result()
+    training.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+    path = training.save_weights_for_sampler(name="first").result().path
+    prompt = tinker.ModelInput.from_ints([1, 2, 3])
+    params = tinker.SamplingParams(max_tokens=6, seed=3, temperature=0.7, stop=[])
+    sampler = client.create_sampling_client(model_path=path).result()
+    answer = sampler.sample(prompt=prompt, num_samples=3, sampling_params=params).result()
+    assert [len(sequence.tokens) for sequence in answer.sequences] == [6, 6, 6]
+    assert len({tuple(sequence.tokens) for sequence in answer.sequences}) == 3
+    first = answer.sequences[0]
+    assert first.stop_reason == "length"
+    with connect(served.url, model=path.removeprefix("tinker://")) as ours:
+        request = SampleRequest((1, 2, 3), 6, 0, temperature=0.7)
+        assert len(ours.sample([request])[0].tokens) <= 6
+    log_probs = sampler.compute_logprobs(prompt).result()
+    assert len(log_probs) == 3
+    now = training.save_weights_and_get_sampling_client().result()
+    again = now.sample(prompt=prompt, num_samples=3, sampling_params=params).result()
+    assert [s.tokens for s in again.sequences] == [s.tokens for s in answer.sequences]
+    state = training.save_state("state").result().path
+    other = client.create_training_client_from_state(state).result()
+    same = [
+        trained.forward([_datum(weights=[1, 1, 1, 1])], "cross_entropy").result()
+        for trained in (training, other)
+    ]
+    ones, others = (found.loss_fn_outputs[0]["logprobs"].tolist() for found in same)
+    assert ones == pytest.approx(others, abs=1e-5)
+
+
+def test_a_loss_of_ones_own_is_differentiated_by_the_client(client):
+    training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
+
+    def loss(data, log_probs):
+        return -sum(values.mean() for values in log_probs), {"mine": 1.0}
+
+    found = training.forward_backward_custom([_datum()], loss).result()
+    assert found.metrics["mine"] == 1.0
+    assert training.optim_step(tinker.AdamParams()).result().metrics["grad_norm"] > 0
+
+
+def test_what_it_asks_wrongly_it_is_told(client):
+    training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
+    with pytest.raises(tinker.TinkerError, match="no gradient was gathered"):
+        training.optim_step(tinker.AdamParams()).result()
+    with pytest.raises(tinker.TinkerError, match="There is no model 'none'"):
+        client.create_lora_training_client(base_model="none", rank=2).result()
