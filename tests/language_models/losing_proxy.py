@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from collections.abc import Collection
 
 import aiohttp
 from aiohttp import web
@@ -20,9 +21,11 @@ class LosingProxy:
 
     WAYS = ("lost", "cut", "500", "half", "html", "late", "doubled")
 
-    def __init__(self, target: str, share: float, seed: int = 0) -> None:
+    def __init__(
+        self, target: str, share: float, seed: int = 0, *, without: Collection[str] = ()
+    ) -> None:
         self.target, self.share = target, share
-        self.seen = dict.fromkeys(self.WAYS, 0)
+        self.seen = {way: 0 for way in self.WAYS if way not in without}
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         started = threading.Event()

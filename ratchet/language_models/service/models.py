@@ -145,7 +145,8 @@ class ModelRegistry:
                 message = f"The job {job['id']} starts from {model_id!r}; cancel that job first."
                 raise ApiError(409, message, code="model_in_use", param="model")
             session = connection.execute(
-                "SELECT id FROM training_sessions WHERE model = ?", (model_id,)
+                "SELECT id FROM training_sessions WHERE model = ? OR begins = ?",
+                (model_id, model_id),
             ).fetchone()
             if session is not None:
                 message = f"The training session {session['id']} starts from {model_id!r}; delete"

@@ -43,6 +43,7 @@ def connect(
     lora_alpha: int | None = None,
     seed: int = 0,
     intent: str | None = None,
+    resume: bool = False,
     api_key_name: str | None = None,
     timeout_seconds: float = 600.0,
     policy: RetryPolicy | None = None,
@@ -60,6 +61,8 @@ def connect(
     intent
         Whatever names the session, such as a run's key: asked for again it is the same session.
         Without one a lost answer may leave a session that nobody uses.
+    resume
+        The model was saved with its optimizer; go on where its session was.
     api_key_name
         The environment variable that holds the key.
 
@@ -72,8 +75,9 @@ def connect(
         url = f"{url.rstrip('/')}/v1"
     link = _Link(Endpoint(url, api_key_name, timeout_seconds=timeout_seconds), policy)
     asked = {"model": model, "lora_rank": lora_rank, "lora_alpha": lora_alpha, "seed": seed}
+    asked |= {"intent": intent, "resume": resume}
     try:
-        session_id = link.ask("POST", _SESSIONS, {**asked, "intent": intent}, id=_TEXT)["id"]
+        session_id = link.ask("POST", _SESSIONS, asked, id=_TEXT)["id"]
     except BaseException:
         link.close()
         raise
@@ -127,9 +131,9 @@ class HttpTrainingService:
         found = self._verb("sample", body, completions=_COMPLETIONS)["completions"]
         return found
 
-    def save_weights(self, *, sequence: int, name: str) -> str:
+    def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
         """Keep the weights as a model; see :class:`TrainingService`."""
-        body = {"sequence": sequence, "name": name}
+        body = {"sequence": sequence, "name": name, "optimizer": optimizer}
         return str(self._verb("save_weights", body, model=_TEXT)["model"])
 
     def delete(self) -> None:

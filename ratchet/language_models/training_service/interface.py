@@ -169,8 +169,11 @@ class TrainingService(Protocol):
         """Sample with the weights as they are, or with those of a model that was saved."""
         ...
 
-    def save_weights(self, *, sequence: int, name: str) -> str:
-        """Keep the weights as they are; return the id of the model that has them."""
+    def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
+        """Keep the weights as they are; return the id of the model that has them.
+
+        With ``optimizer`` another session can go on from it as this one would.
+        """
         ...
 
     def close(self) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from micro_model import write_micro_model
 
@@ -12,6 +15,10 @@ from ratchet.language_models.training_service import (
     TrainingExample,
     connect,
 )
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from losing_proxy import LosingProxy
 
 tinker = pytest.importorskip("tinker")
 
@@ -97,6 +104,14 @@ def test_it_saves_samples_and_goes_on_from_what_it_saved(served, client):
     ]
     ones, others = (found.loss_fn_outputs[0]["logprobs"].tolist() for found in same)
     assert ones == pytest.approx(others, abs=1e-5)
+    resumed = client.create_training_client_from_state_with_optimizer(state).result()
+    told = []
+    for trained in (training, resumed):
+        trained.forward_backward([_datum(weights=[1, 1, 1, 1])], "cross_entropy").result()
+        trained.optim_step(tinker.AdamParams(learning_rate=0.05)).result()
+        read = trained.forward([_datum(weights=[1, 1, 1, 1])], "cross_entropy").result()
+        told.append(read.loss_fn_outputs[0]["logprobs"].tolist())
+    assert told[0] == told[1]
 
 
 def test_a_loss_of_ones_own_is_differentiated_by_the_client(client):
@@ -116,3 +131,25 @@ def test_what_it_asks_wrongly_it_is_told(client):
         training.optim_step(tinker.AdamParams()).result()
     with pytest.raises(tinker.TinkerError, match="There is no model 'none'"):
         client.create_lora_training_client(base_model="none", rank=2).result()
+
+
+def test_what_is_lost_cut_doubled_or_late_changes_nothing(served, client):
+    def trained(client):
+        training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
+        for _ in range(4):
+            datum = _datum(logprobs=OLD, advantages=ADVANTAGES)
+            passed = training.forward_backward([datum], "ppo")
+            stepped = training.optim_step(tinker.AdamParams(learning_rate=0.01))
+            yield passed.result().metrics, stepped.result().metrics
+
+    undisturbed = list(trained(client))
+    proxy = LosingProxy(served.url, share=0.0, without=("html",))  # which its client can't read
+    try:
+        lossy = tinker.ServiceClient(base_url=proxy.url, api_key="tml-none")
+        proxy.share = 0.4
+        assert list(trained(lossy)) == undisturbed
+        proxy.share = 0.0
+        lossy.holder.close()
+    finally:
+        proxy.close()
+    assert all(proxy.seen.values()), proxy.seen

@@ -22,8 +22,8 @@ from ratchet.language_models.training_service import (
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from losing_proxy import LosingProxy  # noqa: E402
-from micro_model import write_micro_model  # noqa: E402
+from losing_proxy import LosingProxy
+from micro_model import write_micro_model
 
 QUICK = RetryPolicy(max_attempts=30, first_delay_seconds=0.001, max_delay_seconds=0.01)
 MODEL = "ratchet-tiny"
@@ -204,6 +204,23 @@ def test_a_saved_model_answers_chats_and_starts_other_sessions(served, open_sess
         other.next_sequence()
 
 
+def test_a_session_goes_on_where_another_was_saved(served, open_session):
+    first = open_session(lora_rank=2, seed=4)
+    _step(first, 0)
+    name = first.save_weights(sequence=2, name="half", optimizer=True)
+    second = open_session(model=name, resume=True, intent="second")
+    assert open_session(model=name, resume=True, intent="second").session_id == second.session_id
+    told = first.forward_backward(EXAMPLES, loss="ppo", loss_config={}, sequence=3)
+    assert second.forward_backward(EXAMPLES, loss="ppo", loss_config={}, sequence=0) == told
+    with pytest.raises(StatusError, match="save the optimizer behind its step"):
+        second.save_weights(sequence=1, name="x", optimizer=True)
+    assert first.optim_step(STEP, sequence=4) == second.optim_step(STEP, sequence=1)
+    assert _equal(_weights(served, first), _weights(served, second))
+    plain = first.save_weights(sequence=first.next_sequence(), name="plain")
+    with pytest.raises(StatusError, match="was not saved with its optimizer"):
+        open_session(model=plain, resume=True)
+
+
 _OTHER_STEPS = {
     "learning_rate": 2e-2,
     "beta1": 0.5,
@@ -236,22 +253,20 @@ def test_a_service_that_starts_again_goes_on_from_what_was_accepted(
     def serve(home):
         return running_service(home, TorchEngine(), model=model).serving()
 
+    def opened(service):
+        return connect(service.url, model=MODEL, lora_rank=2, intent="i", policy=QUICK)
+
     def trained(home, *, breaks):
         for number in range(2):
-            with serve(home) as service:
-                with connect(
-                    service.url, model=MODEL, lora_rank=2, intent="i", policy=QUICK
-                ) as session:
-                    _step(session, 2 * number)
-                    if breaks:  # between the verbs of a step
-                        session.forward_backward(
-                            EXAMPLES, loss="cispo", loss_config={}, sequence=4 * number + 2
-                        )
-            with serve(home) as service:
-                with connect(service.url, model=MODEL, lora_rank=2, intent="i") as session:
-                    _step(session, 2 * number + 1, loss="cispo")
-                    if number == 1:
-                        return _weights(service, session)
+            with serve(home) as service, opened(service) as session:
+                _step(session, 2 * number)
+                if breaks:  # between the verbs of a step
+                    last = 4 * number + 2
+                    session.forward_backward(EXAMPLES, loss="cispo", loss_config={}, sequence=last)
+            with serve(home) as service, opened(service) as session:
+                _step(session, 2 * number + 1, loss="cispo")
+                if number == 1:
+                    return _weights(service, session)
         raise AssertionError
 
     whole = trained(tmp_path / "a", breaks=True)

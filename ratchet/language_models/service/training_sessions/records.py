@@ -22,7 +22,7 @@ KEPT_ANSWERS = 256
 """So many of a session's last answers are kept for those who ask again."""
 _FORGOTTEN = "{}"
 _NEVER_RETRY = {"x-should-retry": "false"}
-_SAME = ("model", "lora_rank", "lora_alpha", "seed")
+_SAME = ("model", "lora_rank", "lora_alpha", "seed", "begins")
 
 
 def conflict(message: str, code: str) -> ApiError:
@@ -36,9 +36,14 @@ class SessionRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, asked: CreateSessionRequest, weights: str) -> sqlite3.Row:
-        """Write a session down, once for each intent; ``weights`` knows those it starts from."""
-        given = asked.model_dump()
+    def create(
+        self, asked: CreateSessionRequest, weights: str, begins: str | None = None
+    ) -> sqlite3.Row:
+        """Write a session down, once for each intent.
+
+        ``weights`` knows those of its model again; ``begins`` is the save that it goes on from.
+        """
+        given = {**asked.model_dump(), "begins": begins}
         digest = hashlib.sha256((asked.intent or secrets.token_hex(16)).encode()).hexdigest()
         with self._database.transaction() as connection:
             row: sqlite3.Row | None = None
@@ -49,10 +54,10 @@ class SessionRecords:
             if row is None:
                 connection.execute(
                     "INSERT INTO training_sessions (id, created_at, model, weights, lora_rank,"
-                    " lora_alpha, seed, intent) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    " lora_alpha, seed, intent, begins) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (
                         *(f"ts-{digest[:24]}", int(time.time()), asked.model, weights),
-                        *(asked.lora_rank, asked.lora_alpha, asked.seed, asked.intent),
+                        *(asked.lora_rank, asked.lora_alpha, asked.seed, asked.intent, begins),
                     ),
                 )
                 row = connection.execute(
@@ -81,19 +86,13 @@ class SessionRecords:
             raise not_found("training session", intent, param="intent")
         return row
 
-    def rank_of(self, model_id: str) -> int:
-        """Return the rank of the adapter that a session has saved as a model; 0 for all others."""
-        row = self._database.row(
-            "SELECT lora_rank FROM training_sessions JOIN models ON job_id = training_sessions.id"
-            " WHERE models.id = ?",
+    def saver_of(self, model_id: str) -> sqlite3.Row | None:
+        """Return the session that has saved a model; None if none has, or it is gone."""
+        return self._database.row(
+            "SELECT training_sessions.* FROM training_sessions JOIN models"
+            " ON job_id = training_sessions.id WHERE models.id = ?",
             (model_id,),
         )
-        return 0 if row is None else int(row[0])
-
-    def list(self) -> list[SessionObject]:
-        """List the sessions, oldest first."""
-        rows = self._database.rows("SELECT * FROM training_sessions ORDER BY sequence")
-        return [self.describe(row) for row in rows]
 
     def describe(self, row: sqlite3.Row) -> SessionObject:
         """Return a session as the API shows it."""
@@ -228,6 +227,11 @@ class SessionRecords:
             " GROUP BY session ORDER BY session"
         )
         return [(row["session"], row["last"]) for row in rows]
+
+    def all(self) -> list[SessionObject]:
+        """List the sessions, oldest first."""
+        rows = self._database.rows("SELECT * FROM training_sessions ORDER BY sequence")
+        return [self.describe(row) for row in rows]
 
     def delete(self, session_id: str) -> None:
         """Forget a session."""

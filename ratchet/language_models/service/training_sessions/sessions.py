@@ -52,6 +52,7 @@ VERBS: dict[str, type[Verb]] = {
     "optim_step": OptimStepRequest,
     "save_weights": SaveWeightsRequest,
 }
+_STATE_FILE = "training_state.safetensors"  # beside the weights that were saved with it
 _LOADED = 4  # sessions in memory; the one unused for longest makes room
 _WORK_PER_SNAPSHOT = 2.0  # seconds of work for each that writing the weights takes
 
@@ -89,10 +90,28 @@ class TrainingSessions:
         self._thread.shutdown(cancel_futures=True)
 
     def create(self, asked: CreateSessionRequest) -> SessionObject:
-        """Open a session, once for each intent."""
+        """Open a session, once for each intent.
+
+        Raises
+        ------
+        ApiError
+            404 without the model; 400 if it is to go on from one that has no optimizer's state.
+        """
         model = self._models.get(asked.model)
-        row = self.records.create(asked, _prints(model))
-        return self.records.describe(row)
+        if not asked.resume:
+            return self.records.describe(self.records.create(asked, _prints(model)))
+        saver = self.records.saver_of(model.id)
+        if saver is None or not (model.folder / _STATE_FILE).is_file():
+            raise ApiError(
+                400,
+                f"{model.id!r} was not saved with its optimizer by a session that is still here;"
+                " start from its weights alone, without resume.",
+                code="no_optimizer",
+                param="resume",
+            )
+        names = ("model", "lora_rank", "lora_alpha", "seed")
+        same = CreateSessionRequest(intent=asked.intent, **{name: saver[name] for name in names})
+        return self.records.describe(self.records.create(same, saver["weights"], model.id))
 
     def submit(self, session_id: str, name: str, verb: Verb) -> Future[dict[str, Any]]:
         """Take a verb; its answer comes when it, and all before it, are done and written down.
@@ -223,7 +242,9 @@ class TrainingSessions:
         lora = Lora(rank=row["lora_rank"], alpha=row["lora_alpha"])
         session = _Open(SessionState(model, lora, row["seed"]), row["snapshot"])
         if session.done:
-            session.state.read(self._file(session_id, session.done), row["steps"])
+            session.state.read(self._file(session_id, session.done))
+        elif row["begins"] is not None:
+            session.state.read(self._models.get(row["begins"]).folder / _STATE_FILE)
         self._open[session_id] = session
         return session
 
@@ -241,7 +262,7 @@ class TrainingSessions:
             )
             if isinstance(request, SaveWeightsRequest):
                 if row["answer"] is None:
-                    answer, also = self._save(session.state, row, request.name)
+                    answer, also = self._save(session.state, row, request)
             else:
                 answer = _apply(session.state, request)
         except (OSError, MemoryError):
@@ -256,19 +277,21 @@ class TrainingSessions:
             self._write(row["session"], session)
 
     def _save(
-        self, state: SessionState, row: sqlite3.Row, name: str
+        self, state: SessionState, row: sqlite3.Row, asked: SaveWeightsRequest
     ) -> tuple[dict[str, Any], Callable[[sqlite3.Connection], None]]:
         """Put the weights among the models; they are one with the answer to the verb."""
         session = self.records.row(row["session"])
         start = self._models.get(session["model"])
         made_of = f"{session['id']}:{row['sequence']}"
         identity = hashlib.sha256(made_of.encode()).hexdigest()[:12]
-        model_id = f"train:{start.root}:{name}:{identity}"
+        model_id = f"train:{start.root}:{asked.name}:{identity}"
         place = f"{session['id']}-{row['sequence']}"
         aside = self._folder / session["id"] / "saved"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         state.save_model(aside)
+        if asked.optimizer:
+            state.write(aside / _STATE_FILE)
         shutil.rmtree(self._models.folder / place, ignore_errors=True)  # of a save cut off below
         aside.rename(self._models.folder / place)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
@@ -129,7 +130,8 @@ class SessionState:
 
     def write(self, file: Path) -> None:
         """Write weights and moments, between steps; the file is whole or not there."""
-        assert self._gradients is None
+        if self._gradients is not None:
+            raise DataError("A gradient was gathered; save the optimizer behind its step.")
         tensors = {name: tensor.detach().contiguous() for name, tensor in self._tensors().items()}
         aside = file.with_suffix(".part")
         save_file(tensors, aside, metadata={"steps": str(self._adam.steps)})
@@ -138,17 +140,16 @@ class SessionState:
         os.close(descriptor)
         aside.replace(file)
 
-    def read(self, file: Path, steps: int) -> None:
-        """Take weights and moments as :meth:`write` left them after some steps."""
-        given = load_file(file)
-        with torch.no_grad():
+    def read(self, file: Path) -> None:
+        """Take weights and moments as :meth:`write` left them."""
+        with safe_open(file, framework="pt") as given, torch.no_grad():
             for name, tensor in self._tensors().items():
-                tensor.copy_(given[name])
-        self._adam.steps = steps
+                tensor.copy_(given.get_tensor(name))
+            self._adam.steps = int(given.metadata()["steps"])
         self._gradients = None
 
     def _tensors(self) -> dict[str, Tensor]:
-        kinds = {
+        kinds: dict[str, Sequence[Tensor]] = {
             "weight": self._weights,
             "mean": self._adam.means,
             "square": self._adam.squares,

@@ -23,7 +23,10 @@ from ratchet.language_models.service.training_sessions.low_rank import LlamaAdap
 class Trainable(Protocol):
     """What a session trains."""
 
-    model: CausalModel
+    @property
+    def model(self) -> CausalModel:
+        """What reads and goes on from tokens."""
+        ...
 
     @property
     def weights(self) -> list[nn.Parameter]:

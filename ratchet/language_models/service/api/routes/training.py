@@ -48,7 +48,7 @@ def training_routes(service: ModelService) -> APIRouter:
     def list_sessions(request: Request) -> SessionList:
         """List the sessions, oldest first."""
         refuse_unknown(request, ())
-        return SessionList(data=sessions.records.list())
+        return SessionList(data=sessions.records.all())
 
     @router.get("/{session_id}", response_model=SessionObject)
     def retrieve_session(request: Request, session_id: str) -> SessionObject:

@@ -20,13 +20,18 @@ WeightsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$"
 
 
 class CreateSessionRequest(RequestModel):
-    """A model to train; the same intent gives the same session."""
+    """A model to train; the same intent gives the same session.
+
+    With ``resume`` the model is one that a session has saved with its optimizer: the new session
+    goes on where that one was, with its base, adapter and seed.
+    """
 
     model: str
     lora_rank: Annotated[int, Field(ge=0, le=1024)] = 0
     lora_alpha: Annotated[int, Field(ge=1)] | None = None
     seed: Seed = 0
     intent: Annotated[str, StringConstraints(min_length=1, max_length=255)] | None = None
+    resume: bool = False
 
 
 class GivenExample(RequestModel):
@@ -56,7 +61,7 @@ class ForwardBackwardRequest(Verb):
 
     examples: Annotated[tuple[GivenExample, ...], Field(min_length=1)]
     loss: str = "cross_entropy"
-    loss_config: dict[str, float] = {}
+    loss_config: dict[str, float] = Field(default_factory=dict)
     backward: bool = True
 
 
@@ -82,9 +87,10 @@ class OptimStepRequest(Verb):
 
 
 class SaveWeightsRequest(Verb):
-    """A name for the weights as they are."""
+    """A name for the weights as they are; with ``optimizer`` a session can go on from them."""
 
     name: WeightsName
+    optimizer: bool = False
 
 
 class GivenPrompt(RequestModel):

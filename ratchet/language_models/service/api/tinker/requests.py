@@ -80,12 +80,12 @@ class SaveWeights(WireModel):
 
 
 class LoadWeights(WireModel):
-    """A model to train that starts from saved weights, with a new optimizer."""
+    """A model to train that starts from saved weights, with their optimizer or a new one."""
 
     session_id: str
     model_seq_id: int
     path: str
-    optimizer: Literal[False]
+    optimizer: bool
 
 
 class OfModel(WireModel):
