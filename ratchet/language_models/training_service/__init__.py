@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         TrainingExample,
         TrainingService,
     )
+    from ratchet.language_models.training_service.tinker_client import connect_tinker
 
 __all__ = [
     "Completion",
@@ -25,12 +26,14 @@ __all__ = [
     "TrainingExample",
     "TrainingService",
     "connect",
+    "connect_tinker",
 ]
 
 _INTERFACE = "ratchet.language_models.training_service.interface"
 _HOMES = {
     **{name: _INTERFACE for name in __all__},
     "connect": "ratchet.language_models.training_service.client",
+    "connect_tinker": "ratchet.language_models.training_service.tinker_client",
 }
 
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from micro_model import write_micro_model
 
+from ratchet.errors import StateError
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.training_service import (
     OptimizerSettings,
     SampleRequest,
     TrainingExample,
     connect,
+    connect_tinker,
 )
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -112,6 +114,49 @@ def test_it_saves_samples_and_goes_on_from_what_it_saved(served, client):
         read = trained.forward([_datum(weights=[1, 1, 1, 1])], "cross_entropy").result()
         told.append(read.loss_fn_outputs[0]["logprobs"].tolist())
     assert told[0] == told[1]
+
+
+def test_our_interface_through_its_client_trains_as_over_our_own(served):
+    ours = connect(served.url, model=MODEL, lora_rank=4, seed=7)
+    theirs = connect_tinker(served.url, model=MODEL, lora_rank=4, seed=7)
+    example = TrainingExample(
+        tuple(TOKENS),
+        (0, 0, 1, 1, 1),
+        weights=(1, 1, 0.5, 1, 2),
+        advantages=(0, *ADVANTAGES),
+        log_probs=(0, *OLD),
+    )
+    settings = OptimizerSettings(0.01, beta1=0.8, beta2=0.9, eps=1e-3, max_grad_norm=1.0)
+    for number, loss in enumerate(("cross_entropy", "ppo", "importance_sampling")):
+        passed, stepped = (
+            (
+                session.forward_backward([example], loss=loss, loss_config={}, sequence=2 * number),
+                session.optim_step(settings, sequence=2 * number + 1),
+            )
+            for session in (ours, theirs)
+        )
+        for one, other in zip(passed, stepped, strict=True):
+            if isinstance(one, dict):
+                assert one == pytest.approx(other)
+            else:
+                assert one.log_probs[0] == pytest.approx(other.log_probs[0], abs=1e-6)
+    assert theirs.optim_step(settings, sequence=5) == pytest.approx(stepped[1])
+    with pytest.raises(StateError, match="got 9, expected 6"):
+        theirs.optim_step(settings, sequence=9)
+    saved = theirs.save_weights(sequence=6, name="half", optimizer=True)
+    request = SampleRequest((1, 2, 3), 5, 1)
+    (now,) = theirs.sample([request])
+    assert len(now.tokens) == len(now.log_probs)
+    resumed = connect_tinker(served.url, model=saved, resume=True)
+    follow = {"loss": "ppo", "loss_config": {}}
+    told = [
+        session.forward_backward([example], sequence=session.next_sequence(), **follow).log_probs
+        for session in (ours, theirs, resumed)
+    ]
+    assert told[1] == told[2]
+    assert told[0][0] == pytest.approx(told[1][0], abs=1e-6)
+    for session in (ours, theirs, resumed):
+        session.close()
 
 
 def test_a_loss_of_ones_own_is_differentiated_by_the_client(client):
