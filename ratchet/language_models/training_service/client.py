@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,7 +27,7 @@ from ratchet.language_models.training_service.interface import (
 )
 
 _SESSIONS = "training/sessions"
-_Answer = TypeVar("_Answer")
+_FIELDS = tuple(field.name for field in fields(TrainingExample))
 _METRICS = TypeAdapter(dict[str, float])
 _LOG_PROBS = TypeAdapter(tuple[tuple[float, ...], ...])
 _COMPLETIONS = TypeAdapter(list[Completion])
@@ -165,7 +165,7 @@ class HttpTrainingService:
         backward: bool,
     ) -> ForwardBackward:
         given = [
-            {name: value for name, value in asdict(example).items() if value is not None}
+            {name: value for name in _FIELDS if (value := getattr(example, name)) is not None}
             for example in examples
         ]
         body = {

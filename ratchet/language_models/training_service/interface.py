@@ -106,7 +106,7 @@ class ForwardBackward:
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A prompt to go on from; ``stop_ids`` replace the model's end tokens, if there are any."""
+    """A prompt to go on from; ``stop_ids`` end an answer besides the model's own end tokens."""
 
     prompt: tuple[int, ...]
     max_tokens: int

@@ -150,7 +150,10 @@ class TinkerTrainingService:
     def sample(
         self, requests: Sequence[SampleRequest], *, model: str | None = None
     ) -> list[Completion]:
-        """Sample; see :class:`TrainingService`."""
+        """Sample; see :class:`TrainingService`.
+
+        Tinker takes ``stop_ids``, where there are any, in place of the model's end tokens.
+        """
         import tinker
 
         sampler = self._sampler_of(model)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ratchet.errors import ParameterError, nearest
 
-_CLIP = 0.2
+_CLIP = (0.2, 0.2)
+_CLIP_OF_SEQUENCES = (3e-4, 4e-4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def importance_sampling(tokens: Tokens, config: Config) -> Tensor:
 
 def ppo(tokens: Tokens, config: Config) -> Tensor:
     """-min(A r, A clip(r)) (Schulman et al. 2017, equation 7), with a bound for each side."""
-    return _clipped(tokens.ratio, tokens.advantages, config)
+    return _clipped(tokens.ratio, tokens.advantages, _bounds(config))
 
 
 def gspo(tokens: Tokens, config: Config) -> Tensor:
@@ -69,7 +70,7 @@ def gspo(tokens: Tokens, config: Config) -> Tensor:
     lengths = apart.new_zeros(count).index_add(0, tokens.rows, torch.ones_like(apart))
     mean = (sums / lengths.clamp(min=1))[tokens.rows].exp()
     ratio = mean * (tokens.log_probs - tokens.log_probs.detach()).exp()
-    return _clipped(ratio, tokens.advantages, config)
+    return _clipped(ratio, tokens.advantages, _bounds(config, *_CLIP_OF_SEQUENCES))
 
 
 def cispo(tokens: Tokens, config: Config) -> Tensor:
@@ -128,11 +129,11 @@ def clip_fractions(tokens: Tokens, config: Config) -> tuple[float, float]:
     return float(below.float().mean()), float(above.float().mean())
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, config: Config) -> Tensor:
-    low, high = _bounds(config)
+def _clipped(ratio: Tensor, advantages: Tensor, bounds: tuple[float, float]) -> Tensor:
+    low, high = bounds
     return -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
 
 
-def _bounds(config: Config) -> tuple[float, float]:
-    low = config.get("clip_low_threshold", 1 - _CLIP)
-    return low, config.get("clip_high_threshold", 1 + _CLIP)
+def _bounds(config: Config, low: float = _CLIP[0], high: float = _CLIP[1]) -> tuple[float, float]:
+    least = config.get("clip_low_threshold", 1 - low)
+    return least, config.get("clip_high_threshold", 1 + high)

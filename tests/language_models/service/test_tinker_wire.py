@@ -99,6 +99,21 @@ def test_the_bytes_of_a_step_and_of_samples(served):
     assert all(value < 0 for value in struct.unpack("<3f", samples[20:]))
 
 
+def test_its_key_is_sent_in_a_header_of_its_own(tmp_path, running_service):
+    model = write_micro_model(tmp_path / MODEL)
+    keyed = running_service(tmp_path / "home", TorchEngine(), model=model, api_key="tml-secret")
+    with keyed.serving() as service:
+        for key, status in (("tml-secret", 200), ("tml-other", 401), (None, 401)):
+            headers = {} if key is None else {"X-API-Key": key}
+            request = urllib.request.Request(f"{service.url}/api/v1/healthz", headers=headers)
+            if status == 200:
+                urllib.request.urlopen(request).close()
+                continue
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(request)
+            assert caught.value.code == status
+
+
 def test_what_is_not_spoken_is_refused(served):
     bad = [
         ("optim_step", {"model_id": "m", "seq_id": 1, "optimizer_params": {"type": "dimuon"}}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,11 @@ from safetensors.torch import load_file
 from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.retrying import RetryPolicy
+from ratchet.language_models.service.engine import model_folder
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
+from ratchet.language_models.service.models import StoredModel
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training_sessions.state import SessionState
 from ratchet.language_models.training_service import (
     OptimizerSettings,
     SampleRequest,
@@ -185,6 +190,19 @@ def test_stop_tokens_and_temperature(open_session):
     assert sum(cold.log_probs) > sum(greedy.log_probs)
 
 
+def test_sessions_side_by_side_do_not_see_each_other(served, open_session):
+    def work(seed):
+        session = connect(served.url, model=MODEL, lora_rank=2, seed=seed, policy=QUICK)
+        with session, served.client() as client:
+            told = [_step(session, number) for number in range(2)]
+            ask = {"model": MODEL, "messages": [{"role": "user", "content": "?"}], "max_tokens": 3}
+            return told, client.chat.completions.create(**ask, seed=1).choices[0].message.content
+
+    alone = [work(seed) for seed in range(5)]  # more than are in memory at once
+    with ThreadPoolExecutor(5) as pool:
+        assert list(pool.map(work, range(5))) == alone
+
+
 def test_a_saved_model_answers_chats_and_starts_other_sessions(served, open_session):
     session = open_session(lora_rank=2)
     _step(session, 0, loss="cross_entropy")
@@ -219,6 +237,31 @@ def test_a_session_goes_on_where_another_was_saved(served, open_session):
     plain = first.save_weights(sequence=first.next_sequence(), name="plain")
     with pytest.raises(StatusError, match="was not saved with its optimizer"):
         open_session(model=plain, resume=True)
+
+
+@pytest.mark.slow
+def test_other_models_train_as_small_ones_do(tmp_path, model, monkeypatch):
+    pytest.importorskip("peft")
+    start = StoredModel(MODEL, model, MODEL)
+    expected = SessionState(start, Lora(), 0).forward_backward(EXAMPLES, "ppo", {})
+    monkeypatch.setattr(model_folder, "plain_shape", lambda _: None)
+    for rank in (0, 3):
+        state = SessionState(start, Lora(rank=rank), 5)
+        found = state.forward_backward(EXAMPLES, "ppo", {})
+        for one, other in zip(found.log_probs, expected.log_probs, strict=True):
+            assert one == pytest.approx(other, abs=1e-5)
+        state.optim_step(STEP)
+        requests = [SampleRequest((1, 2, 3), 4, 0), SampleRequest((1, 2), 4, 1)]
+        completions = state.sample(requests)
+        state.write(tmp_path / "state")
+        again = SessionState(start, Lora(rank=rank), 5)
+        again.read(tmp_path / "state")
+        assert again.sample(requests) == completions
+        folder = tmp_path / f"rank-{rank}"
+        state.save_model(folder)
+        saved = StoredModel("saved", folder, MODEL, (model,) if rank else ())
+        served = SessionState(saved, Lora(), 0).sample(requests)
+        assert [c.tokens for c in served] == [c.tokens for c in completions]
 
 
 _OTHER_STEPS = {

@@ -45,7 +45,7 @@ def _sample_batch(
     ids, readable = _padded([request.prompt for request in requests])
     sampler = Sampler([_generation(request) for request in requests])
     temperatures = torch.tensor([r.temperature or 1.0 for r in requests], dtype=torch.float64)
-    ends = [set(request.stop_ids or end_ids) for request in requests]
+    ends = [{*request.stop_ids, *end_ids} for request in requests]
     rooms = [min(r.max_tokens, model.context_length - len(r.prompt)) for r in requests]
     tokens: list[list[int]] = [[] for _ in requests]
     log_probs: list[list[float]] = [[] for _ in requests]

@@ -141,11 +141,18 @@ class TrainingSessions:
         return self._thread.submit(self._do_up_to, session_id, sequence)
 
     def sample_and_score(
-        self, model: str, requests: Sequence[SampleRequest], prompt: Sequence[int] | None
+        self,
+        model: str,
+        requests: Sequence[SampleRequest],
+        prompt: Sequence[int] | None = None,
+        end_ids: Sequence[int] | None = None,
     ) -> Future[tuple[list[Completion], list[float] | None]]:
-        """Sample with the weights of a model, and return a prompt's log-probabilities under it."""
+        """Sample with the weights of a model, and return a prompt's log-probabilities under it.
+
+        ``end_ids`` are in place of the model's end tokens.
+        """
         stored = self._models.get(model)
-        return self._thread.submit(self._sample_and_score, stored, requests, prompt)
+        return self._thread.submit(self._sample_and_score, stored, requests, prompt, end_ids)
 
     def delete(self, session_id: str) -> Future[None]:
         """Forget a session and its weights; the models that it saved stay."""
@@ -168,19 +175,23 @@ class TrainingSessions:
     def _sample_model(
         self, model: StoredModel, requests: Sequence[SampleRequest]
     ) -> list[Completion]:
-        return self._sample_and_score(model, requests, None)[0]
+        return self._sample_and_score(model, requests, None, None)[0]
 
     def _sample_and_score(
-        self, model: StoredModel, requests: Sequence[SampleRequest], prompt: Sequence[int] | None
+        self,
+        model: StoredModel,
+        requests: Sequence[SampleRequest],
+        prompt: Sequence[int] | None,
+        end_ids: Sequence[int] | None,
     ) -> tuple[list[Completion], list[float] | None]:
         state = self._sampler(model)
         try:
             if prompt is None:
-                return state.sample(requests), None
+                return state.sample(requests, end_ids), None
             mask = (0, *[1] * (len(prompt) - 1))
             example = TrainingExample(tuple(prompt), mask)
             found = state.forward_backward([example], "cross_entropy", {}, backward=False)
-            return state.sample(requests), [math.nan, *found.log_probs[0][1:]]
+            return state.sample(requests, end_ids), [math.nan, *found.log_probs[0][1:]]
         except RatchetError as error:
             raise ApiError(400, str(error), code="invalid_value", param="requests") from error
 

@@ -120,9 +120,11 @@ class SessionState:
             "step": float(self._adam.steps),
         }
 
-    def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
-        """Sample with the weights as they are."""
-        return sample(self._model, requests, self._end_ids)
+    def sample(
+        self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Sample with the weights as they are; ``end_ids`` in place of the model's end tokens."""
+        return sample(self._model, requests, self._end_ids if end_ids is None else end_ids)
 
     def save_model(self, folder: Path) -> None:
         """Write the weights as a model's folder."""

@@ -16,8 +16,6 @@ from ratchet.language_models.service.api.schemas.training import (
 from ratchet.language_models.service.api.tinker.messages import numbers_of, tokens_of
 from ratchet.seeding import derive_seed
 
-_NO_END = (-1,)  # a token that no model has
-
 
 class WireModel(BaseModel):
     """A request; fields that later versions of the client add are passed over."""
@@ -147,13 +145,25 @@ class Sample(WireModel):
         """The prompt's ids."""
         return [token for chunk in self.prompt.chunks for token in chunk.tokens]
 
+    @property
+    def end_ids(self) -> tuple[int, ...] | None:
+        """What ends an answer in place of the model's end tokens; None for these.
+
+        Raises
+        ------
+        DataError
+            If it is text.
+        """
+        stop = self.sampling_params.stop
+        if stop is None:
+            return None
+        if isinstance(stop, str) or not all(isinstance(end, int) for end in stop):
+            raise DataError("stop: got text, expected token ids.")
+        return tuple(int(end) for end in stop)
+
     def to_prompts(self, context_left: int) -> list[GivenPrompt]:
         """Return one prompt for each sample, with a seed of its own."""
         params = self.sampling_params
-        stop = params.stop
-        if isinstance(stop, str) or (stop and not all(isinstance(end, int) for end in stop)):
-            raise DataError("stop: got text, expected token ids.")
-        ends = () if stop is None else tuple(int(end) for end in stop) or _NO_END
         seed, purpose = params.seed, ""
         if seed is None:
             seed, purpose = self.seq_id, self.sampling_session_id
@@ -164,7 +174,6 @@ class Sample(WireModel):
                 seed=derive_seed(seed, "sample", number, purpose),
                 temperature=params.temperature,
                 top_p=params.top_p,
-                stop_ids=ends,
             )
             for number in range(self.num_samples)
         ]

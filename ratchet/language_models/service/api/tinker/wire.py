@@ -102,13 +102,14 @@ class Wire:
         request_id = f"samples|{asked.sampling_session_id}|{asked.seq_id}"
         if request_id not in self._samples:
             try:
-                prompts = asked.to_prompts(_MOST_TOKENS)
+                prompts, end_ids = asked.to_prompts(_MOST_TOKENS), asked.end_ids
             except (DataError, ValidationError) as error:
                 raise ApiError(400, str(error), code="invalid_value") from error
             self._samples[request_id] = self._training.sample_and_score(
                 model,
                 [prompt.to_request() for prompt in prompts],
                 asked.tokens if asked.prompt_logprobs else None,
+                end_ids,
             )
             while len(self._samples) > _KEPT_SAMPLES:
                 self._samples.popitem(last=False)
