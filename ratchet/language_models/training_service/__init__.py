@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from ratchet.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
     from ratchet.language_models.training_service.client import connect
     from ratchet.language_models.training_service.interface import (
-        Completion,
         ForwardBackward,
         OptimizerSettings,
-        SampleRequest,
         TrainingExample,
         TrainingService,
     )
@@ -32,6 +31,8 @@ __all__ = [
 _INTERFACE = "ratchet.language_models.training_service.interface"
 _HOMES = {
     **{name: _INTERFACE for name in __all__},
+    "Completion": "ratchet.language_models.local.rollout_engine",
+    "SampleRequest": "ratchet.language_models.local.rollout_engine",
     "connect": "ratchet.language_models.training_service.client",
     "connect_tinker": "ratchet.language_models.training_service.tinker_client",
 }

@@ -17,12 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from ratchet.language_models.connection import Connection
 from ratchet.language_models.endpoints import EMBEDDED, Endpoint
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.retrying import RetryPolicy, with_retries
 from ratchet.language_models.training_service.interface import (
-    Completion,
     ForwardBackward,
     OptimizerSettings,
-    SampleRequest,
     TrainingExample,
 )
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Literal, Protocol
+from typing import Protocol
 
 from ratchet.errors import DataError, ParameterError
-
-FinishReason = Literal["stop", "length"]
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,30 +101,6 @@ class ForwardBackward:
 
     metrics: Mapping[str, float]
     log_probs: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SampleRequest:
-    """A prompt to go on from; ``stop_ids`` end an answer besides the model's own end tokens."""
-
-    prompt: tuple[int, ...]
-    max_tokens: int
-    seed: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    stop_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What was sampled, with the token that ended it.
-
-    ``log_probs`` are at the request's temperature (at 0 those of temperature 1), before top-p.
-    """
-
-    tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    finish_reason: FinishReason
 
 
 class TrainingService(Protocol):

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ratchet.errors import MissingKeyError, ParameterError, StateError
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.training_service.interface import (
-    Completion,
     ForwardBackward,
     OptimizerSettings,
-    SampleRequest,
     TrainingExample,
 )
 from ratchet.lazy import require_packages

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import RatchetError
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.training import (
     CreateSessionRequest,
@@ -36,11 +37,7 @@ from ratchet.language_models.service.engine.adapters import weights_print
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
-from ratchet.language_models.training_service.interface import (
-    Completion,
-    SampleRequest,
-    TrainingExample,
-)
+from ratchet.language_models.training_service.interface import TrainingExample
 
 if TYPE_CHECKING:  # they stand on torch, which the engine's start imports beside
     from ratchet.language_models.service.training_sessions.state import SessionState

@@ -13,17 +13,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ratchet.errors import DataError
+from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.engine.model_folder import CausalModel, GenerationCache
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.adam import Adam
-from ratchet.language_models.service.training_sessions.sampling import sample
 from ratchet.language_models.service.training_sessions.trainable import open_trainable
 from ratchet.language_models.training_service.interface import (
-    Completion,
     ForwardBackward,
     OptimizerSettings,
-    SampleRequest,
     TrainingExample,
 )
 from ratchet.language_models.training_service.token_losses import (
@@ -34,7 +34,27 @@ from ratchet.language_models.training_service.token_losses import (
 )
 
 _ROWS_AT_ONCE = 32
+_CPU = torch.device("cpu")
 _ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """A model as the engine asks it; it takes its tokens anywhere, and gives logits on the CPU."""
+
+    model: CausalModel
+    end_ids: tuple[int, ...]
+    device: torch.device = _CPU
+
+    @property
+    def context_length(self) -> int:
+        return self.model.context_length
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
+        return self.model.start(ids, readable)
+
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
+        return self.model.step(tokens, cache)
 
 
 @dataclass(slots=True)
@@ -124,7 +144,10 @@ class SessionState:
         self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
     ) -> list[Completion]:
         """Sample with the weights as they are; ``end_ids`` in place of the model's end tokens."""
-        return sample(self._model, requests, self._end_ids if end_ids is None else end_ids)
+        for number, request in enumerate(requests):
+            self._check_tokens(f"requests[{number}]", request.prompt)
+        ends = self._end_ids if end_ids is None else tuple(end_ids)
+        return InProcessEngine(_Answering(self._model, ends)).generate(requests)
 
     def save_model(self, folder: Path) -> None:
         """Write the weights as a model's folder."""
@@ -169,10 +192,12 @@ class SessionState:
                 f"examples[{number}]: got {len(example.tokens)} tokens, expected 1 to {context},"
                 " the model's context."
             )
-        if not all(0 <= token < self._vocabulary for token in example.tokens):
+        self._check_tokens(f"examples[{number}]", example.tokens)
+
+    def _check_tokens(self, what: str, tokens: Sequence[int]) -> None:
+        if not all(0 <= token < self._vocabulary for token in tokens):
             raise DataError(
-                f"examples[{number}]: got a token that is none of the model's, 0 to"
-                f" {self._vocabulary - 1}."
+                f"{what}: got a token that is none of the model's, 0 to {self._vocabulary - 1}."
             )
 
     def _read(

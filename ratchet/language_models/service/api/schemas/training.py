@@ -6,12 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.service.api.schemas.messages import RequestModel
-from ratchet.language_models.training_service.interface import (
-    OptimizerSettings,
-    SampleRequest,
-    TrainingExample,
-)
+from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 
 _USUAL = OptimizerSettings()
 _Natural = Annotated[int, Field(ge=0)]

@@ -13,7 +13,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from ratchet.errors import DataError
-from ratchet.language_models.training_service.interface import Completion
+from ratchet.language_models.local.rollout_engine import Completion
 
 PROTOBUF = "application/x-protobuf"
 _PACKAGE = "tinker_public"

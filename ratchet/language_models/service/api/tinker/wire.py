@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from ratchet.errors import DataError
+from ratchet.language_models.local.rollout_engine import Completion
 from ratchet.language_models.service.api.errors import ApiError, from_validation
 from ratchet.language_models.service.api.schemas.training import (
     CreateSessionRequest,
@@ -23,7 +24,6 @@ from ratchet.language_models.service.api.schemas.training import (
 from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples
 from ratchet.language_models.service.service import ModelService
-from ratchet.language_models.training_service.interface import Completion
 from ratchet.seeding import derive_seed
 
 SCHEME = "tinker://"
