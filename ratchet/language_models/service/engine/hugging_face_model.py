@@ -13,8 +13,9 @@ from ratchet.errors import DataError
 from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
 from ratchet.language_models.service.engine.merging import with_adapters
 from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
+from ratchet.language_models.service.training.lora import Lora
 from ratchet.lazy import require_packages
-from ratchet.seeding import derive_seed
+from ratchet.seeding import derive_seed, seeded_globals
 
 
 class HuggingFaceCache:
@@ -150,8 +151,8 @@ class HuggingFaceModel:
         hidden: Tensor = output.hidden_states[-1]
         return hidden.cpu()
 
-    def adapt(self, *, rank: int, alpha: int, seed: int) -> None:
-        """Train an adapter to all linear layers but the head, drawn from a seed, from here on.
+    def adapt(self, lora: Lora, seed: int) -> None:
+        """Train an adapter, drawn from a seed, from here on.
 
         Raises
         ------
@@ -159,14 +160,10 @@ class HuggingFaceModel:
             If PEFT is not installed.
         """
         require_packages(["peft"], "LoRA")
-        from peft import LoraConfig, get_peft_model
+        from peft import get_peft_model
 
-        config = LoraConfig(
-            r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(seed, "low-rank change"))
-            self._model = get_peft_model(self._model, config)
+        with seeded_globals(derive_seed(seed, "low-rank change")):
+            self._model = get_peft_model(self._model, lora.as_peft())
         self._is_adapted = True
 
     def parameters(self) -> list[torch.nn.Parameter]:

@@ -70,7 +70,7 @@ class AdaptedTransformer:
     """An adapter that PEFT has made is trained."""
 
     def __init__(self, model: HuggingFaceModel, start: StoredModel, lora: Lora, seed: int) -> None:
-        model.adapt(rank=lora.rank, alpha=lora.chosen_alpha, seed=seed)
+        model.adapt(lora, seed)
         self.model = model
         self._start = start
         self.weights = model.parameters()

@@ -10,8 +10,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
 from ratchet.errors import DataError
 from ratchet.language_models.local.rollout_engine import Completion
 
@@ -75,6 +73,8 @@ _MESSAGES: dict[str, tuple[_Field, ...]] = {
 @cache
 def _classes() -> dict[str, Any]:
     """Make the messages' classes, apart from those that a client in this process may have."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
     file = descriptor_pb2.FileDescriptorProto(name="wire.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
