@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from ratchet.errors import DataError
 from ratchet.language_models.local.rollout_engine import Completion
 
