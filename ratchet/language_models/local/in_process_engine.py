@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.philox import uniforms
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.service.engine.model_folder import GenerationCache
@@ -24,6 +24,33 @@ MAX_BATCH_SIZE = 256
 _NUMBERS = 32  # of a row's stream that are made at a time
 _NEXT_KEEP = 0.75  # a batch is made smaller when fewer of its rows than this are at work
 _NEXT_ADMIT = 0.125  # new rows are read when this share of the places is free
+
+
+class AnsweringModel(Protocol):
+    """What of a :class:`~ratchet.language_models.local.model.LanguageModel` answers are made of."""
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        """What ends a message of the model."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and answer together."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where prompts are wanted and logits come."""
+        ...
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
+        """Read prompts int[B, T] padded on the left; the logits [B, V] of the next token."""
+        ...
+
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
+        """Read one more token per row, int[B]; the logits [B, V] of the next."""
+        ...
 
 
 class InProcessEngine:
@@ -37,13 +64,13 @@ class InProcessEngine:
         Most answers that are written at once.
     """
 
-    def __init__(self, model: LanguageModel, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
+    def __init__(self, model: AnsweringModel, *, max_batch_size: int = MAX_BATCH_SIZE) -> None:
         if max_batch_size < 1:
             raise ParameterError(f"max_batch_size: got {max_batch_size}, expected 1 or more.")
         self._model = model
         self._max_batch_size = max_batch_size
 
-    def update(self, model: LanguageModel) -> None:
+    def update(self, model: AnsweringModel) -> None:
         """Answer with this model's weights, whatever they are at each call."""
         self._model = model
 
@@ -104,7 +131,7 @@ class _Work:
 class _Batch:
     """One call's requests, from the first prompt to the last token."""
 
-    def __init__(self, model: LanguageModel, requests: Sequence[SampleRequest], size: int) -> None:
+    def __init__(self, model: AnsweringModel, requests: Sequence[SampleRequest], size: int) -> None:
         self._model = model
         self._requests = requests
         self._size = size

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ratchet.errors import StateError
 
-VERSION = 2
+VERSION = 3
 _TABLES = """
 CREATE TABLE models (
     id TEXT PRIMARY KEY, folder TEXT NOT NULL, created INTEGER NOT NULL,
@@ -54,7 +54,20 @@ CREATE TABLE deleted (
     PRIMARY KEY (kind, id)
 ) STRICT;
 """
-_TO_DO = {0: (*_TABLES.split(";\n"), _SINCE_VERSION_1), 1: (_SINCE_VERSION_1,)}
+_SINCE_VERSION_2 = """
+CREATE TABLE training_sessions (
+    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
+    created_at INTEGER NOT NULL, model TEXT NOT NULL, weights TEXT NOT NULL,
+    lora_rank INTEGER NOT NULL, lora_alpha INTEGER, seed INTEGER NOT NULL, intent TEXT UNIQUE,
+    begins TEXT, snapshot INTEGER NOT NULL DEFAULT 0, steps INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE training_verbs (
+    session TEXT NOT NULL, sequence INTEGER NOT NULL, verb TEXT NOT NULL, digest TEXT NOT NULL,
+    request TEXT, answer TEXT, PRIMARY KEY (session, sequence)
+) STRICT;
+"""
+_LATER = (_SINCE_VERSION_1, *_SINCE_VERSION_2.split(";\n"))
+_TO_DO = {0: (*_TABLES.split(";\n"), *_LATER), 1: _LATER, 2: _LATER[1:]}
 """What makes a file of an earlier version one of this; 0 is an empty one."""
 
 Value = str | int | float | None

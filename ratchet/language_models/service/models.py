@@ -144,6 +144,14 @@ class ModelRegistry:
             if job is not None:
                 message = f"The job {job['id']} starts from {model_id!r}; cancel that job first."
                 raise ApiError(409, message, code="model_in_use", param="model")
+            session = connection.execute(
+                "SELECT id FROM training_sessions WHERE model = ? OR begins = ?",
+                (model_id, model_id),
+            ).fetchone()
+            if session is not None:
+                message = f"The training session {session['id']} starts from {model_id!r}; delete"
+                message += " that session first."
+                raise ApiError(409, message, code="model_in_use", param="model")
             if adapters := self._adapters_to(model_id):
                 message = f"{adapters[0]!r} is an adapter to {model_id!r}; delete that model first."
                 raise ApiError(409, message, code="model_in_use", param="model")

@@ -16,10 +16,11 @@ from ratchet.language_models.service.jobs.trainer_choice import PLAIN_TRAINER, J
 from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.retention import Retention
 from ratchet.language_models.service.settings import ServiceSettings
+from ratchet.language_models.service.training_sessions.sessions import TrainingSessions
 
 
 class ModelService:
-    """Database, files, models, jobs and the engine's thread, in which the engine is made."""
+    """Database, files, models, jobs, training sessions, and the thread that makes the engine."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class ModelService:
         self.models = ModelRegistry(self.database, settings.models_folder, base)
         self.jobs = JobStore(self.database, self.files, self.models, limits, trainer)
         self.history = JobHistory(self.database)
+        self.training = TrainingSessions(self.database, self.models, folder / "training")
         self.batcher = Batcher(
             make_engine, waiting_max=limits.waiting_completions, loaded_max=limits.loaded_models
         )
@@ -54,9 +56,11 @@ class ModelService:
         """Load the engine and run jobs until the end of the block."""
         self.batcher.start(self.models.base)
         self.runner.start()
+        self.training.start()
         try:
             yield
         finally:
+            self.training.stop()
             self.runner.stop()
             self.batcher.stop()
             self.database.close()

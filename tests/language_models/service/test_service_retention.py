@@ -15,6 +15,10 @@ from ratchet.language_models.service.engine.adapters import AdapterBase
 from ratchet.language_models.service.settings import RetentionRules, ServiceSettings
 
 DAY = 86400
+_OF_VERSION_1 = """
+DROP TABLE deleted; DROP TABLE training_sessions; DROP TABLE training_verbs;
+PRAGMA user_version = 1;
+"""
 
 
 def train(client, upload, wait_for, *, word="?", **more):
@@ -139,7 +143,7 @@ def test_the_database_of_an_earlier_version_is_taken_over(make_service, tmp_path
     with make_service().serving() as service, service.client() as client:
         job = train(client, upload, wait_for)
     with contextlib.closing(sqlite3.connect(tmp_path / "llm" / "service.sqlite3")) as connection:
-        connection.executescript("DROP TABLE deleted; PRAGMA user_version = 1;")
+        connection.executescript(_OF_VERSION_1)
     with make_service().serving() as service, service.client() as client:
         assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
         client.models.delete(job.fine_tuned_model)

@@ -20,6 +20,9 @@ from ratchet.language_models.service.settings import Limits, ServiceSettings
 _LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
 HEALTH_PATH = "/health"
 FILES_PATH = "/v1/files"
+_TRAINING_PATHS = ("/v1/training/", "/api/v1/")
+_KEY_HEADER = "x-api-key"
+"""Where the ``tinker`` client puts its key."""
 
 
 class Gate:
@@ -53,7 +56,9 @@ class Gate:
     def _check(self, path: str, headers: Headers) -> None:
         if self._key is not None:
             if path != HEALTH_PATH:
-                self._check_key(headers.get("authorization", ""))
+                own = headers.get(_KEY_HEADER)
+                sent = headers.get("authorization", "") if own is None else f"Bearer {own}"
+                self._check_key(sent)
         elif self._loopback:
             origin = headers.get("origin")
             names = [_host_of(f"//{headers.get('host', '')}")]
@@ -77,7 +82,7 @@ class Gate:
             )
 
     def _limit(self, path: str, headers: Headers) -> int:
-        is_upload = path.rstrip("/") == FILES_PATH
+        is_upload = path.rstrip("/") == FILES_PATH or path.startswith(_TRAINING_PATHS)
         limit = self._limits.upload_bytes if is_upload else self._limits.request_bytes
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:

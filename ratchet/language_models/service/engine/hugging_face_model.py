@@ -13,6 +13,9 @@ from ratchet.errors import DataError
 from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
 from ratchet.language_models.service.engine.merging import with_adapters
 from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.lazy import require_packages
+from ratchet.seeding import derive_seed, seeded_globals
 
 
 class HuggingFaceCache:
@@ -102,6 +105,7 @@ class HuggingFaceModel:
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"transformers cannot load the model in {folder}: {error}") from error
         self.folder = folder
+        self._is_adapted = False
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = with_adapters(model, adapters)
         self._model.eval().to(self._device)  # dropout would make training unrepeatable
@@ -147,11 +151,29 @@ class HuggingFaceModel:
         hidden: Tensor = output.hidden_states[-1]
         return hidden.cpu()
 
+    def adapt(self, lora: Lora, seed: int) -> None:
+        """Train an adapter, drawn from a seed, from here on.
+
+        Raises
+        ------
+        MissingPackageError
+            If PEFT is not installed.
+        """
+        require_packages(["peft"], "LoRA")
+        from peft import get_peft_model
+
+        with seeded_globals(derive_seed(seed, "low-rank change")):
+            self._model = get_peft_model(self._model, lora.as_peft())
+        self._is_adapted = True
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """The weights that training changes."""
-        return list(self._model.parameters())
+        return [weight for weight in self._model.parameters() if weight.requires_grad]
 
     def save(self, folder: Path) -> None:
-        """Write weights and configuration."""
+        """Write weights and configuration; of an adapted model the adapter."""
+        if self._is_adapted:
+            self._model.save_pretrained(str(folder), save_embedding_layers=False)
+            return
         self._model.save_pretrained(folder)
         copy_configuration(self.folder, folder)

@@ -1,0 +1,177 @@
+"""``/api/v1``: what the public ``tinker`` client asks for, done by training sessions.
+
+A model to train is a session whose intent is the model's id. What a verb will give is named by the
+verb, so that it can be asked for after a restart; of samples that a restart has cost the client is
+told, and asks anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TypeVar
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+from starlette.concurrency import run_in_threadpool
+
+from ratchet.errors import DataError
+from ratchet.language_models.service.api.errors import ApiError, from_validation
+from ratchet.language_models.service.api.schemas.training import OptimStepRequest
+from ratchet.language_models.service.api.tinker import requests as wire
+from ratchet.language_models.service.api.tinker.messages import read_pass
+from ratchet.language_models.service.api.tinker.wire import SCHEME, Json, Wire
+from ratchet.language_models.service.service import ModelService
+
+_Asked = TypeVar("_Asked", bound=wire.WireModel)
+
+
+def tinker_routes(service: ModelService) -> APIRouter:
+    """Make the routes of the wire."""
+    router = APIRouter(prefix="/api/v1", include_in_schema=False)
+    wired = Wire(service)
+    _add_service(router, service)
+    _add_models(router, wired)
+    _add_verbs(router, wired)
+    _add_sampling(router, wired)
+
+    @router.post("/retrieve_future")
+    async def retrieve_future(request: Request) -> Response:
+        asked = await _read(request, wire.RetrieveFuture)
+        return await wired.retrieve(asked.request_id)
+
+    return router
+
+
+def _add_service(router: APIRouter, service: ModelService) -> None:
+    @router.get("/healthz")
+    def health() -> Json:
+        return {"status": "ok"}
+
+    @router.get("/get_server_capabilities")
+    def capabilities() -> Json:
+        names = [model.id for model in service.models.list().data]
+        models = [{"model_name": n, "trainable": True, "sampleable": True} for n in names]
+        return {"supported_models": models}
+
+    @router.post("/client/config")
+    def client_config() -> Json:
+        return {"parallel_fwdbwd_chunks": False, "proto_compress_fwdbwd": False}
+
+    @router.post("/client/dynamic_config")
+    def dynamic_config() -> Json:
+        return {}
+
+    @router.post("/create_session")
+    def create_session() -> Json:
+        return {"type": "create_session", "session_id": f"ses-{secrets.token_hex(12)}"}
+
+    @router.post("/session_heartbeat")
+    def heartbeat() -> Json:
+        return {"type": "session_heartbeat"}
+
+    @router.post("/telemetry")
+    def telemetry() -> Json:
+        return {"status": "accepted"}
+
+    @router.post("/cancel_future", status_code=204)
+    def cancel() -> None:
+        """Samples are short; they are made to their end."""
+
+
+def _add_models(router: APIRouter, wired: Wire) -> None:
+    @router.post("/create_model")
+    async def create_model(request: Request) -> Json:
+        asked = await _read(request, wire.CreateModel)
+        if asked.optimizer_config.get("type") != "adamw":
+            raise ApiError(400, "optimizer_config: expected the type 'adamw'.")
+        lora = asked.lora_config
+        if lora is not None and not (lora.train_mlp and lora.train_attn):
+            raise ApiError(400, "lora_config: adapters are to all projections of a layer.")
+        rank = 0 if lora is None else lora.rank
+        seed = None if lora is None else lora.seed
+        model_id = f"{asked.session_id}:train:{asked.model_seq_id}"
+        await run_in_threadpool(wired.create, model_id, asked.base_model, rank, seed)
+        return {"request_id": f"created|{model_id}|0", "model_id": model_id}
+
+    @router.post("/load_weights")
+    async def load_weights(request: Request) -> Json:
+        asked = await _read(request, wire.LoadWeights)
+        model_id = f"{asked.session_id}:train:{asked.model_seq_id}"
+        await run_in_threadpool(wired.create_from, model_id, asked.path, asked.optimizer)
+        return {"request_id": f"loaded|{model_id}|0", "model_id": model_id}
+
+    @router.post("/get_info")
+    async def get_info(request: Request) -> Json:
+        asked = await _read(request, wire.OfModel)
+        session = wired.session(asked.model_id)
+        named = {"model_name": session.model, "tokenizer_id": session.model}
+        return {
+            "type": "get_info",
+            "model_id": asked.model_id,
+            "model_data": named,
+            "model_name": session.model,
+            "is_lora": session.lora_rank > 0,
+            "lora_rank": session.lora_rank or None,
+        }
+
+    @router.post("/unload_model")
+    async def unload_model(request: Request) -> Json:
+        asked = await _read(request, wire.OfModel)
+        return {"request_id": f"unloaded|{asked.model_id}|0", "model_id": asked.model_id}
+
+
+def _add_verbs(router: APIRouter, wired: Wire) -> None:
+    @router.post("/forward_backward")
+    async def forward_backward(request: Request) -> Json:
+        try:
+            message = read_pass(await request.body())
+            verb = wire.to_pass(message)
+        except DataError as error:
+            raise ApiError(400, str(error), code="invalid_value") from error
+        except ValidationError as error:
+            raise from_validation(error.errors(include_url=False)) from error
+        return await wired.submit("passed", message.model_id, "forward_backward", verb)
+
+    @router.post("/optim_step")
+    async def optim_step(request: Request) -> Json:
+        asked = await _read(request, wire.OptimStep)
+        step = OptimStepRequest(
+            sequence=asked.seq_id - 1, optimizer=asked.adam_params.to_optimizer()
+        )
+        return await wired.submit("stepped", asked.model_id, "optim_step", step)
+
+    @router.post("/save_weights")
+    async def save_weights(request: Request) -> Json:
+        return await wired.save("state", await _read(request, wire.SaveWeights))
+
+    @router.post("/save_weights_for_sampler")
+    async def save_for_sampler(request: Request) -> Json:
+        asked = await _read(request, wire.SaveWeights)
+        return await wired.save("sampler" if asked.path is None else "saved", asked)
+
+
+def _add_sampling(router: APIRouter, wired: Wire) -> None:
+    @router.post("/create_sampling_session")
+    async def create_sampling_session(request: Request) -> Json:
+        asked = await _read(request, wire.CreateSamplingSession)
+        path = (asked.model_path or "").removeprefix(SCHEME)
+        model = await run_in_threadpool(wired.model, path or asked.base_model or "")
+        sampler = f"{asked.session_id}:sample:{asked.sampling_session_seq_id}:{model}"
+        return {"type": "create_sampling_session", "sampling_session_id": sampler}
+
+    @router.get("/samplers/{sampler:path}")
+    def get_sampler(sampler: str) -> Json:
+        model = wired.sampled(sampler)
+        return {"sampler_id": sampler, "base_model": model, "model_path": f"{SCHEME}{model}"}
+
+    @router.post("/asample")
+    async def asample(request: Request) -> Json:
+        asked = await _read(request, wire.Sample)
+        return await run_in_threadpool(wired.sample, asked)
+
+
+async def _read(request: Request, schema: type[_Asked]) -> _Asked:
+    try:
+        return schema.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise from_validation(error.errors(include_url=False)) from error

@@ -1,0 +1,126 @@
+"""``/v1/training/sessions``: a model trained verb by verb."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.concurrency import run_in_threadpool
+
+from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.api.request_reading import body_of, read_body, refuse_unknown
+from ratchet.language_models.service.api.schemas.training import (
+    CreateSessionRequest,
+    ForwardBackwardRequest,
+    OptimStepRequest,
+    PassAnswer,
+    SampleAnswer,
+    SampleBody,
+    SampledCompletion,
+    SavedAnswer,
+    SaveWeightsRequest,
+    SessionDeleted,
+    SessionList,
+    SessionObject,
+    StepAnswer,
+)
+from ratchet.language_models.service.service import ModelService
+
+_Result = TypeVar("_Result")
+
+
+def training_routes(service: ModelService) -> APIRouter:
+    """Make the routes of training sessions."""
+    router = APIRouter(prefix="/v1/training/sessions", tags=["training"])
+    sessions = service.training
+
+    @router.post("", response_model=SessionObject, openapi_extra=body_of(CreateSessionRequest))
+    async def create_session(request: Request) -> SessionObject:
+        """Open a session, once for each intent."""
+        refuse_unknown(request, ())
+        asked = await read_body(request, CreateSessionRequest)
+        return await run_in_threadpool(sessions.create, asked)
+
+    @router.get("", response_model=SessionList)
+    def list_sessions(request: Request) -> SessionList:
+        """List the sessions, oldest first."""
+        refuse_unknown(request, ())
+        return SessionList(data=sessions.records.all())
+
+    @router.get("/{session_id}", response_model=SessionObject)
+    def retrieve_session(request: Request, session_id: str) -> SessionObject:
+        """Show a session."""
+        refuse_unknown(request, ())
+        return sessions.records.describe(sessions.records.row(session_id))
+
+    @router.delete("/{session_id}", response_model=SessionDeleted)
+    async def delete_session(request: Request, session_id: str) -> SessionDeleted:
+        """Delete a session; the models that it saved stay."""
+        refuse_unknown(request, ())
+        await done(sessions.delete(session_id))
+        return SessionDeleted(id=session_id)
+
+    _add_verbs(router, service)
+    return router
+
+
+def _add_verbs(router: APIRouter, service: ModelService) -> None:
+    sessions = service.training
+
+    @router.post(
+        "/{session_id}/forward_backward",
+        response_model=PassAnswer,
+        openapi_extra=body_of(ForwardBackwardRequest),
+    )
+    async def forward_backward(request: Request, session_id: str) -> PassAnswer:
+        """Read examples, and gather the gradient of their loss."""
+        asked = await read_body(request, ForwardBackwardRequest)
+        verb = await run_in_threadpool(sessions.submit, session_id, "forward_backward", asked)
+        return PassAnswer.model_validate(await done(verb))
+
+    @router.post(
+        "/{session_id}/optim_step",
+        response_model=StepAnswer,
+        openapi_extra=body_of(OptimStepRequest),
+    )
+    async def optim_step(request: Request, session_id: str) -> StepAnswer:
+        """Follow the gathered gradient once."""
+        asked = await read_body(request, OptimStepRequest)
+        verb = await run_in_threadpool(sessions.submit, session_id, "optim_step", asked)
+        return StepAnswer.model_validate(await done(verb))
+
+    @router.post(
+        "/{session_id}/save_weights",
+        response_model=SavedAnswer,
+        openapi_extra=body_of(SaveWeightsRequest),
+    )
+    async def save_weights(request: Request, session_id: str) -> SavedAnswer:
+        """Keep the weights as they are, as a model."""
+        asked = await read_body(request, SaveWeightsRequest)
+        verb = await run_in_threadpool(sessions.submit, session_id, "save_weights", asked)
+        return SavedAnswer.model_validate(await done(verb))
+
+    @router.post(
+        "/{session_id}/sample", response_model=SampleAnswer, openapi_extra=body_of(SampleBody)
+    )
+    async def sample(request: Request, session_id: str) -> SampleAnswer:
+        """Go on from token ids; the weights are the session's, or those of a saved model."""
+        asked = await read_body(request, SampleBody)
+        prompts = [prompt.to_request() for prompt in asked.requests]
+        found = await done(
+            await run_in_threadpool(sessions.sample, session_id, prompts, asked.model)
+        )
+        return SampleAnswer(completions=[SampledCompletion(**asdict(item)) for item in found])
+
+
+async def done(verb: Future[_Result]) -> _Result:
+    """Wait for a verb; it goes on where nobody waits any more."""
+    try:
+        return await asyncio.shield(asyncio.wrap_future(verb))
+    except asyncio.CancelledError:
+        if verb.cancelled():
+            raise ApiError(503, "The service is stopping.", code="stopping") from None
+        raise

@@ -1,0 +1,1 @@
+"""The wire of the public ``tinker`` client, spoken by the service."""

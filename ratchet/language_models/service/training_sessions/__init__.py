@@ -1,0 +1,1 @@
+"""Sessions in which a client trains a model verb by verb."""

@@ -1,0 +1,245 @@
+"""Sessions and their verbs in the service's database.
+
+A verb is written down before it is done, and its answer before that is sent: so a verb is done
+once, whatever is lost or killed in between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ratchet.language_models.service.api.errors import ApiError, not_found
+from ratchet.language_models.service.api.schemas.training import CreateSessionRequest, SessionObject
+from ratchet.language_models.service.database import Database
+
+KEPT_ANSWERS = 256
+"""So many of a session's last answers are kept for those who ask again."""
+_FORGOTTEN = "{}"
+_NEVER_RETRY = {"x-should-retry": "false"}
+_SAME = ("model", "lora_rank", "lora_alpha", "seed", "begins")
+
+
+def conflict(message: str, code: str) -> ApiError:
+    """Make the 409 that no other attempt changes."""
+    return ApiError(409, message, code=code, param="sequence", headers=_NEVER_RETRY)
+
+
+class SessionRecords:
+    """What is known of all sessions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self, asked: CreateSessionRequest, weights: str, begins: str | None = None
+    ) -> sqlite3.Row:
+        """Write a session down, once for each intent.
+
+        ``weights`` knows those of its model again; ``begins`` is the save that it goes on from.
+        """
+        given = {**asked.model_dump(), "begins": begins}
+        digest = hashlib.sha256((asked.intent or secrets.token_hex(16)).encode()).hexdigest()
+        with self._database.transaction() as connection:
+            row: sqlite3.Row | None = None
+            if asked.intent is not None:
+                row = connection.execute(
+                    "SELECT * FROM training_sessions WHERE intent = ?", (asked.intent,)
+                ).fetchone()
+            if row is None:
+                connection.execute(
+                    "INSERT INTO training_sessions (id, created_at, model, weights, lora_rank,"
+                    " lora_alpha, seed, intent, begins) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (
+                        *(f"ts-{digest[:24]}", int(time.time()), asked.model, weights),
+                        *(asked.lora_rank, asked.lora_alpha, asked.seed, asked.intent, begins),
+                    ),
+                )
+                row = connection.execute(
+                    "SELECT * FROM training_sessions ORDER BY sequence DESC LIMIT 1"
+                ).fetchone()
+        assert row is not None
+        if any(row[name] != given[name] for name in _SAME):
+            raise conflict(
+                f"The intent {asked.intent!r} has a session already, with another model, adapter"
+                " or seed. Take another intent.",
+                "intent_taken",
+            )
+        return row
+
+    def row(self, session_id: str) -> sqlite3.Row:
+        """Find a session; a 404 if there is none."""
+        row = self._database.row("SELECT * FROM training_sessions WHERE id = ?", (session_id,))
+        if row is None:
+            raise not_found("training session", session_id)
+        return row
+
+    def of_intent(self, intent: str) -> sqlite3.Row:
+        """Find the session of an intent; a 404 if there is none."""
+        row = self._database.row("SELECT * FROM training_sessions WHERE intent = ?", (intent,))
+        if row is None:
+            raise not_found("training session", intent, param="intent")
+        return row
+
+    def saver_of(self, model_id: str) -> sqlite3.Row | None:
+        """Return the session that has saved a model; None if none has, or it is gone."""
+        return self._database.row(
+            "SELECT training_sessions.* FROM training_sessions JOIN models"
+            " ON job_id = training_sessions.id WHERE models.id = ?",
+            (model_id,),
+        )
+
+    def describe(self, row: sqlite3.Row) -> SessionObject:
+        """Return a session as the API shows it."""
+        names = ("id", "created_at", "model", "lora_rank", "lora_alpha", "seed", "intent", "steps")
+        given = {name: row[name] for name in names}
+        return SessionObject(next_sequence=self.next_sequence(row["id"]), **given)
+
+    def next_sequence(self, session_id: str) -> int:
+        """Return the number of the next verb."""
+        row = self._database.row(
+            "SELECT COALESCE(MAX(sequence) + 1, 0) FROM training_verbs WHERE session = ?",
+            (session_id,),
+        )
+        return 0 if row is None else int(row[0])
+
+    def accept(self, session_id: str, verb: str, sequence: int, request: str) -> None:
+        """Write a verb down, unless it is already.
+
+        The last one may come with other content if it was refused.
+
+        Raises
+        ------
+        ApiError
+            404 without the session; 409 if the number was another verb's, or isn't the next.
+        """
+        digest = hashlib.sha256(f"{verb}:{request}".encode()).hexdigest()
+        self.row(session_id)
+        with self._database.transaction() as connection:
+            known = connection.execute(
+                "SELECT * FROM training_verbs WHERE session = ? AND sequence = ?",
+                (session_id, sequence),
+            ).fetchone()
+            expected = self.next_sequence(session_id)
+            if known is not None and known["digest"] == digest:
+                return
+            if known is not None and sequence == expected - 1 and _is_refused(known):
+                connection.execute(
+                    "DELETE FROM training_verbs WHERE session = ? AND sequence = ?",
+                    (session_id, sequence),
+                )
+                known, expected = None, sequence
+            if known is None:
+                if sequence != expected:
+                    raise conflict(
+                        f"sequence: got {sequence}, expected {expected}, the session's next.",
+                        "sequence_gap",
+                    )
+                connection.execute(
+                    "INSERT INTO training_verbs VALUES (?, ?, ?, ?, ?, NULL)",
+                    (session_id, sequence, verb, digest, request),
+                )
+                return
+            raise conflict(
+                f"sequence: {sequence} was a {known['verb']} with other content. Go on with"
+                f" {expected}, or send what was sent.",
+                "sequence_taken",
+            )
+
+    def verb(self, session_id: str, sequence: int) -> sqlite3.Row | None:
+        """Return a verb that was accepted."""
+        return self._database.row(
+            "SELECT * FROM training_verbs WHERE session = ? AND sequence = ?",
+            (session_id, sequence),
+        )
+
+    def answer(self, session_id: str, sequence: int) -> dict[str, Any] | None:
+        """Return the answer to a verb; None if it has not been done.
+
+        Raises
+        ------
+        ApiError
+            What the verb was refused with; 409 if its answer isn't kept any more.
+        """
+        row = self.verb(session_id, sequence)
+        if row is None or row["answer"] is None:
+            return None
+        if row["answer"] == _FORGOTTEN:
+            raise conflict(
+                f"sequence: {sequence} was done, but only the last {KEPT_ANSWERS} answers of a"
+                " session are kept.",
+                "answer_forgotten",
+            )
+        answer: dict[str, Any] = json.loads(row["answer"])
+        if "refused" in answer:
+            raise ApiError(400, answer["refused"], code="verb_refused")
+        return answer
+
+    def done(
+        self,
+        row: sqlite3.Row,
+        answer: dict[str, Any],
+        also: Callable[[sqlite3.Connection], None] = lambda _: None,
+    ) -> None:
+        """Write down the answer to a verb, and in the same moment what came of it."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE training_verbs SET answer = ? WHERE session = ? AND sequence = ?",
+                (json.dumps(answer, separators=(",", ":")), row["session"], row["sequence"]),
+            )
+            also(connection)
+
+    def snapshot(self, session_id: str, verbs: int, steps: int) -> None:
+        """Write down that a file holds what the first verbs have made; their content can go."""
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE training_sessions SET snapshot = ?, steps = ? WHERE id = ?",
+                (verbs, steps, session_id),
+            )
+            connection.execute(
+                "UPDATE training_verbs SET request = NULL WHERE session = ? AND sequence < ?"
+                " AND request IS NOT NULL",
+                (session_id, verbs),
+            )
+            connection.execute(
+                "UPDATE training_verbs SET answer = ? WHERE session = ? AND sequence < ?"
+                " AND answer != ?",
+                (_FORGOTTEN, session_id, verbs - KEPT_ANSWERS, _FORGOTTEN),
+            )
+
+    def first_waiting(self, session_id: str) -> int | None:
+        """Return the number of the first verb that was accepted and not done."""
+        row = self._database.row(
+            "SELECT MIN(sequence) FROM training_verbs WHERE session = ? AND answer IS NULL",
+            (session_id,),
+        )
+        return None if row is None or row[0] is None else int(row[0])
+
+    def waiting(self) -> list[tuple[str, int]]:
+        """Return the sessions with verbs that were accepted and not done, and the last of these."""
+        rows = self._database.rows(
+            "SELECT session, MAX(sequence) AS last FROM training_verbs WHERE answer IS NULL"
+            " GROUP BY session ORDER BY session"
+        )
+        return [(row["session"], row["last"]) for row in rows]
+
+    def all(self) -> list[SessionObject]:
+        """List the sessions, oldest first."""
+        rows = self._database.rows("SELECT * FROM training_sessions ORDER BY sequence")
+        return [self.describe(row) for row in rows]
+
+    def delete(self, session_id: str) -> None:
+        """Forget a session."""
+        self.row(session_id)
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM training_verbs WHERE session = ?", (session_id,))
+            connection.execute("DELETE FROM training_sessions WHERE id = ?", (session_id,))
+
+
+def _is_refused(verb: sqlite3.Row) -> bool:
+    return verb["answer"] is not None and "refused" in json.loads(verb["answer"])

@@ -1,0 +1,351 @@
+"""Training sessions: verbs come in their order, are done once, and outlive the process.
+
+A thread does them, one at a time. After a step the session's weights and moments are written to a
+file where that takes less than half of the time that was worked since; what was accepted after the
+last such file is done again from the journal, with the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import shutil
+import sqlite3
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ratchet.errors import RatchetError
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.api.errors import ApiError, not_found
+from ratchet.language_models.service.api.schemas.training import (
+    CreateSessionRequest,
+    ForwardBackwardRequest,
+    OptimStepRequest,
+    SaveWeightsRequest,
+    SessionObject,
+    Verb,
+)
+from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.engine.adapters import weights_print
+from ratchet.language_models.service.models import ModelRegistry, StoredModel
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
+from ratchet.language_models.training_service.interface import TrainingExample
+
+if TYPE_CHECKING:  # they stand on torch, which the engine's start imports beside
+    from ratchet.language_models.service.training_sessions.state import SessionState
+
+logger = logging.getLogger(__name__)
+
+VERBS: dict[str, type[Verb]] = {
+    "forward_backward": ForwardBackwardRequest,
+    "optim_step": OptimStepRequest,
+    "save_weights": SaveWeightsRequest,
+}
+_STATE_FILE = "training_state.safetensors"  # beside the weights that were saved with it
+_LOADED = 4  # sessions in memory; the one unused for longest makes room
+_WORK_PER_SNAPSHOT = 2.0  # seconds of work for each that writing the weights takes
+
+
+@dataclass(slots=True)
+class _Open:
+    """A session in memory, after its first ``done`` verbs."""
+
+    state: SessionState
+    done: int = 0
+    worked: float = 0.0  # seconds since the last snapshot
+    writing: float = 0.0  # seconds that the last one took
+
+
+class TrainingSessions:
+    """All sessions of a service, and the thread that works on them."""
+
+    def __init__(self, database: Database, models: ModelRegistry, folder: Path) -> None:
+        self.records = SessionRecords(database)
+        self._models = models
+        self._folder = folder
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._samplers: OrderedDict[str, SessionState] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Go on with what was accepted before the service ended."""
+        for session_id, last in self.records.waiting():
+            self._thread.submit(self._do_up_to, session_id, last)
+
+    def stop(self) -> None:
+        """End after the verb at work; what was accepted is done next time."""
+        self._stopping.set()
+        self._thread.shutdown(cancel_futures=True)
+
+    def create(self, asked: CreateSessionRequest) -> SessionObject:
+        """Open a session, once for each intent.
+
+        Raises
+        ------
+        ApiError
+            404 without the model; 400 if it is to go on from one that has no optimizer's state.
+        """
+        model = self._models.get(asked.model)
+        if not asked.resume:
+            return self.records.describe(self.records.create(asked, _prints(model)))
+        saver = self.records.saver_of(model.id)
+        if saver is None or not (model.folder / _STATE_FILE).is_file():
+            raise ApiError(
+                400,
+                f"{model.id!r} was not saved with its optimizer by a session that is still here;"
+                " start from its weights alone, without resume.",
+                code="no_optimizer",
+                param="resume",
+            )
+        names = ("model", "lora_rank", "lora_alpha", "seed")
+        same = CreateSessionRequest(intent=asked.intent, **{name: saver[name] for name in names})
+        return self.records.describe(self.records.create(same, saver["weights"], model.id))
+
+    def submit(self, session_id: str, name: str, verb: Verb) -> Future[dict[str, Any]]:
+        """Take a verb; its answer comes when it, and all before it, are done and written down.
+
+        Raises
+        ------
+        ApiError
+            As :meth:`SessionRecords.accept`.
+        """
+        request = verb.model_dump_json(exclude={"sequence"})
+        self.records.accept(session_id, name, verb.sequence, request)
+        return self._thread.submit(self._do_up_to, session_id, verb.sequence)
+
+    def sample(
+        self, session_id: str, requests: Sequence[SampleRequest], model: str | None = None
+    ) -> Future[list[Completion]]:
+        """Sample with a session's weights after all its verbs, or with those of a saved model."""
+        self.records.row(session_id)
+        if model is not None:
+            return self._thread.submit(self._sample_model, self._models.get(model), requests)
+        return self._thread.submit(self._sample, session_id, requests)
+
+    def again(self, session_id: str, sequence: int) -> Future[dict[str, Any]]:
+        """Wait for a verb that was taken before."""
+        if self.records.verb(session_id, sequence) is None:
+            raise not_found("verb", str(sequence), param="sequence")
+        return self._thread.submit(self._do_up_to, session_id, sequence)
+
+    def sample_and_score(
+        self,
+        model: str,
+        requests: Sequence[SampleRequest],
+        prompt: Sequence[int] | None = None,
+        end_ids: Sequence[int] | None = None,
+    ) -> Future[tuple[list[Completion], list[float] | None]]:
+        """Sample with the weights of a model, and return a prompt's log-probabilities under it.
+
+        ``end_ids`` are in place of the model's end tokens.
+        """
+        stored = self._models.get(model)
+        return self._thread.submit(self._sample_and_score, stored, requests, prompt, end_ids)
+
+    def delete(self, session_id: str) -> Future[None]:
+        """Forget a session and its weights; the models that it saved stay."""
+        self.records.row(session_id)
+        return self._thread.submit(self._delete, session_id)
+
+    def _delete(self, session_id: str) -> None:
+        self._open.pop(session_id, None)
+        self.records.delete(session_id)
+        shutil.rmtree(self._folder / session_id, ignore_errors=True)
+
+    def _sample(self, session_id: str, requests: Sequence[SampleRequest]) -> list[Completion]:
+        last = self.records.next_sequence(session_id) - 1
+        state = self._done_up_to(session_id, last).state
+        try:
+            return state.sample(requests)
+        except RatchetError as error:
+            raise ApiError(400, str(error), code="invalid_value", param="requests") from error
+
+    def _sample_model(
+        self, model: StoredModel, requests: Sequence[SampleRequest]
+    ) -> list[Completion]:
+        return self._sample_and_score(model, requests, None, None)[0]
+
+    def _sample_and_score(
+        self,
+        model: StoredModel,
+        requests: Sequence[SampleRequest],
+        prompt: Sequence[int] | None,
+        end_ids: Sequence[int] | None,
+    ) -> tuple[list[Completion], list[float] | None]:
+        state = self._sampler(model)
+        try:
+            if prompt is None:
+                return state.sample(requests, end_ids), None
+            mask = (0, *[1] * (len(prompt) - 1))
+            example = TrainingExample(tuple(prompt), mask)
+            found = state.forward_backward([example], "cross_entropy", {}, backward=False)
+            return state.sample(requests, end_ids), [math.nan, *found.log_probs[0][1:]]
+        except RatchetError as error:
+            raise ApiError(400, str(error), code="invalid_value", param="requests") from error
+
+    def _sampler(self, model: StoredModel) -> SessionState:
+        """Return a saved model in memory."""
+        from ratchet.language_models.service.training_sessions.state import SessionState
+
+        key = str(model.folder)
+        if key not in self._samplers:
+            while len(self._samplers) >= _LOADED:
+                self._samplers.popitem(last=False)
+            self._samplers[key] = SessionState(model, Lora(), 0)
+        self._samplers.move_to_end(key)
+        return self._samplers[key]
+
+    def _do_up_to(self, session_id: str, sequence: int) -> dict[str, Any]:
+        """Do verbs until one is done; return its answer."""
+        answer = self.records.answer(session_id, sequence)
+        if answer is None:
+            self._done_up_to(session_id, sequence)
+            answer = self.records.answer(session_id, sequence)
+        assert answer is not None
+        return answer
+
+    def _done_up_to(self, session_id: str, sequence: int) -> _Open:
+        try:
+            session = self._opened(session_id)
+            waits = self.records.first_waiting(session_id)
+            if waits is not None:  # one that was refused, and changed nothing, may come anew
+                session.done = min(session.done, waits)
+            while session.done <= sequence:
+                if self._stopping.is_set():
+                    raise ApiError(503, "The service is stopping.", code="stopping")
+                row = self.records.verb(session_id, session.done)
+                assert row is not None
+                self._do(session, row)
+        except BaseException:
+            self._open.pop(session_id, None)  # what it holds may be half of a verb's
+            raise
+        return session
+
+    def _opened(self, session_id: str) -> _Open:
+        """Return a session in memory, as its last snapshot has it if it was not there."""
+        if session_id in self._open:
+            self._open.move_to_end(session_id)
+            return self._open[session_id]
+        from ratchet.language_models.service.training_sessions.state import SessionState
+
+        row = self.records.row(session_id)
+        model = self._models.get(row["model"])
+        if _prints(model) != row["weights"]:
+            raise conflict(
+                f"The weights of {model.id!r} are not those that the session started from."
+                " Put them back, or open another session.",
+                "base_model_changed",
+            )
+        while len(self._open) >= _LOADED:
+            self._open.popitem(last=False)
+        lora = Lora(rank=row["lora_rank"], alpha=row["lora_alpha"])
+        session = _Open(SessionState(model, lora, row["seed"]), row["snapshot"])
+        if session.done:
+            session.state.read(self._file(session_id, session.done))
+        elif row["begins"] is not None:
+            session.state.read(self._models.get(row["begins"]).folder / _STATE_FILE)
+        self._open[session_id] = session
+        return session
+
+    def _do(self, session: _Open, row: sqlite3.Row) -> None:
+        """Do a verb, and write its answer down if it has none; else it was done before a restart.
+
+        What the verb is refused for is its answer, and it changes nothing. What the machine refuses
+        is raised, and the verb is done another time.
+        """
+        began = time.monotonic()
+        also: Callable[[sqlite3.Connection], None] = _nothing
+        try:
+            request = VERBS[row["verb"]].model_validate_json(
+                f'{{"sequence":{row["sequence"]},{row["request"][1:]}'
+            )
+            if isinstance(request, SaveWeightsRequest):
+                if row["answer"] is None:
+                    answer, also = self._save(session.state, row, request)
+            else:
+                answer = _apply(session.state, request)
+        except (OSError, MemoryError):
+            raise
+        except RatchetError as error:
+            answer = {"refused": str(error)}
+        session.done += 1
+        session.worked += time.monotonic() - began
+        if row["answer"] is None:
+            self.records.done(row, {"sequence": row["sequence"], **answer}, also)
+        if isinstance(request, OptimStepRequest) and "refused" not in answer:
+            self._write(row["session"], session)
+
+    def _save(
+        self, state: SessionState, row: sqlite3.Row, asked: SaveWeightsRequest
+    ) -> tuple[dict[str, Any], Callable[[sqlite3.Connection], None]]:
+        """Put the weights among the models; they are one with the answer to the verb."""
+        session = self.records.row(row["session"])
+        start = self._models.get(session["model"])
+        made_of = f"{session['id']}:{row['sequence']}"
+        identity = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        model_id = f"train:{start.root}:{asked.name}:{identity}"
+        place = f"{session['id']}-{row['sequence']}"
+        aside = self._folder / session["id"] / "saved"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        state.save_model(aside)
+        if asked.optimizer:
+            state.write(aside / _STATE_FILE)
+        shutil.rmtree(self._models.folder / place, ignore_errors=True)  # of a save cut off below
+        aside.rename(self._models.folder / place)
+
+        def register(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO models VALUES (?, ?, ?, ?, ?)",
+                (model_id, place, int(time.time()), start.root, session["id"]),
+            )
+
+        return {"model": model_id}, register
+
+    def _write(self, session_id: str, session: _Open) -> None:
+        """Write weights and moments to a file, where enough was worked for it since the last."""
+        if session.worked < _WORK_PER_SNAPSHOT * session.writing:
+            return
+        began = time.monotonic()
+        file = self._file(session_id, session.done)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        session.state.write(file)
+        self.records.snapshot(session_id, session.done, session.state.steps)
+        for other in file.parent.glob("state-*"):
+            if other != file:
+                other.unlink()
+        session.writing, session.worked = time.monotonic() - began, 0.0
+
+    def _file(self, session_id: str, done: int) -> Path:
+        return self._folder / session_id / f"state-{done}.safetensors"
+
+
+def _apply(state: SessionState, request: Verb) -> dict[str, Any]:
+    if isinstance(request, OptimStepRequest):
+        return {"metrics": state.optim_step(request.optimizer.to_settings())}
+    assert isinstance(request, ForwardBackwardRequest)
+    found = state.forward_backward(
+        [example.to_example() for example in request.examples],
+        request.loss,
+        request.loss_config,
+        backward=request.backward,
+    )
+    return {"metrics": found.metrics, "log_probs": found.log_probs}
+
+
+def _prints(model: StoredModel) -> str:
+    """Know the weights of a model again, and of what it stands on."""
+    return ":".join(weights_print(folder) for folder in (*model.below, model.folder))
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    """Nothing comes of most verbs but their answer."""

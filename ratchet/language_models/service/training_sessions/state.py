@@ -1,0 +1,288 @@
+"""A session in memory: weights, moments, and the gradient that has been gathered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.engine.model_folder import CausalModel, GenerationCache
+from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+from ratchet.language_models.service.models import StoredModel
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training_sessions.adam import Adam
+from ratchet.language_models.service.training_sessions.trainable import open_trainable
+from ratchet.language_models.training_service.interface import (
+    ForwardBackward,
+    OptimizerSettings,
+    TrainingExample,
+)
+from ratchet.language_models.training_service.token_losses import (
+    Loss,
+    Tokens,
+    clip_fractions,
+    find_loss,
+)
+
+_ROWS_AT_ONCE = 32
+_CPU = torch.device("cpu")
+_ONE_TOKEN = torch.zeros(1, 1, dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answering:
+    """A model as the engine asks it; it takes its tokens anywhere, and gives logits on the CPU."""
+
+    model: CausalModel
+    end_ids: tuple[int, ...]
+    device: torch.device = _CPU
+
+    @property
+    def context_length(self) -> int:
+        return self.model.context_length
+
+    def start(self, ids: Tensor, readable: Tensor) -> tuple[Tensor, GenerationCache]:
+        return self.model.start(ids, readable)
+
+    def step(self, tokens: Tensor, cache: GenerationCache) -> Tensor:
+        return self.model.step(tokens, cache)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What some of the examples have given."""
+
+    figures: dict[str, float]
+    log_probs: list[tuple[float, ...]]
+    gradients: Sequence[Tensor]
+
+
+class SessionState:
+    """The model that a session trains.
+
+    The same calls in the same order give the same bits on a CPU.
+    """
+
+    def __init__(self, start: StoredModel, lora: Lora, seed: int) -> None:
+        self._trainable = open_trainable(start, lora, seed)
+        self._model = self._trainable.model
+        self._end_ids = ChatTokenizer(start.whole_folder).end_ids
+        self._weights = self._trainable.weights
+        self._adam = Adam(self._weights)
+        self._gradients: list[Tensor] | None = None
+        with torch.no_grad():
+            self._vocabulary = self._model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
+
+    @property
+    def steps(self) -> int:
+        """How often the weights were changed."""
+        return self._adam.steps
+
+    def forward_backward(
+        self,
+        examples: Sequence[TrainingExample],
+        loss: str,
+        config: Mapping[str, float],
+        *,
+        backward: bool = True,
+    ) -> ForwardBackward:
+        """Read examples; gather the gradient of their loss if ``backward``.
+
+        Raises
+        ------
+        RatchetError
+            If an example does not fit the model, there is no such loss, or it is not finite.
+        """
+        follow = find_loss(loss, config)
+        for number, example in enumerate(examples):
+            self._check(number, example)
+        gathered = None if self._gradients is None else [g.clone() for g in self._gradients]
+        parts: list[_Part] = []
+        for start in range(0, len(examples), _ROWS_AT_ONCE):
+            some = examples[start : start + _ROWS_AT_ONCE]
+            with torch.set_grad_enabled(backward):
+                part = self._read(some, follow, config, backward=backward)
+            parts.append(part)
+            if gathered is None:
+                gathered = [gradient.clone() for gradient in part.gradients]
+            else:
+                for sum_of, gradient in zip(gathered, part.gradients, strict=backward):
+                    sum_of.add_(gradient)
+            part.gradients = ()
+        if backward:
+            if gathered and not all(bool(g.isfinite().all()) for g in gathered):
+                raise DataError(
+                    "The gradient is not finite; nothing of it was gathered. Look at the"
+                    " log-probabilities and advantages, or clip ratios."
+                )
+            self._gradients = gathered
+        log_probs = tuple(values for part in parts for values in part.log_probs)
+        return ForwardBackward(_together(parts), log_probs)
+
+    def optim_step(self, settings: OptimizerSettings) -> dict[str, float]:
+        """Follow the gathered gradient and forget it."""
+        if self._gradients is None:
+            raise DataError("optim_step: no gradient was gathered since the last one.")
+        norm = self._adam.step(self._gradients, settings)
+        self._gradients = None
+        return {
+            "grad_norm": norm,
+            "learning_rate": settings.learning_rate,
+            "step": float(self._adam.steps),
+        }
+
+    def sample(
+        self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
+    ) -> list[Completion]:
+        """Sample with the weights as they are; ``end_ids`` in place of the model's end tokens."""
+        for number, request in enumerate(requests):
+            self._check_tokens(f"requests[{number}]", request.prompt)
+        ends = self._end_ids if end_ids is None else tuple(end_ids)
+        return InProcessEngine(_Answering(self._model, ends)).generate(requests)
+
+    def save_model(self, folder: Path) -> None:
+        """Write the weights as a model's folder."""
+        self._trainable.save(folder)
+
+    def write(self, file: Path) -> None:
+        """Write weights and moments, between steps; the file is whole or not there."""
+        if self._gradients is not None:
+            raise DataError("A gradient was gathered; save the optimizer behind its step.")
+        tensors = {name: tensor.detach().contiguous() for name, tensor in self._tensors().items()}
+        aside = file.with_suffix(".part")
+        save_file(tensors, aside, metadata={"steps": str(self._adam.steps)})
+        descriptor = os.open(aside, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        aside.replace(file)
+
+    def read(self, file: Path) -> None:
+        """Take weights and moments as :meth:`write` left them."""
+        with safe_open(file, framework="pt") as given, torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(given.get_tensor(name))
+            self._adam.steps = int(given.metadata()["steps"])
+        self._gradients = None
+
+    def _tensors(self) -> dict[str, Tensor]:
+        kinds: dict[str, Sequence[Tensor]] = {
+            "weight": self._weights,
+            "mean": self._adam.means,
+            "square": self._adam.squares,
+        }
+        return {
+            f"{kind}.{place}": tensor
+            for kind, tensors in kinds.items()
+            for place, tensor in enumerate(tensors)
+        }
+
+    def _check(self, number: int, example: TrainingExample) -> None:
+        context = self._model.context_length
+        if not 0 < len(example.tokens) <= context:
+            raise DataError(
+                f"examples[{number}]: got {len(example.tokens)} tokens, expected 1 to {context},"
+                " the model's context."
+            )
+        self._check_tokens(f"examples[{number}]", example.tokens)
+
+    def _check_tokens(self, what: str, tokens: Sequence[int]) -> None:
+        if not all(0 <= token < self._vocabulary for token in tokens):
+            raise DataError(
+                f"{what}: got a token that is none of the model's, 0 to {self._vocabulary - 1}."
+            )
+
+    def _read(
+        self,
+        examples: Sequence[TrainingExample],
+        loss: Loss,
+        config: Mapping[str, float],
+        *,
+        backward: bool,
+    ) -> _Part:
+        longest = max(len(example.tokens) for example in examples)
+        ids = _rectangle([example.tokens for example in examples], longest).long()
+        learned = _rectangle([example.loss_mask for example in examples], longest) > 0
+        before = torch.zeros_like(learned)
+        before[:, :-1] = learned[:, 1:]  # a token is told by what stands before it
+        logits = self._model.chosen_logits(ids, before).float().log_softmax(-1)
+        log_probs = logits.gather(1, ids[learned][:, None])[:, 0]
+        known = [example.log_probs for example in examples]
+        tokens = Tokens(
+            log_probs=log_probs,
+            old=_chosen(known, learned, log_probs.detach()),
+            advantages=_chosen(
+                [e.advantages for e in examples], learned, torch.zeros_like(log_probs)
+            ),
+            rows=learned.nonzero()[:, 0],
+        )
+        factors = _chosen([e.weights for e in examples], learned, torch.ones_like(log_probs))
+        total = (loss(tokens, config) * factors).sum()
+        gradients: Sequence[Tensor] = ()
+        if backward:
+            gradients = torch.autograd.grad(total, self._weights, materialize_grads=True)
+        spread = torch.zeros(learned.shape, dtype=log_probs.dtype)
+        spread[learned] = log_probs.detach()
+        lengths = [len(example.tokens) for example in examples]
+        told = [
+            tuple(_short(value) for value in row[:length])
+            for row, length in zip(spread.tolist(), lengths, strict=True)
+        ]
+        return _Part(_figures(total, tokens, logits, config), told, gradients)
+
+
+def _figures(
+    total: Tensor, tokens: Tokens, logits: Tensor, config: Mapping[str, float]
+) -> dict[str, float]:
+    """Sums over the tokens, and the loss."""
+    count = len(tokens.rows)
+    below, above = clip_fractions(tokens, config)
+    with torch.no_grad():
+        apart = tokens.log_probs - tokens.old
+        kl = (apart.exp() - 1 - apart).sum()
+        entropy = -(logits.exp() * logits).sum()
+        return {
+            "loss": float(total),
+            "tokens": float(count),
+            "ratio": float(apart.exp().sum()),
+            "kl": float(kl),
+            "entropy": float(entropy),
+            "clip_fraction_low": below * count,
+            "clip_fraction_high": above * count,
+        }
+
+
+def _together(parts: Sequence[_Part]) -> dict[str, float]:
+    """The loss and the number of tokens as sums, all else as means over tokens."""
+    names = parts[0].figures if parts else {}
+    sums = {name: sum(part.figures[name] for part in parts) for name in names}
+    count = max(1.0, sums.get("tokens", 0.0))
+    whole = {"loss", "tokens"}
+    return {name: value if name in whole else value / count for name, value in sums.items()}
+
+
+def _rectangle(rows: Sequence[Sequence[float]], width: int) -> Tensor:
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+def _chosen(rows: Sequence[Sequence[float] | None], learned: Tensor, otherwise: Tensor) -> Tensor:
+    """Return the values of what is learned, float[N]; of rows that have none the others'."""
+    values = torch.zeros(learned.shape, dtype=otherwise.dtype)
+    values[learned] = otherwise
+    for place, row in enumerate(rows):
+        if row is not None:
+            values[place, : len(row)] = torch.tensor(row, dtype=otherwise.dtype)
+    return values[learned]
+
+
+def _short(value: float) -> float:
+    """Return what float32 needs of a number, and no more digits."""
+    return float(f"{value:.9g}")

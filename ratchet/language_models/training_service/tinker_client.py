@@ -1,0 +1,251 @@
+"""A session at a service that speaks ``tinker``, through that service's own client.
+
+It numbers its requests itself and sends them again by itself, but knows nothing of a process that
+has ended: a number is answered again only while this session lives. Who goes on after an
+interruption opens a session from what :meth:`TinkerTrainingService.save_weights` has kept with its
+optimizer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ratchet.errors import MissingKeyError, ParameterError, StateError
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.training_service.interface import (
+    ForwardBackward,
+    OptimizerSettings,
+    TrainingExample,
+)
+from ratchet.lazy import require_packages
+
+KEY_VARIABLE = "TINKER_API_KEY"
+_LOCAL_KEY = "tml-none"
+_Answer = TypeVar("_Answer")
+
+
+def connect_tinker(
+    url: str | None,
+    *,
+    model: str,
+    lora_rank: int = 32,
+    seed: int = 0,
+    resume: bool = False,
+    api_key_name: str | None = None,
+) -> TinkerTrainingService:
+    """Open a session.
+
+    Parameters
+    ----------
+    url
+        The service's, without ``/v1``; None for the one that ``tinker`` asks by itself.
+    model
+        A base model; with ``resume`` a path that was saved with its optimizer.
+    api_key_name
+        The environment variable that holds the key; ``TINKER_API_KEY`` when there is no URL.
+
+    Raises
+    ------
+    MissingPackageError
+        If ``tinker`` is not installed.
+    MissingKeyError
+        If the variable that should hold the key isn't set.
+    """
+    require_packages(["tinker"], "A training service of the kind 'tinker'")
+    import tinker
+
+    name = api_key_name or (KEY_VARIABLE if url is None else None)
+    key = _LOCAL_KEY if name is None else os.environ.get(name)
+    if not key:
+        raise MissingKeyError(f"tinker: the environment variable {name} isn't set; set it.")
+    client = tinker.ServiceClient(base_url=url, api_key=key)
+    if resume:
+        training = client.create_training_client_from_state_with_optimizer(model).result()
+    else:
+        opened = client.create_lora_training_client(base_model=model, rank=lora_rank, seed=seed)
+        training = opened.result()
+    return TinkerTrainingService(client, training)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The last verb, and what it gave."""
+
+    sequence: int
+    asked: object
+    answer: Any
+
+
+class TinkerTrainingService:
+    """A session of the client's, as a :class:`TrainingService`; not to be shared by threads."""
+
+    def __init__(self, client: Any, training: Any) -> None:  # noqa: ANN401 -- tinker's
+        self._client = client
+        self._training = training
+        self._last: _Done | None = None
+        self._sampler: Any = None
+        self._saved: dict[str, Any] = {}
+
+    @property
+    def session_id(self) -> str:
+        """The id of the model that is trained."""
+        return str(self._training.model_id)
+
+    def next_sequence(self) -> int:
+        """Return the number that comes next; it begins at 0 for each session."""
+        return 0 if self._last is None else self._last.sequence + 1
+
+    def forward_backward(
+        self,
+        examples: Sequence[TrainingExample],
+        *,
+        loss: str,
+        loss_config: Mapping[str, float],
+        sequence: int,
+    ) -> ForwardBackward:
+        """Gather the gradient of a loss; see :class:`TrainingService`."""
+        config = dict(loss_config)
+        data = [_datum(example, loss) for example in examples]
+        asked = ("forward_backward", tuple(examples), loss, tuple(sorted(config.items())))
+        return self._once(
+            sequence,
+            asked,
+            lambda: _passed(
+                examples, self._training.forward_backward(data, loss, config or None).result()
+            ),
+        )
+
+    def forward(self, examples: Sequence[TrainingExample], *, sequence: int) -> ForwardBackward:
+        """Return log-probabilities; see :class:`TrainingService`."""
+        data = [_datum(example, "cross_entropy") for example in examples]
+        return self._once(
+            sequence,
+            ("forward", tuple(examples)),
+            lambda: _passed(examples, self._training.forward(data, "cross_entropy").result()),
+        )
+
+    def optim_step(self, optimizer: OptimizerSettings, *, sequence: int) -> dict[str, float]:
+        """Follow the gathered gradient; see :class:`TrainingService`."""
+        import tinker
+
+        params = tinker.AdamParams(
+            learning_rate=optimizer.learning_rate,
+            beta1=optimizer.beta1,
+            beta2=optimizer.beta2,
+            eps=optimizer.eps,
+            weight_decay=optimizer.weight_decay,
+            grad_clip_norm=optimizer.max_grad_norm,
+        )
+
+        def step() -> dict[str, float]:
+            self._sampler = None
+            return dict(self._training.optim_step(params).result().metrics or {})
+
+        return self._once(sequence, ("optim_step", optimizer), step)
+
+    def sample(
+        self, requests: Sequence[SampleRequest], *, model: str | None = None
+    ) -> list[Completion]:
+        """Sample; see :class:`TrainingService`.
+
+        Tinker takes ``stop_ids``, where there are any, in place of the model's end tokens.
+        """
+        import tinker
+
+        sampler = self._sampler_of(model)
+        waiting = [
+            sampler.sample(
+                prompt=tinker.ModelInput.from_ints(list(request.prompt)),
+                num_samples=1,
+                sampling_params=tinker.SamplingParams(
+                    max_tokens=request.max_tokens,
+                    seed=request.seed % 2**31,
+                    temperature=request.temperature,
+                    top_p=request.top_p,
+                    stop=list(request.stop_ids) or None,
+                ),
+            )
+            for request in requests
+        ]
+        return [_completion(found.result().sequences[0]) for found in waiting]
+
+    def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
+        """Keep the weights; return their path.
+
+        A path with its optimizer is to train from, one without to sample from.
+        """
+        save = self._training.save_state if optimizer else self._training.save_weights_for_sampler
+        return self._once(
+            sequence, ("save_weights", name, optimizer), lambda: str(save(name).result().path)
+        )
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.holder.close()
+
+    def _sampler_of(self, model: str | None) -> Any:  # noqa: ANN401 -- tinker's SamplingClient
+        if model is None:
+            if self._sampler is None:
+                self._sampler = self._training.save_weights_and_get_sampling_client().result()
+            return self._sampler
+        if model not in self._saved:
+            self._saved[model] = self._client.create_sampling_client(model_path=model).result()
+        return self._saved[model]
+
+    def _once(self, sequence: int, asked: object, do: Callable[[], _Answer]) -> _Answer:
+        """Do a verb, unless it is the last one again.
+
+        Raises
+        ------
+        StateError
+            If its number isn't the next, or was another verb's.
+        """
+        if self._last is not None and sequence == self._last.sequence and asked == self._last.asked:
+            answer: _Answer = self._last.answer
+            return answer
+        if sequence != self.next_sequence():
+            raise StateError(
+                f"sequence: got {sequence}, expected {self.next_sequence()}. A session of tinker's"
+                " ends with its process; open one with resume=True from what was saved last."
+            )
+        answer = do()
+        self._last = _Done(sequence, asked, answer)
+        return answer
+
+
+def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinker's Datum
+    import tinker
+
+    given = example.weights or (1.0,) * len(example.tokens)
+    factors = [mask * factor for mask, factor in zip(example.loss_mask, given, strict=True)]
+    inputs: dict[str, list[float] | list[int]] = {"target_tokens": list(example.tokens[1:])}
+    if loss == "cross_entropy":
+        inputs["weights"] = factors[1:]
+    elif example.advantages is None or example.log_probs is None or min(factors) < 0:
+        raise ParameterError(
+            f"loss {loss!r}: tinker needs advantages and log_probs of each example, and weights of"
+            " 0 or more."
+        )
+    else:  # its losses know no weights; they grow with the advantages
+        scaled = [f * a for f, a in zip(factors, example.advantages, strict=True)]
+        inputs |= {"advantages": scaled[1:], "logprobs": list(example.log_probs[1:])}
+    prompt = tinker.ModelInput.from_ints(list(example.tokens[:-1]))
+    return tinker.Datum(model_input=prompt, loss_fn_inputs=inputs)
+
+
+def _passed(examples: Sequence[TrainingExample], found: Any) -> ForwardBackward:  # noqa: ANN401
+    metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
+    log_probs = []
+    for example, output in zip(examples, found.loss_fn_outputs, strict=True):
+        told = [0.0, *output["logprobs"].tolist()]
+        mask = example.loss_mask
+        log_probs.append(tuple(v if m else 0.0 for v, m in zip(told, mask, strict=True)))
+    return ForwardBackward(metrics, tuple(log_probs))
+
+
+def _completion(sequence: Any) -> Completion:  # noqa: ANN401 -- tinker's SampledSequence
+    tokens, log_probs = tuple(sequence.tokens), tuple(sequence.logprobs or ())
+    return Completion(tokens, log_probs, "stop" if sequence.stop_reason == "stop" else "length")
