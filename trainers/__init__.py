@@ -68,7 +68,6 @@ BUILT_IN = {
     "language_dpo": "trainers.language.dpo",
     "language_ppo": "trainers.language.ppo",
     "on_policy_distillation": "trainers.language.distillation",
-    "remote_grpo": "trainers.language.remote_grpo",
     "solo_agent": "trainers.tensordict.solo_agent",
     "spg": "trainers.tensordict.spg",
     "torchrl_a2c": "trainers.torchrl.algorithms",

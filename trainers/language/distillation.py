@@ -67,7 +67,9 @@ class DistillationTrainer(SelfHostedTrainer):
             gamma=self._given.discount,
         )
         difference = (values["old_log_probs"] - values["teacher_log_probs"]) * mask
-        return batch, {"distillation/teacher_kl": float(difference.sum() / mask.sum().clamp(min=1))}
+        return batch, {
+            "distillation/teacher_kl": float(difference.detach().sum() / mask.sum().clamp(min=1))
+        }
 
 
 def _no_teacher() -> ParameterError:
