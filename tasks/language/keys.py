@@ -7,6 +7,7 @@ played one iteration a stage, are stages of their own, and there is validation.
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.plugins import paths_from
@@ -65,6 +66,23 @@ class LanguageArmKeys(ArmKeys):
         every = self.hyper_params.language.validate_every
         return every is not None and iteration % every == 0
 
+    def initial_state(self) -> StageCall:
+        """Return the stage that makes or loads the models at the beginning.
+
+        What lies in the models' files decides; where they lie does not.
+        """
+        inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._models}
+        return self._call("initial_state", inputs, self._code_fingerprint)
+
+    @cached_property
+    def _models(self) -> dict[str, str]:
+        """The digests of the models that are read from files, by what they are for."""
+        from ratchet.language_models.local.places import model_digest
+
+        places = self.language_class.read_models(self.hyper_params)
+        base = self.base_path or Path()
+        return {f"model.{role}": model_digest(place, base) for role, place in places.items()}
+
     def validate(self, iteration: int) -> StageCall:
         """Return the stage that plays the validation set after so many iterations."""
         inputs: dict[str, str | int] = {
@@ -85,7 +103,8 @@ class LanguageArmKeys(ArmKeys):
         """Return the parameters that a stage reads, as plain data."""
         read_as = "test" if stage == "validate" else stage
         with paths_from(self.base_path):
-            return self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
+            found = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
+        return _without(found, set(self.language_class.read_models(self.hyper_params).values()))
 
     def _fingerprint_of(self, stage: str) -> Fingerprint:
         return self._playing_fingerprint if stage == "rollouts" else self._code_fingerprint
@@ -103,3 +122,13 @@ class LanguageArmKeys(ArmKeys):
         found = self.trainer_class
         assert issubclass(found, LanguageTrainer)  # else the arm is of another family
         return found
+
+
+def _without(parameters: dict[str, Any], places: set[str]) -> dict[str, Any]:
+    """Leave out where models lie: their files' digests are among the inputs."""
+    return {
+        name: _without(value, places)
+        if isinstance(value, dict)
+        else ("from files" if isinstance(value, str) and value in places else value)
+        for name, value in parameters.items()
+    }

@@ -108,6 +108,11 @@ class BaseTrainer(NamedTrainer):
         """Refuse parameters with which this trainer could not learn; none by default."""
 
     @classmethod
+    def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
+        """Return models that it reads beside the one that learns: what for → folder or name."""
+        return {}
+
+    @classmethod
     def reads_horizon(cls, hyper_params: HyperParameters) -> bool:
         """Return whether how it learns depends on the number of iterations."""
         return bool(hyper_params.language.optimizer.schedule != "constant")
@@ -165,11 +170,22 @@ class BaseTrainer(NamedTrainer):
         return _validated(model, given, name)
 
 
-def config_of(hyper_params: HyperParameters, section: str) -> DictConfig:
-    """Return the config that a trainer is made with."""
+def config_of(
+    hyper_params: HyperParameters,
+    section: str,
+    agent: LanguageAgentParameters,
+    base_dir: str | None = None,
+) -> DictConfig:
+    """Return the config that the trainer of an agent's model is made with.
+
+    Paths in it start from ``base_dir``.
+    """
     content: dict[str, Any] = {
         **hyper_params.language.to_dict(),
         "total_train_steps": hyper_params.rl.num_iterations,
+        "temperature": agent.temperature,
+        "max_tokens": agent.max_tokens,
+        "base_dir": base_dir,
     }
     if section in SECTIONS:
         content[section] = getattr(hyper_params, section).to_dict()

@@ -38,6 +38,12 @@ class DistillationTrainer(SelfHostedTrainer):
         if hyper_params.on_policy_distillation.teacher is None:
             raise _no_teacher()
 
+    @classmethod
+    def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
+        """Return the teacher."""
+        teacher = hyper_params.on_policy_distillation.teacher
+        return {} if teacher is None else {"teacher": teacher}
+
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model; the teacher is loaded beside it."""
         super().connect(model, engine)

@@ -28,9 +28,10 @@ def build_model(
 
     Made of the seed alone, so that building it again gives the same one.
     """
-    section = instance.agents[agent].parameters
+    section, seed = instance.agents[agent].parameters, instance.hyper_params.seed
     if section.model != MADE_HERE:
-        model = _load(section.model, section, settings)
+        drawn = derive_seed(seed, "initial_state", 0, "adapter", agent)
+        model = _load(section.model, section, settings, _lora(section), drawn)
     else:
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
             place = Path(folder) / agent
@@ -38,7 +39,7 @@ def build_model(
                 place,
                 alphabet=instance.characters,
                 shape=SmallModelShape(**section.small_model.to_dict()),
-                seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "weights", agent),
+                seed=derive_seed(seed, "initial_state", 0, "weights", agent),
             )
             model = _load(str(place), section, settings)
     if section.warm_up.num_steps:
@@ -54,14 +55,19 @@ def load_built_model(
 
 
 def _load(
-    place: str, section: LanguageAgentParameters, settings: ExperimentSettings
+    place: str,
+    section: LanguageAgentParameters,
+    settings: ExperimentSettings,
+    lora: Lora | None = None,
+    seed: int = 0,
 ) -> LanguageModel:
     return load_language_model(
         place,
         base_dir=Path(settings.base_dir or "."),
-        lora=_lora(section),
+        lora=lora,
         device=settings.device,
         dtype=section.precision,
+        seed=seed,
     )
 
 

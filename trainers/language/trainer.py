@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ratchet.errors import StateError
+from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.order import DataOrder
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning, Moment, config_of
-from trainers.language.models import build_model, load_built_model
+from trainers.language.models import MADE_HERE, build_model, load_built_model
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
+    from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
     from trainers.stage_parameters import StagePurposes
 
 MODELS_FOLDER = "models"
@@ -95,9 +96,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
                 return build_model(instance, name, settings)
             return load_built_model(instance, name, settings, models / name)
 
-        learner = self.learner_class(config_of(self.hyper_params, self.learner_class.section))
+        agent, section = instance.agents[name].parameters, self.learner_class.section
+        base_dir = self.settings.base_dir
+        learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
         seed = derive_seed(self.hyper_params.seed, "initial_state")
-        agent = instance.agents[name].parameters
         with self._threads(), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
             learner.begin(Beginning(build, agent, settings, intent))
@@ -105,8 +107,17 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
-        """Refuse what the learner can't learn with."""
+        """Refuse what nobody could learn with, or the learner can't."""
+        for name in hyper_params.agents:
+            _check_agent(name, hyper_params.agents[name])
         cls.learner_class.check_learner(hyper_params)
+
+    @classmethod
+    def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
+        """Return the models that are read from files: what for → folder or name."""
+        agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}
+        own = {name: model for name, model in agents.items() if model != MADE_HERE}
+        return {**own, **cls.learner_class.other_models(hyper_params)}
 
     @classmethod
     def playing_class(cls) -> type[LanguageTrainer]:
@@ -295,6 +306,21 @@ def loop_around(learner: type[BaseTrainer]) -> type[LanguageTrainer]:
     """Return the loop whose model learns by a trainer."""
     names = {"learner_class": learner, "__module__": learner.__module__, "__doc__": learner.__doc__}
     return type(learner.__name__, (LanguageTrainer,), names)
+
+
+def _check_agent(name: str, agent: LanguageAgentParameters) -> None:
+    """Refuse answers that are not drawn, and an adapter of a model that is made here."""
+    if agent.temperature == 0:
+        raise ParameterError(
+            f"agents.{name}.temperature: got 0, expected more: answers to a task are compared, and"
+            " all would be the same. Tests have a temperature of their own,"
+            " language.test_temperature."
+        )
+    if agent.lora.rank is not None and agent.model == MADE_HERE:
+        raise ParameterError(
+            f"agents.{name}.lora.rank: got {agent.lora.rank} with the model {MADE_HERE!r}, which is"
+            " made here and trained as a whole; leave it out, or give a model's folder or name."
+        )
 
 
 def _groups(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:

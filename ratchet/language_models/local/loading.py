@@ -7,8 +7,9 @@ from typing import Literal
 
 import torch
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import ParameterError
 from ratchet.language_models.local.model import LanguageModel
+from ratchet.language_models.local.places import find_model
 from ratchet.language_models.local.plain_model import PlainLanguageModel
 from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE, AdapterBase
 from ratchet.language_models.service.engine.llama_shape import plain_shape
@@ -47,7 +48,7 @@ def load_language_model(
     ParameterError
         If the adapter asked for has dropout, or would stand on another.
     """
-    folder, place = _find(name_or_folder, base_dir), torch.device(device)
+    folder, place = find_model(name_or_folder, base_dir), torch.device(device)
     is_adapter = (folder / ADAPTER_CONFIG_FILE).is_file()
     adds = lora is not None and lora.rank > 0
     if adds and is_adapter:
@@ -73,20 +74,3 @@ def load_language_model(
     from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
 
     return HuggingFaceLanguageModel.read(folder, place, dtype)
-
-
-def _find(name_or_folder: str | Path, base_dir: Path) -> Path:
-    folder = base_dir / name_or_folder
-    if folder.is_dir():
-        return folder.resolve()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(str(name_or_folder), local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError) as error:
-        raise DataError(
-            f"model: got {str(name_or_folder)!r}, but there is no folder {folder}, and no model of"
-            " this name in Hugging Face's cache. Write the folder's path, or download the model"
-            f" first: `hf download {name_or_folder}`."
-        ) from error

@@ -152,3 +152,62 @@ def test_the_horizon_is_read_where_the_learning_rate_falls():
 def test_distillation_asks_for_its_teacher():
     with pytest.raises(ParameterError, match="teacher"):
         trainer_class(parameters("on_policy_distillation"))
+
+
+def test_the_temperature_of_the_answers_is_that_of_their_log_probabilities():
+    warm = parameters()
+    hot = warm.replace({"agents._default.temperature": 1.7})
+    for given in (warm, hot):
+        trainer = build(given)
+        trainer.initial_state()
+        (metrics,) = trainer.run_iterations(0, 1)
+        assert metrics["actor/sampler_difference"] < 1e-5
+    with pytest.raises(ParameterError, match="temperature: got 0"):
+        trainer_class(warm.replace({"agents._default.temperature": 0}))
+
+
+@pytest.fixture
+def model_in_files(tmp_path):
+    """A model of the tasks' characters, as one that was made elsewhere."""
+    trainer = build(parameters())
+    trainer.initial_state()
+    trainer.learner.save_model(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, tmp_path):
+    before = (model_in_files / "model.safetensors").read_bytes()
+    agents = {"_default": {"max_tokens": 5, "model": str(model_in_files), "lora": {"rank": 2}}}
+    given = HyperParameters(**{**parameters().to_dict(), "agents": agents})
+    through = build(given)
+    through.initial_state()
+    keep(through, tmp_path, "initial")
+    whole = through.run_iterations(0, 2)
+    cut = build(given)
+    load(cut, tmp_path, "initial")
+    parts = cut.run_iterations(0, 1)
+    keep(cut, tmp_path, "one")
+    other = build(given)
+    load(other, tmp_path, "one")
+    assert parts + other.run_iterations(1, 2) == whole
+    assert set(other.state.learners["agent"]["model"]) == set(through.learner.model.state_dict())
+    assert all("lora" in name for name in through.learner.model.state_dict())
+    assert (model_in_files / "model.safetensors").read_bytes() == before
+    with pytest.raises(ParameterError, match="made here"):
+        trainer_class(parameters(agents={"_default": {"lora": {"rank": 2}}}))
+
+
+def test_what_lies_in_a_models_files_is_in_the_keys_and_not_where(model_in_files, tmp_path):
+    from tasks.language.keys import LanguageArmKeys
+
+    def key(folder):
+        agents = {"_default": {"model": str(folder)}}
+        given = HyperParameters(**{**parameters().to_dict(), "agents": agents})
+        return LanguageArmKeys("main", given).state_key(2)
+
+    first = key(model_in_files)
+    moved = model_in_files.rename(tmp_path / "moved")
+    assert key(moved) == first
+    config = moved / "generation_config.json"
+    config.write_text(config.read_text().replace("{", '{"max_length": 7,', 1))
+    assert key(moved) != first
