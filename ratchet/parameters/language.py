@@ -148,7 +148,8 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     mean over all tokens; over sequences of their tokens' mean; of their tokens' sum; or, for
     ``constant``, of their sum over ``aggregation_constant`` (the most tokens of a reply when not
     given). ``sampler_correction`` weighs tokens, or sequences, by the ratio of the trainer's to the
-    sampler's probabilities, at most ``sampler_cap``.
+    sampler's probabilities, at most ``sampler_cap``: when not given, tokens where rollouts are
+    played one step behind, and nothing else.
     """
 
     policy_loss: PolicyLoss = "clip"
@@ -157,7 +158,7 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     dual_clip: float | None = Field(default=None, gt=1)
     aggregation: Aggregation = "sequence_mean_token_mean"
     aggregation_constant: PositiveInt | None = None
-    sampler_correction: Literal["none", "token", "sequence"] = "none"
+    sampler_correction: Literal["none", "token", "sequence"] | None = None
     sampler_cap: PositiveFloat = 2.0
     entropy_coef: NonNegativeFloat = 0.0
     kl: KlParameters = KlParameters()

@@ -32,7 +32,7 @@ COMMON = {"rl", "nip_protocol", "protocol_common", "dataset_options", "message_r
 ON_TENSORS = COMMON | {"zk_protocol", "solo_agent"}
 KL = {f"ppo.{name}" for name in ("kl_target", "kl_beta", "kl_decrement", "kl_increment")}
 SPG = {"spg.ihvp_variant", "spg.ihvp_rank", "spg.ihvp_rho", "spg.ihvp_num_iterations"}
-GRPO = {f"grpo.{name}" for name in ("aggregation_constant", "sampler_cap", "baseline_decay")}
+GRPO = {f"grpo.{name}" for name in ("aggregation_constant", "baseline_decay")}
 EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     # What is given, the sections that are read, and the fields of those that are not, as it is.
     "vanilla_ppo": (

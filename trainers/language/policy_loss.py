@@ -37,10 +37,15 @@ class PolicyLoss:
         How it is made.
     max_tokens
         The most tokens of a reply, for the aggregation ``constant``.
+    is_behind
+        Whether answers were written with earlier weights.
     """
 
-    def __init__(self, given: PolicyLossParameters, *, max_tokens: int = 1) -> None:
+    def __init__(
+        self, given: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
+    ) -> None:
         self.given = given
+        self._correction_level = given.sampler_correction or ("token" if is_behind else "none")
         self._constant = given.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +120,7 @@ class PolicyLoss:
 
     def _correction(self, old: Tensor, values: dict[str, Tensor], mask: Tensor) -> Tensor | None:
         """Weigh tokens by how much likelier the trainer finds them than the sampler did."""
-        kind = self.given.sampler_correction
+        kind = self._correction_level
         if kind == "none":
             return None
         return importance_weights(

@@ -53,7 +53,8 @@ class SelfHostedTrainer(BaseTrainer):
     def _setup(self) -> None:
         self.loss_parameters = self._read_loss()
         most = int(self._config.get("max_tokens", 1))
-        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most)
+        behind = self.language.mode == "one_step_behind"
+        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
         self._kl_coef = self.loss_parameters.kl.coef
         self._reference: LanguageModel | None = None
 

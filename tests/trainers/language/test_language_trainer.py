@@ -111,11 +111,17 @@ def test_rollouts_of_a_stage_of_their_own_are_those_that_training_plays(tmp_path
 
 
 def test_one_step_behind_learns_from_the_weights_before():
-    trainer = build(parameters(language={"mode": "one_step_behind"}))
+    given = {"language": {"mode": "one_step_behind"}, "language_task": {"evaluator": "partial"}}
+    trainer = build(parameters(**given))
     trainer.initial_state()
     metrics = trainer.run_iterations(0, 4)
     assert [one["rollout/staleness"] for one in metrics] == [0, 1, 1, 1]
     assert trainer.state.pending is None, "nothing is played that nobody learns from"
+    uncorrected = build(parameters(grpo={"sampler_correction": "none"}, **given))
+    uncorrected.initial_state()
+    without = uncorrected.run_iterations(0, 4)
+    assert without[0]["actor/grad_norm"] == pytest.approx(metrics[0]["actor/grad_norm"], rel=1e-4)
+    assert without[3]["actor/grad_norm"] != pytest.approx(metrics[3]["actor/grad_norm"], rel=1e-4)
 
 
 def test_dynamic_sampling_goes_on_to_tasks_that_differ():
