@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    BeforeValidator,
     Field,
     JsonValue,
     NonNegativeFloat,
@@ -16,6 +17,7 @@ from pydantic import (
 
 from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
+from ratchet.parameters.references import Reference, named
 from ratchet.parameters.service_fields import BaseUrl, KeyName
 
 GROUP_TRAINERS = ("grpo", "remote_grpo")
@@ -85,7 +87,9 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
     (all when not given), of which ``micro_batch_size`` are in memory at a time. Trajectories are
     cut at ``max_sequence_length`` tokens, prompt included, before they are scored. ``mode``:
     ``one_step_behind`` plays the next iteration's rollouts while it learns from this one's, which
-    are thus played with the weights of the iteration before. The dataset ``validation`` is played
+    are thus played with the weights of the iteration before. ``engine`` writes the answers:
+    ``in_process``, ``vllm``, or ``path/to/file.py:Class``; what it is made with stands beside its
+    ``name``. The dataset ``validation`` is played
     after every ``validate_every`` iterations, without learning. ``algorithm`` is for trainers of
     one's own.
     """
@@ -98,6 +102,9 @@ class LanguageParameters(SubParameters, read_for=Purpose.LEARNING):
     num_epochs: PositiveInt = 1
     minibatch_size: PositiveInt | None = None
     micro_batch_size: PositiveInt | None = None
+    engine: Annotated[Reference, BeforeValidator(named), *_PLAYED, Purpose.TESTS] = Reference(
+        name="in_process"
+    )
     optimizer: LanguageOptimizerParameters = LanguageOptimizerParameters()
     validate_every: Annotated[PositiveInt | None, Purpose.ORDER] = None
     test_temperature: Annotated[float, Purpose.TESTS] = Field(default=0.0, ge=0, le=2)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.plugins import paths_from
+from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.stages.calls import StageCall
 from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
 from tasks.tensordict.keys import ArmKeys
@@ -18,7 +19,6 @@ from tasks.tensordict.keys import ArmKeys
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ratchet.store.fingerprint import Fingerprint
     from tasks.stages.sequence import Course, Step
     from trainers.language.trainer import LanguageTrainer
 
@@ -113,6 +113,14 @@ class LanguageArmKeys(ArmKeys):
     def _playing_fingerprint(self) -> Fingerprint:
         """The code that plays: without the class that only says how to learn from it."""
         return self._fingerprint_with(self.language_class.playing_class())
+
+    def _fingerprint_with(self, trainer: type) -> Fingerprint:
+        """Return the code of the engine that writes answers, too."""
+        from ratchet.language_models.local.engines import find_engine
+
+        engine = find_engine(self.hyper_params.language.engine.name, self.base_path)
+        modules = super()._fingerprint_with(trainer).modules
+        return Fingerprint.of_modules({**modules, **code_fingerprint(engine).modules})
 
     @property
     def language_class(self) -> type[LanguageTrainer]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.engines import make_engine
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
@@ -68,9 +68,11 @@ class SelfHostedTrainer(BaseTrainer):
     """The model that learns."""
 
     def begin(self, beginning: Beginning) -> None:
-        """Build the model, which answers in this process, too."""
-        model = beginning.build_model()
-        self.connect(model, InProcessEngine(model))
+        """Build the model, and the engine that answers with it."""
+        model, asked = beginning.build_model(), self.language.engine
+        base = beginning.settings.base_dir
+        place = None if base is None else Path(base)
+        self.connect(model, make_engine(asked.name, model, asked.given, place))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model from now on; what it is now is what KL is measured from."""

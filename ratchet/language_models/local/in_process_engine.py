@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.local.engines import ENGINES
 from ratchet.language_models.local.philox import uniforms
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.service.engine.model_folder import GenerationCache
@@ -53,6 +54,7 @@ class AnsweringModel(Protocol):
         ...
 
 
+@ENGINES.register("in_process")
 class InProcessEngine:
     """Writes answers with a model of this process.
 

@@ -216,7 +216,7 @@ class VllmEngine:
         self._free()
         options: dict[str, Any] = {}
         if rank:
-            rank = next(room for room in _RANKS if room >= rank)
+            rank = lora_room(rank)
             options = {"enable_lora": True, "max_loras": self._max_loras, "max_lora_rank": rank}
         if self.sleeps:
             options["enable_sleep_mode"] = True
@@ -270,6 +270,17 @@ class VllmEngine:
             logprobs=request.top_logprobs if request.logprobs else None,
             **more,
         )
+
+
+def lora_room(rank: int) -> int:
+    """Return the smallest room for adapters that vLLM has and that takes this rank.
+
+    Raises ParameterError if there is none.
+    """
+    found = next((room for room in _RANKS if room >= rank), None)
+    if found is None:
+        raise ParameterError(f"lora rank: got {rank}, but vLLM takes {_RANKS[-1]} at most.")
+    return found
 
 
 def _ask(llm: Any, asked: Sequence[_Asked]) -> list[Any]:  # noqa: ANN401 -- vllm.LLM

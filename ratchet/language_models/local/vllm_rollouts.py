@@ -1,0 +1,141 @@
+"""Answers written by vLLM with the trainer's weights, for a machine with a GPU.
+
+vLLM is not among Ratchet's dependencies; install it beside them (0.15 or newer). The weights go by
+way of a folder: of an adapted model the adapter alone, which vLLM applies to the base; of any other
+all, which take the place of those in memory while the cache of keys and values is let go.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ratchet.errors import MissingPackageError, ParameterError
+from ratchet.language_models.local.engines import ENGINES
+from ratchet.language_models.local.model import LanguageModel
+from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
+from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE, AdapterBase
+from ratchet.language_models.service.engine.tokenizer import read_json
+from ratchet.language_models.service.engine.vllm_engine import lora_room
+
+
+@ENGINES.register("vllm")
+class VllmRollouts:
+    """Writes answers with vLLM.
+
+    Parameters
+    ----------
+    model
+        Whose weights answer.
+    options
+        What ``vllm.LLM`` takes, e.g. ``gpu_memory_utilization``: the trainer's model is in the same
+        memory.
+
+    Raises
+    ------
+    MissingPackageError
+        If vLLM is not installed.
+    """
+
+    def __init__(self, model: LanguageModel, **options: Any) -> None:  # noqa: ANN401 -- vLLM's
+        try:
+            self._vllm: Any = importlib.import_module("vllm")
+        except ImportError as error:
+            raise MissingPackageError(
+                "language.engine: 'vllm' needs vLLM and a GPU. Install vLLM in this environment, or"
+                " leave language.engine out."
+            ) from error
+        self._model, self._options = model, options
+        self._place = tempfile.TemporaryDirectory(prefix="ratchet-rollouts-")
+        self._folder = Path(self._place.name) / "model"
+        self._llm: Any = None
+        self._adapter: Any = None
+        self._number = 0
+        self._is_stale = True
+
+    def update(self, model: LanguageModel) -> None:
+        """Answer with this model's weights, from the next call on."""
+        self._model, self._is_stale = model, True
+
+    def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
+        """Answer requests in one batch.
+
+        Raises
+        ------
+        ParameterError
+            For a ``top_p`` below 1: vLLM's log-probabilities would be of what it leaves.
+        """
+        if any(request.top_p < 1 for request in requests):
+            raise ParameterError(
+                "top_p: got less than 1 with the engine 'vllm', whose log-probabilities would be of"
+                " the tokens that are left; expected 1."
+            )
+        if not requests:
+            return []
+        self._take_weights()
+        outputs = self._llm.generate(
+            [{"prompt_token_ids": list(request.prompt)} for request in requests],
+            [self._sampling(request) for request in requests],
+            use_tqdm=False,
+            **({} if self._adapter is None else {"lora_request": self._adapter}),
+        )
+        return [_completion(output.outputs[0]) for output in outputs]
+
+    def _sampling(self, request: SampleRequest) -> Any:  # noqa: ANN401 -- vllm.SamplingParams
+        return self._vllm.SamplingParams(
+            temperature=request.temperature,
+            max_tokens=request.max_tokens,
+            seed=request.seed,
+            stop_token_ids=[*self._model.end_ids, *request.stop_ids],
+            logprobs=0,
+            detokenize=False,
+        )
+
+    def _take_weights(self) -> None:
+        if not self._is_stale:
+            return
+        self._model.save(self._folder)
+        if (self._folder / ADAPTER_CONFIG_FILE).is_file():
+            self._take_adapter()
+        elif self._llm is None:
+            self._llm = self._make(self._folder)
+        else:
+            self._llm.sleep(level=2)
+            self._llm.wake_up(tags=["weights"])
+            self._llm.collective_rpc("reload_weights")
+            self._llm.wake_up(tags=["kv_cache"])
+        self._is_stale = False
+
+    def _take_adapter(self) -> None:
+        """Have the next answers use the adapter as it is; vLLM knows one by its number."""
+        if self._llm is None:
+            base = AdapterBase.read(self._folder)
+            assert base is not None  # it is an adapter
+            rank = lora_room(int(read_json(self._folder / ADAPTER_CONFIG_FILE)["r"]))
+            self._llm = self._make(Path(base.folder), enable_lora=True, max_lora_rank=rank)
+        else:
+            self._llm.llm_engine.remove_lora(self._number)
+        self._number += 1
+        lora: Any = importlib.import_module("vllm.lora.request")
+        self._adapter = lora.LoRARequest(f"step {self._number}", self._number, str(self._folder))
+
+    def _make(self, folder: Path, **more: Any) -> Any:  # noqa: ANN401 -- vllm.LLM
+        return self._vllm.LLM(
+            model=str(folder),
+            enable_sleep_mode=True,
+            logprobs_mode="processed_logprobs",  # at the request's temperature
+            **more,
+            **self._options,
+        )
+
+
+def _completion(answer: Any) -> Completion:  # noqa: ANN401 -- vllm.CompletionOutput
+    log_probs = [
+        choices[token].logprob
+        for token, choices in zip(answer.token_ids, answer.logprobs, strict=True)
+    ]
+    is_cut = answer.finish_reason == "length"
+    return Completion(tuple(answer.token_ids), tuple(log_probs), "length" if is_cut else "stop")
