@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.base import SECTIONS
 
 _PATH, _CLASS = "custom_trainer_module_path", "custom_trainer_class_name"
 _STEPS = "total_train_steps"
@@ -20,7 +21,7 @@ _PLACES = {
     _STEPS: "rl.num_iterations",
     **{name: f"trainer.{name}" for name in _REFERENCE},
 }
-"""Where an experiment has what stands in such a section; all else is of ``language``."""
+"""Where an experiment has what stands in such a section, beside the fields of ``language``."""
 
 
 def gather_trainer(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,7 +81,8 @@ def path_of_own_trainer(data: Mapping[str, Any], path: str) -> str:
 
 
 def _place(name: str) -> str:
-    return _PLACES.get(name, f"{_SECTION}.{name}")
+    of_section = name in SECTIONS[_SECTION].model.model_fields
+    return _PLACES.get(name, f"{_SECTION if of_section else 'trainer'}.{name}")
 
 
 def _joined(section: object, more: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The examples of trainers of one's own run from wherever they are started, as their headers say."""
+"""Examples of trainers of one's own run as their headers say, from any working folder."""
 
 from __future__ import annotations
 
