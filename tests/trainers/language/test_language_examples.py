@@ -87,6 +87,12 @@ def test_what_a_trainer_imports_by_dots_is_in_the_keys_and_its_place_is_not(tmp_
     assert plain == keys_of(EXAMPLES / "my_task.yaml")
 
 
+def test_validation_is_a_stage_beside_training():
+    validated = ["language.validate_every=1", "language_task.num_validation=2"]
+    stages = plan(resolve_file(str(EXAMPLES / "my_task.yaml"), [*SHORT, *validated]))
+    assert [stage.iteration for stage in stages if stage.stage == "validate"] == [0, 1, 2]
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -111,23 +117,26 @@ def test_a_trainer_that_is_not_loaded_is_told_why(changes, said, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_the_example_runs_by_the_command_and_is_found_again(tmp_path):
-    command = [sys.executable, "-m", "flows.cli.main", "run", str(EXAMPLES / "my_algorithm.yaml")]
+    program = "from flows.cli.main import app; app()"
+    command = [sys.executable, "-P", "-c", program, "run", str(EXAMPLES / "my_algorithm.yaml")]
     places = [f"settings.home={tmp_path}/home", f"settings.runs={tmp_path}/runs"]
-    command += [*SHORT, *places, "settings.tracking=false", "--json"]
-    results = [
-        json.loads(
-            subprocess.run(
-                command,
-                cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
+    validated = ["language.validate_every=2", "language_task.num_validation=2"]
+    given = [*SHORT, *validated, *places, "settings.tracking=false"]
+
+    def run() -> list[str]:
+        done = subprocess.run(
+            [*command, *given, "--json"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
         )
-        for _ in range(2)
-    ]
-    assert results[0]["run_id"] == results[1]["run_id"]
-    assert "algorithm/advantage_max" in str(results) or results[0]
+        return [note for note in json.loads(done.stdout)["notes"] if note.startswith("Stages")]
+
+    assert run() == ["Stages   7 made, 0 found in the store"]
+    stages = plan(resolve_file(str(EXAMPLES / "my_algorithm.yaml"), given))
+    assert [stage.stage for stage in stages].count("validate") == 2
+    assert all(stage.hit for stage in stages)
