@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.references import Reference
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 class LanguageTaskScenario(Scenario):
     """A language model does tasks that are scored."""
 
+    # what a run was chosen or stopped by is no test of it
+    untested: ClassVar[frozenset[str]] = frozenset({"train", VALIDATION})
+
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
         """Return the model of language models that learn from tokens."""
@@ -76,14 +79,11 @@ class LanguageTaskScenario(Scenario):
         }
 
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
-        """Return ``test`` and the further sets that a folder of files has.
-
-        Not ``validation``: what a run was chosen or stopped by is no test of it.
-        """
+        """Return ``test`` and the further sets that a folder of files has."""
         files = self._files(hyper_params)
         if files is None or not files.is_dir():
             return ["test"]
-        extra = {file.stem for file in files.glob("*.jsonl")} - {"train", "test", VALIDATION}
+        extra = {file.stem for file in files.glob("*.jsonl")} - {"test", *self.untested}
         return ["test", *sorted(extra)]
 
     def data_code(self) -> tuple[Callable[..., object], ...]:

@@ -136,7 +136,7 @@ def test_the_example_runs_by_the_command_and_is_found_again(tmp_path):
         )
         return [note for note in json.loads(done.stdout)["notes"] if note.startswith("Stages")]
 
-    assert run() == ["Stages   7 made, 0 found in the store"]
+    assert run() == ["Stages   6 made, 0 found in the store"]
     stages = plan(resolve_file(str(EXAMPLES / "my_algorithm.yaml"), given))
     assert [stage.stage for stage in stages].count("validate") == 2
     assert all(stage.hit for stage in stages)
