@@ -1,17 +1,23 @@
 """Classes from a user's file: protocols, trainers, scenarios and whatever else is given by path.
 
 Below the registry. A file is imported under a name made of its path, so that
-it is the same module however it is reached; its content is not part of the name.
+it is the same module however it is reached; its content is not part of the name. Files of a
+folder import one another by dots, as plug-ins each.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
-import importlib.util
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar, overload
@@ -20,6 +26,9 @@ from ratchet.errors import ParameterError, UnknownNameError, nearest
 from ratchet.shadowing import explain_failed_import
 
 MODULE_PREFIX = "ratchet_plugin_"
+FOLDER_PREFIX = "ratchet_folder_"
+_DIGEST = "__plugin_digest__"
+_BY_DOTS = re.compile(rb"\bfrom[\s\\]*\.")
 _START: ContextVar[Path | str | None] = ContextVar("paths_from", default=None)
 
 _Class = TypeVar("_Class")
@@ -87,7 +96,8 @@ def load_class(spec: str, base_dir: Path | str | None = None, *, base: type | No
 def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleType:
     """Import a Python file by its path, which starts from ``base_dir`` or the working folder.
 
-    The file is run once in a process, and again when its content has changed since.
+    The file is run once in a process, and again when its content has changed since, or that of a
+    file beside it which it imports by dots (``from .mine import x``).
 
     Raises
     ------
@@ -102,12 +112,12 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
             f" {file_at('.', base_dir)}."
         )
     source = file.read_bytes()
-    digest = hashlib.sha256(source).hexdigest()
+    digest = _digest(file, source)
     name = module_name(file)
     known = sys.modules.get(name)
-    if known is not None and getattr(known, "__plugin_digest__", None) == digest:
+    if known is not None and getattr(known, _DIGEST, None) == digest:
         return known
-    return _run(file, name, source)
+    return _run(file, name, source, digest)
 
 
 def file_at(path: Path | str, base_dir: Path | str | None = None) -> Path:
@@ -120,7 +130,12 @@ def module_name(file: Path) -> str:
     """Return the module name of a plug-in's file: its stem and a hash of its absolute path."""
     file = file.resolve()
     stem = "".join(c if c.isalnum() else "_" for c in file.stem)
-    return f"{MODULE_PREFIX}{stem}_{hashlib.sha256(file.as_posix().encode()).hexdigest()[:8]}"
+    return f"{MODULE_PREFIX}{stem}_{_place(file)}"
+
+
+def folder_package(folder: Path) -> str:
+    """Return the package in which the plug-ins of a folder find one another by dots."""
+    return FOLDER_PREFIX + _place(folder)
 
 
 def plugin_label(name: str) -> str | None:
@@ -128,30 +143,129 @@ def plugin_label(name: str) -> str | None:
     return name.removeprefix(MODULE_PREFIX)[:-9] if name.startswith(MODULE_PREFIX) else None
 
 
-def _run(file: Path, name: str, source: bytes) -> ModuleType:
+def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:
     """Run the source that was read, not cached bytecode, which knows changes by the second."""
-    module_spec = importlib.util.spec_from_file_location(name, file)
-    if module_spec is None:
+    if file.suffix != ".py":
         raise ParameterError(f"plug-in {file}: Python can't import it, expected a .py file.")
-    module = importlib.util.module_from_spec(module_spec)
-    before = sys.modules.get(name)
-    sys.modules[name] = module
+    spec = _PlugInSpec(name, SourceFileLoader(name, str(file)), origin=str(file))
+    spec.has_location = True
+    module = module_from_spec(spec)
+    package = _open_folder(file.parent)
+    names = (name, f"{package.__name__}.{file.stem}")
+    before = {each: sys.modules[each] for each in names if each in sys.modules}
+    sys.modules.update(dict.fromkeys(names, module))
+    setattr(module, _DIGEST, digest)  # before it runs: those beside it may import it in turn
     try:
         exec(compile(source, str(file), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
-        sys.modules.pop(name)
-        if before is not None:
-            sys.modules[name] = before
+        for each in names:
+            sys.modules.pop(each, None)
+        sys.modules.update(before)
         if isinstance(error, ImportError | SyntaxError):
-            clash = explain_failed_import(error, file.parent)
+            why = explain_failed_import(error, file.parent) or _explain_dots(error, file)
             raise ParameterError(
                 f"plug-in {file}: importing it failed with {type(error).__name__}: {error}."
-                f" {clash or 'Correct the file, or install what it imports.'}"
+                f" {why or 'Correct the file, or install what it imports.'}"
             ) from error
         error.add_note(f"while loading the plug-in {file}")
         raise
-    module.__dict__["__plugin_digest__"] = hashlib.sha256(source).hexdigest()
+    setattr(package, file.stem, module)
     return module
+
+
+class _PlugInSpec(ModuleSpec):
+    """Of a file that imports by dots from its folder, whatever its own name is."""
+
+    @property
+    def parent(self) -> str:
+        """The package of its folder."""
+        return folder_package(Path(self.origin or "").parent)
+
+
+class _Neighbours(MetaPathFinder, Loader):
+    """Finds what plug-ins import by dots: a file beside them is a plug-in itself."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find ``FOLDER.stem``; what lies in folders beside the plug-in is Python's to find."""
+        package, _, stem = fullname.partition(".")
+        if not package.startswith(FOLDER_PREFIX) or "." in stem or not path:
+            return None
+        file = Path(path[0], f"{stem}.py")
+        if not file.is_file() or (file.with_suffix("") / "__init__.py").is_file():
+            return None
+        return ModuleSpec(fullname, self, origin=str(file))
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Have Python make a module, whose place the plug-in takes."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the plug-in in the module's place, which is how modules replace themselves."""
+        assert module.__spec__ is not None
+        sys.modules[module.__name__] = load_module(module.__spec__.origin or "")
+
+
+def _open_folder(folder: Path) -> ModuleType:
+    """Return a folder's package, in which no plug-in is known: each is looked up again."""
+    if not any(isinstance(finder, _Neighbours) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Neighbours())
+    name = folder_package(folder)
+    package = sys.modules.get(name)
+    if package is None:
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        package = sys.modules[name] = module_from_spec(spec)
+    for stem, module in list(vars(package).items()):
+        if hasattr(module, _DIGEST):
+            delattr(package, stem)
+            sys.modules.pop(f"{name}.{stem}", None)
+    return package
+
+
+def _digest(file: Path, source: bytes) -> str:
+    """Return a digest of a file and of all those beside it that it stands on by dots."""
+    found, pending = {file: source}, [file]
+    while pending:
+        for stem in _imported_by_dots(found[pending.pop()]):
+            beside = file.with_name(f"{stem}.py")
+            if beside not in found and beside.is_file():
+                found[beside] = beside.read_bytes()
+                pending.append(beside)
+    parts = [hashlib.sha256(found[path]).digest() for path in sorted(found)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def _imported_by_dots(source: bytes) -> tuple[str, ...]:
+    """Return the names that a source imports from its own folder."""
+    if not _BY_DOTS.search(source):
+        return ()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ()  # which is said when it is run
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            module = (node.module or "").partition(".")[0]
+            names += [module] if module else [alias.name for alias in node.names]
+    return tuple(names)
+
+
+def _explain_dots(error: Exception, file: Path) -> str | None:
+    """Return why an import by dots failed, if that is what failed."""
+    if "relative import" in str(error):
+        return f"By dots a plug-in imports what lies in its own folder, {file.parent}."
+    missing = getattr(error, "name", None) or ""
+    package, _, rest = missing.partition(".")
+    if package != folder_package(file.parent) or not isinstance(error, ModuleNotFoundError):
+        return None
+    return f"There is no {rest.replace('.', '/')}.py beside it, in {file.parent}."
+
+
+def _place(path: Path) -> str:
+    return hashlib.sha256(path.as_posix().encode()).hexdigest()[:8]
 
 
 def _is_own(value: type, module: ModuleType) -> bool:

@@ -111,6 +111,8 @@ def test_the_picture_of_the_floors_has_all_floors():
 def test_the_site_shows_examples_as_files():
     pages = "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     assert "--8 <" not in pages, "a formatter took an inclusion for Python"
-    shown = set(re.findall(r'^--8<-- "examples/(\w+\.py)', pages, re.MULTILINE))
-    linked = set(re.findall(r"\]\([./]*examples/(\w+\.py)\)", pages))
-    assert {path.name for path in (ROOT / "examples").glob("*.py")} == shown | linked
+    shown = set(re.findall(r'^--8<-- "examples/([\w/]+\.py)', pages, re.MULTILINE))
+    linked = set(re.findall(r"\]\([./]*examples/([\w/]+\.py)\)", pages))
+    examples = ROOT / "examples"
+    found = {path.relative_to(examples).as_posix() for path in examples.rglob("*.py")}
+    assert found == shown | linked

@@ -29,7 +29,24 @@ NAMES = {
         "ScenarioInstance": None,
         "build_scenario_instance": ("hyper_params, settings, *, datasets, trainer_type, base_dir"),
     },
+    "ratchet.rollouts": {
+        "Batch": "values, metadata",
+        "Trajectory": None,
+        "compute_position_id_with_mask": "mask",
+        "padding_data": "batch, *, pad_token_id, max_length, left_pad, truncation",
+    },
+    "trainers.algorithms.language.metrics": {
+        "log_rollout_metrics": "trajectories, metrics",
+        "log_grpo_metrics": "trajectories, metrics, *, use_run_ids",
+    },
+    "trainers.algorithms.language.trajectories": {
+        "compute_grpo_advantage_for_trajectories": (
+            "trajectories, *, use_run_ids, baseline, scale, logger"
+        ),
+    },
     "trainers": {
+        "BaseTrainer": "config",
+        "SelfHostedTrainer": "config",
         "Trainer": "hyper_params, scenario_instance, settings",
         "TensorDictTrainer": "hyper_params, scenario_instance, settings",
         "TensorDictRlTrainer": "hyper_params, scenario_instance, settings",
@@ -59,6 +76,12 @@ NAMES = {
     },
 }
 METHODS = {
+    "trainers:SelfHostedTrainer": [
+        *("train", "_prepare_batch", "_compute_loss", "_learning_parameters", "connect"),
+        *("_reward_fn", "_compute_old_log_probs", "_compute_ref_log_probs", "_apply_kl_penalty"),
+        *("_log_rollout_metrics", "_pad_token_id", "model", "required_fields", "rows_together"),
+        *("take_state", "put_state", "keeps_group", "max_resamples"),
+    ],
     "trainers:Trainer": ["train", "agent_names", "num_agents", "protocol_handler", "State"],
     "trainers:TensorDictTrainer": [
         "train",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainers.base import Trainer
     from trainers.callbacks.base import Callback, CallbackState, Moment
     from trainers.callbacks.registry import register_callback
+    from trainers.language.base import BaseTrainer
+    from trainers.language.self_hosted import SelfHostedTrainer
     from trainers.progress import IterationContext, attach_progress_bar
     from trainers.registry import register_trainer
     from trainers.tensordict.base import TensorDictTrainer
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from trainers.torchrl.trainer import TorchRlTrainer
 
 __all__ = [
+    "BaseTrainer",
     "Callback",
     "CallbackState",
     "CheckPointNotFoundError",
@@ -30,6 +33,7 @@ __all__ = [
     "Moment",
     "Objective",
     "PureTextRlTrainer",
+    "SelfHostedTrainer",
     "TensorDictRlTrainer",
     "TensorDictTrainer",
     "TorchRlTrainer",
@@ -40,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BaseTrainer": "trainers.language.base",
     "Callback": "trainers.callbacks.base",
     "CallbackState": "trainers.callbacks.base",
     "CheckPointNotFoundError": "ratchet.errors",
@@ -47,6 +52,7 @@ _HOMES = {
     "Moment": "trainers.callbacks.base",
     "Objective": "trainers.tensordict.objectives.base",
     "PureTextRlTrainer": "trainers.text.base",
+    "SelfHostedTrainer": "trainers.language.self_hosted",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
     "TensorDictTrainer": "trainers.tensordict.base",
     "TorchRlTrainer": "trainers.torchrl.trainer",

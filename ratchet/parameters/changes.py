@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ratchet.parameters.custom_trainers import change_own_trainer, is_own_trainer
 from ratchet.parameters.torchrl import TORCHRL_TRAINERS
 from ratchet.parameters.torchrl_names import forget_names
 
@@ -25,6 +26,10 @@ def merge_nested(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
         old = result.get(key)
         if key == "trainer" and old in TORCHRL_TRAINERS and _is_group(value):
             result = merge_nested(result, {"torchrl": {"config": {key: value}}})
+        elif key == "trainer" and is_own_trainer(old) and isinstance(value, Mapping):
+            moved = change_own_trainer(result, value)
+            result[key] = moved.pop(key)
+            result = merge_nested(result, moved)
         elif isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
             result[key] = merge_nested(old, value)
         else:

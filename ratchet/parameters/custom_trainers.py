@@ -9,10 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.base import SECTIONS
 
 _PATH, _CLASS = "custom_trainer_module_path", "custom_trainer_class_name"
 _STEPS = "total_train_steps"
 _SECTION = "language"
+_REFERENCE = {"module_path", "class_name"}
+_PLACES = {
+    _PATH: "trainer.module_path",
+    _CLASS: "trainer.class_name",
+    _STEPS: "rl.num_iterations",
+    **{name: f"trainer.{name}" for name in _REFERENCE},
+}
+"""Where an experiment has what stands in such a section, beside the fields of ``language``."""
 
 
 def gather_trainer(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,6 +52,37 @@ def gather_trainer(data: Mapping[str, Any]) -> dict[str, Any]:
     if rest:
         result[_SECTION] = _joined(data.get(_SECTION), rest, _SECTION)
     return result
+
+
+def is_own_trainer(trainer: object) -> bool:
+    """Return whether an experiment's trainer is a class in a file, given by its two parts."""
+    return isinstance(trainer, Mapping) and trainer.keys() == _REFERENCE
+
+
+def change_own_trainer(data: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes of an experiment that changes in the section of its own trainer are.
+
+    ``data`` is the experiment, its trainer a class in a file.
+    """
+    result: dict[str, Any] = {"trainer": dict(data["trainer"])}
+    for name, value in change.items():
+        top, _, inner = _place(name).partition(".")
+        result.setdefault(top, {})[inner] = value
+    return result
+
+
+def path_of_own_trainer(data: Mapping[str, Any], path: str) -> str:
+    """Return the place of ``trainer.total_train_steps`` and the like in an experiment."""
+    top, _, rest = path.partition(".")
+    if top != "trainer" or not rest or not is_own_trainer(data.get("trainer")):
+        return path
+    name, dot, inner = rest.partition(".")
+    return f"{_place(name)}{dot}{inner}"
+
+
+def _place(name: str) -> str:
+    of_section = name in SECTIONS[_SECTION].model.model_fields
+    return _PLACES.get(name, f"{_SECTION if of_section else 'trainer'}.{name}")
 
 
 def _joined(section: object, more: Mapping[str, Any], name: str) -> dict[str, Any]:

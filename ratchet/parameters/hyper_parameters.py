@@ -17,7 +17,7 @@ from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
-from ratchet.parameters.custom_trainers import gather_trainer
+from ratchet.parameters.custom_trainers import gather_trainer, path_of_own_trainer
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
 from ratchet.parameters.messages import describe_validation_error, raise_together
 from ratchet.parameters.purposes import Purpose
@@ -159,7 +159,7 @@ class HyperParameters(BaseModel):
         """
         data = self.to_dict()
         for path, value in changes.items():
-            set_path(data, path_in_section(data, path), value)
+            set_path(data, path_in_section(data, path_of_own_trainer(data, path)), value)
         return type(self).from_dict(forget_names(data, changes), base_dir)
 
     def __eq__(self, other: object) -> bool:

@@ -37,6 +37,20 @@ _COLUMNS = {
 }
 
 
+class TokenData(dict[str, Tensor]):
+    """A batch's tensors by name; one that is asked for and not there is an error that says what is.
+
+    :meth:`get` and ``in`` ask without one.
+    """
+
+    def __init__(self, batch: Batch, entries: Mapping[str, Tensor]) -> None:
+        super().__init__(entries)
+        self._batch = batch
+
+    def __missing__(self, name: str) -> Tensor:
+        raise self._batch.missing([name])
+
+
 class RowData(UserDict[str, Any]):
     """What a batch knows of its rows, by name: one entry a row.
 
@@ -71,6 +85,7 @@ class Batch:
     """What is known of the rows by name: ``rewards`` (float32 ``[B]``), ``group_ids`` …"""
 
     def __post_init__(self) -> None:
+        self.values = TokenData(self, self.values)
         self.metadata = RowData(self, self.metadata)
         self.check()
         if "advantages" in self.metadata and "advantages" not in self.values:
@@ -163,8 +178,14 @@ class Batch:
         """Write each row's advantage at the tokens that its loss mask shows, 0 elsewhere."""
         self._need(["loss_mask"])
         mask = self.values["loss_mask"]
-        given = self.metadata["advantages"].to(mask.device).unsqueeze(1)
-        self.values["advantages"] = torch.where(mask.bool(), given, 0.0)
+        given = self.metadata["advantages"].to(mask.device)
+        if given.shape != mask.shape[:1]:
+            raise DataError(
+                f"batch: metadata 'advantages': got the shape {tuple(given.shape)}, expected"
+                f" {tuple(mask.shape[:1])}, one a row. Those of tokens are values: set"
+                f" batch.values['advantages'], of the shape {tuple(mask.shape)}."
+            )
+        self.values["advantages"] = torch.where(mask.bool(), given.unsqueeze(1), 0.0)
 
     def select(self, rows: Tensor | Sequence[int]) -> Self:
         """Return some of the rows, in the order given, each with all that is known of it."""
@@ -301,10 +322,14 @@ class Batch:
     def _need(self, names: Iterable[str]) -> None:
         missing = [name for name in names if name not in self.values]
         if missing:
-            raise DataError(
-                f"batch: missing values {missing}; it has values {sorted(self.values)} and"
-                f" metadata {sorted(self.metadata)}."
-            )
+            raise self.missing(missing)
+
+    def missing(self, names: Sequence[str]) -> DataError:
+        """Return the error that says which values are missing, and what there is."""
+        return DataError(
+            f"batch: missing values {list(names)}; it has values {sorted(self.values)} and metadata"
+            f" {sorted(self.metadata)}."
+        )
 
 
 def _as_column(name: str, entry: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ratchet.parameters.agents import AgentParameters
 
@@ -88,8 +88,11 @@ class Scenario(ABC):
         """
         return {}
 
+    untested: ClassVar[frozenset[str]] = frozenset({"train"})
+    """The datasets that are none of the final tests."""
+
     def test_sets(self, hyper_params: HyperParameters) -> list[str]:
-        """Return the names of the datasets that :meth:`build_datasets` will make beside ``train``.
+        """Return the names of the datasets for tests that :meth:`build_datasets` will make.
 
         Only ``test`` by default; a scenario that makes others says so, so that plans know them.
         """

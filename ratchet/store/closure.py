@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ratchet.errors import StageKeyError
+from ratchet.plugins import FOLDER_PREFIX, folder_package
 from ratchet.shadowing import ROOT
 from ratchet.store.sources import Source, SourceFacts, read_source
 
@@ -81,7 +82,9 @@ class Closure:
         """Add a file that is no part of a package, and let it import those beside it."""
         if not _is_library(path) and path.parent not in self.folders:
             self.folders.append(path.parent)
-        self._add(Source(path, module, path.stem))
+        package = folder_package(path.parent)
+        self.packages[package] = (path.parent,)
+        self._add(Source(path, module, path.stem, package))
 
     def _add(self, source: Source) -> None:
         if source.path not in self.sources:
@@ -91,6 +94,10 @@ class Closure:
     def locate(self, name: str) -> Source | None:
         """Find the source of a module by name, if it is the project's or a plug-in's."""
         top, *rest = name.split(".")
+        in_folder = top.startswith(FOLDER_PREFIX)
+        if in_folder and not rest:
+            return None  # it stands for a folder, and has no source
+        label = ".".join(rest) if in_folder else name
         if top in self.packages:
             places = [str(place) for place in self.packages[top]]
         else:
@@ -99,7 +106,7 @@ class Closure:
             base = os.path.join(place, *rest)
             for path in (os.path.join(base, "__init__.py"), f"{base}.py"):
                 if os.path.isfile(path):
-                    return Source(Path(path), name, name)
+                    return Source(Path(path), name, label)
         return None
 
     def follow(self) -> None:

@@ -50,11 +50,15 @@ class SourceFacts:
 
 @dataclass(frozen=True)
 class Source:
-    """A module and the file it lies in. ``label`` is its name without any place."""
+    """A module and the file it lies in. ``label`` is its name without any place.
+
+    ``package`` is where its imports by dots start from, where its name doesn't say it.
+    """
 
     path: Path
     module: str
     label: str
+    package: str = ""
 
     @property
     def is_package(self) -> bool:
@@ -65,9 +69,10 @@ class Source:
         """Return the full name of a module that this one imports, perhaps by dots."""
         if not target.level:
             return target.module
-        parents = self.module.split(".")
-        keep = len(parents) - target.level + (1 if self.is_package else 0)
-        return ".".join([*parents[: max(keep, 0)], *filter(None, [target.module])])
+        own = self.module if self.is_package else self.module.rpartition(".")[0]
+        parents = (self.package or own).split(".")
+        keep = len(parents) - target.level + 1
+        return ".".join(filter(None, [*parents[: max(keep, 0)], target.module]))
 
 
 _BY_STAMP: dict[Path, tuple[tuple[int, ...], SourceFacts]] = {}

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tasks.stages.sequence import Course, Step
     from trainers.language.trainer import LanguageTrainer
 
-VALIDATION_DATASET = "validation"
-
 
 class LanguageArmKeys(ArmKeys):
     """The stages of one arm of a language trainer."""

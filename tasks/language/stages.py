@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
+from ratchet.scenarios.language_task.validation import VALIDATION
 from ratchet.store.manifest import IterationMetrics
-from tasks.language.keys import VALIDATION_DATASET, LanguageArmKeys
+from tasks.language.keys import LanguageArmKeys
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
 from tasks.stages.session import STATE_FOLDER
@@ -60,7 +61,7 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
 def validate(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Play the validation set with the state after ``call.iteration`` iterations."""
     _, trainer = _of(session, call.iteration)
-    result = trainer.evaluate(VALIDATION_DATASET)
+    result = trainer.evaluate(VALIDATION)
     session.holds(session.keys.state_key(call.iteration))
     write_table(folder, result.table)
     values = {f"{VALIDATION_PREFIX}{name}": value for name, value in result.metrics.items()}

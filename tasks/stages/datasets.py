@@ -16,8 +16,3 @@ def dataset_names(manifest: Manifest) -> list[str]:
     """Return the names of a finished stage's datasets, without reading them."""
     paths = [path.split("/") for path in manifest.files]
     return sorted({parts[1] for parts in paths if parts[0] == DATASETS_FOLDER and len(parts) > 2})
-
-
-def tested_datasets(manifest: Manifest) -> list[str]:
-    """Return the datasets that agents are tested on: all but the one they learn from."""
-    return [name for name in dataset_names(manifest) if name != TRAIN_DATASET]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.chain import Cut, TrainedArm, find_chain
-from tasks.stages.datasets import tested_datasets
+from tasks.stages.datasets import dataset_names
 
 if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
@@ -65,7 +65,8 @@ class StoredCourse:
         """Return the datasets that were made; those that are expected if none were made yet."""
         data = self.store.peek(keys.build_scenario().key)
         if data is not None:
-            return tested_datasets(data)
+            untested = keys.scenario.untested
+            return [name for name in dataset_names(data) if name not in untested]
         return sorted(keys.scenario.test_sets(keys.hyper_params))
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:

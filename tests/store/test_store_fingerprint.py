@@ -260,6 +260,45 @@ def test_the_place_of_a_plugin_does_not_count(plugin: Callable[..., type]) -> No
     assert code_fingerprint(plugin(text)) == code_fingerprint(plugin(text, folder="moved"))
 
 
+BY_DOTS = "from .beside import x\nclass Mine:\n    x = x\n"
+
+
+def test_what_a_plugin_imports_by_dots_counts(plugin: Callable[..., type], tmp_path: Path) -> None:
+    plugin("class Mine: ...\n", name="unrelated")
+    beside = tmp_path / "plugins" / "beside.py"
+    beside.write_text("from . import json\nx = 1\n")
+    (tmp_path / "plugins" / "json.py").write_text("no_librarys = 1\n")
+    before = code_fingerprint(plugin(BY_DOTS))
+    assert set(before.modules) == {"beside", "json", "mine"}
+    beside.write_text("from . import json\nx = 22\n")
+    assert code_fingerprint(plugin(BY_DOTS)).difference(before) == ["beside changed"]
+
+
+def test_each_folder_has_its_own_beside(plugin: Callable[..., type], tmp_path: Path) -> None:
+    for number, folder in enumerate(["plugins", "other"]):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside.py").write_text(f"x = {number}\n")
+    one, two = plugin(BY_DOTS), plugin(BY_DOTS, folder="other")
+    both = code_fingerprint(one, two)
+    assert set(both.modules) == {"beside", "beside#2", "mine", "mine#2"}
+    assert code_fingerprint(one) != code_fingerprint(two)
+
+
+def test_where_neighbours_lie_does_not_count(plugin: Callable[..., type], tmp_path: Path) -> None:
+    for folder in ("plugins", "moved"):
+        (tmp_path / folder / "parts").mkdir(parents=True)
+        (tmp_path / folder / "beside.py").write_text("from .parts.one import x\n")
+        (tmp_path / folder / "parts" / "one.py").write_text("x = 1\n")
+    found = code_fingerprint(plugin(BY_DOTS))
+    assert set(found.modules) == {"beside", "mine", "parts.one"}
+    assert found == code_fingerprint(plugin(BY_DOTS, folder="moved"))
+
+
+def test_a_file_reached_by_path_and_by_dots_counts_once(plugin: Callable[..., type]) -> None:
+    beside = plugin("class Mine: ...\nx = 1\n", name="beside")
+    assert set(code_fingerprint(beside, plugin(BY_DOTS)).modules) == {"beside", "mine"}
+
+
 def test_two_plugins_of_one_name_both_count(plugin: Callable[..., type]) -> None:
     one, two = plugin("class Mine: ...\n"), plugin("class Mine: x = 1\n", folder="other")
     both = code_fingerprint(one, two)

@@ -6,7 +6,7 @@ It knows no tasks and no stages; the loop around it is :class:`trainers.language
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -164,10 +164,14 @@ class BaseTrainer(NamedTrainer):
     def save_model(self, folder: Path) -> None:
         """Write the model as it is in Hugging Face's layout, where it is here."""
 
-    def _parameters(self, model: type[_Section], name: str) -> _Section:
+    def _parameters(
+        self, model: type[_Section], name: str, *, leave_out: Collection[str] = ()
+    ) -> _Section:
         """Read a section of the config; its defaults where it is not there."""
         given = OmegaConf.to_container(self._config.get(name, OmegaConf.create({})), resolve=True)
-        return _validated(model, given, name)
+        assert isinstance(given, dict)
+        named = {key: value for key, value in given.items() if key not in leave_out}
+        return _validated(model, named, name)
 
 
 def config_of(

@@ -24,6 +24,9 @@ class GrpoTrainer(SelfHostedTrainer):
 
     section: ClassVar[str] = "grpo"
 
+    _group_metrics: dict[str, float]
+    """What the groups that were compared last had to teach."""
+
     def _read_loss(self) -> PolicyLossParameters:
         self._grpo = self._parameters(GrpoParameters, "grpo").settled
         self._averages: dict[str, float] = {}
@@ -44,9 +47,9 @@ class GrpoTrainer(SelfHostedTrainer):
         batch.values["token_level_scores"] = self._reward_fn(batch)
         if self._kl_coef > 0 and self._grpo.kl.place == "reward":
             batch = self._apply_kl_penalty(batch)
-        return self._compute_advantage(batch)
+        return self._compute_advantage(batch), self._group_metrics
 
-    def _compute_advantage(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
+    def _compute_advantage(self, batch: Batch) -> Batch:
         """Set ``advantages``, of scores that are summed over each answer's tokens."""
         given, about = self._grpo, batch.metadata
         scores = batch.values["token_level_scores"].sum(1)
@@ -66,9 +69,9 @@ class GrpoTrainer(SelfHostedTrainer):
         )
         self._averages = found.agent_averages
         about["advantages"] = found.advantage
-        metrics = {f"grpo/{name}": value for name, value in found.metrics.items()}
-        metrics["critic/rewards/mean"] = float(scores.mean())
-        return batch, metrics
+        self._group_metrics = {f"grpo/{name}": value for name, value in found.metrics.items()}
+        self._group_metrics["critic/rewards/mean"] = float(scores.mean())
+        return batch
 
     def take_state(self) -> dict[str, Any]:
         """Return the agents' averages too."""

@@ -25,6 +25,7 @@ from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
+from trainers.language.prepared import check_finite, prepared
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
@@ -41,7 +42,8 @@ class SelfHostedTrainer(BaseTrainer):
     A batch is prepared; then log-probabilities of the weights before the step are computed where
     the loss needs them, and its loss is followed: in ``language.num_epochs`` passes over
     minibatches, each read ``language.micro_batch_size`` rows at a time, which changes nothing but
-    rounding. What a subclass puts into ``batch.values`` reaches :meth:`_compute_loss`.
+    rounding. What a subclass puts into ``batch.values`` reaches :meth:`_compute_loss`. With
+    ``kl: {place: reward}`` a batch comes with ``log_probs`` and ``ref_log_probs`` before the step.
     """
 
     required_fields: ClassVar[tuple[str, ...]] = REQUIRED_FIELDS
@@ -60,9 +62,8 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _read_loss(self) -> PolicyLossParameters:
         """Read how the policy's loss is made; of a trainer of one's own from ``algorithm``."""
-        known = PolicyLossParameters.model_fields
-        given = {name: value for name, value in self._config.algorithm.items() if name in known}
-        return PolicyLossParameters.model_validate(given)
+        unknown = self._config.algorithm.keys() - PolicyLossParameters.model_fields.keys()
+        return self._parameters(PolicyLossParameters, "algorithm", leave_out=unknown)
 
     model: LanguageModel
     """The model that learns."""
@@ -96,7 +97,8 @@ class SelfHostedTrainer(BaseTrainer):
 
     @property
     def _pad_token_id(self) -> int:
-        return self.model.pad_token_id
+        """The model's; 0 before there is one, as in a test of :meth:`_prepare_batch` alone."""
+        return self.model.pad_token_id if hasattr(self, "model") else 0
 
     # -- what a subclass writes, and may change ----------------------------------------------
 
@@ -122,12 +124,15 @@ class SelfHostedTrainer(BaseTrainer):
         if not trajectories:
             return {"training/num_trajectories": 0.0}
         batch = Batch.from_trajectories(trajectories, self._pad_token_id)
-        batch, own = self._prepare_batch(batch)
+        if self._kl_coef > 0 and self.loss_parameters.kl.place == "reward":
+            self._measure_pull(batch)
+        batch, own = prepared(self._prepare_batch(batch), f"{type(self).__name__}._prepare_batch")
         log_rollout_metrics(trajectories, metrics)
-        metrics |= {name: float(value) for name, value in own.items()}
+        metrics |= own
         if not len(batch):
             return metrics | {"training/num_trajectories": 0.0, "training/num_updates": 0.0}
         batch.check_required(self.required_fields)
+        check_finite(batch, self.required_fields)
         metrics |= _described("critic/advantages", batch)
         metrics |= self._update(on_device(batch, self.model.device))
         self._engine.update(self.model)
@@ -260,15 +265,20 @@ class SelfHostedTrainer(BaseTrainer):
         """Take β·(log π − log π_ref) off each token's score: KL(π‖π_ref) as a price."""
         beta = self._kl_coef if beta is None else beta
         values = batch.values
-        if "old_log_probs" not in values:
-            values["old_log_probs"] = self._compute_old_log_probs(batch)
-        if "ref_log_probs" not in values:
-            values["ref_log_probs"] = self._compute_ref_log_probs(batch)
-        mask, new, old = (values[n] for n in ("loss_mask", "old_log_probs", "ref_log_probs"))
+        if "log_probs" not in values or "ref_log_probs" not in values:
+            self._measure_pull(batch)
+        mask, new, old = (values[n] for n in ("loss_mask", "log_probs", "ref_log_probs"))
         scores = values["token_level_scores"]
         values["token_level_scores"] = penalised_rewards(scores, new, old, mask, coefficient=beta)
-        self._kl_seen = float(((new - old) * mask).sum(1).mean())
         return batch
+
+    def _measure_pull(self, batch: Batch) -> None:
+        """Add ``log_probs`` and ``ref_log_probs``, which a pull in the reward is made of."""
+        values = batch.values
+        values["log_probs"] = values["old_log_probs"] = self._compute_old_log_probs(batch)
+        values["ref_log_probs"] = self._compute_ref_log_probs(batch)
+        difference = values["log_probs"] - values["ref_log_probs"]
+        self._kl_seen = float((difference * values["loss_mask"]).sum(1).mean())
 
     def _log_rollout_metrics(self, batch: Batch) -> None:
         """Do nothing: rollouts' metrics are logged with every step. For trainers that ask."""

@@ -168,6 +168,9 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     and ``num_test`` (2000 and 200 when not given), or read: at most that many, all if not given.
     Tasks of training and tests never have the same prompt: a hash of it decides its side,
     ``test_size`` of all prompts being on the side of tests, where data have no splits of their own.
+    Further ``num_validation`` tasks of the side of training are set apart for
+    ``language.validate_every``, or read from a folder's ``validation.jsonl`` (all for 0). Where
+    ``num_train`` is not given, training has so many fewer.
     ``dataset_seed`` is the experiment's seed when not given.
 
     Prompts are continued as plain text; with ``chat`` they are messages in the model's chat
@@ -182,6 +185,7 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
 
     num_train: Annotated[PositiveInt | None, Purpose.DATA] = None
     num_test: Annotated[PositiveInt | None, Purpose.DATA] = None
+    num_validation: Annotated[NonNegativeInt, Purpose.DATA] = 0
     dataset_seed: Annotated[NonNegativeInt | None, Purpose.DATA] = None
     reverse: ReverseParameters = ReverseParameters()
     pig_latin: PigLatinParameters = PigLatinParameters()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.references import Reference
@@ -26,6 +26,7 @@ from ratchet.scenarios.language_task.play import Rules
 from ratchet.scenarios.language_task.protocol import TaskProtocolHandler
 from ratchet.scenarios.language_task.sources.base import SOURCES, Sizes, TaskSource
 from ratchet.scenarios.language_task.sources.files import TaskFiles
+from ratchet.scenarios.language_task.validation import VALIDATION, set_apart
 from ratchet.scenarios.language_task.verifiers_kind.environment import VerifiersEnvironment
 from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX, find_loader
 from ratchet.scenarios.language_task.verifiers_kind.source import VerifiersTasks
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 @register_scenario("language_task")
 class LanguageTaskScenario(Scenario):
     """A language model does tasks that are scored."""
+
+    # what a run was chosen or stopped by is no test of it
+    untested: ClassVar[frozenset[str]] = frozenset({"train", VALIDATION})
 
     @classmethod
     def agent_parameters(cls) -> type[AgentParameters]:
@@ -63,8 +67,11 @@ class LanguageTaskScenario(Scenario):
         """
         section: LanguageTaskParameters = hyper_params.language_task
         seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
-        sizes = Sizes(section.num_train, section.num_test, hyper_params.test_size)
-        made = self._source(hyper_params).build(seed, sizes)
+        wanted, num_train = section.num_validation, section.num_train
+        both = None if num_train is None else num_train + wanted
+        sizes = Sizes(both, section.num_test, hyper_params.test_size)
+        built = self._source(hyper_params).build(seed, sizes)
+        made = set_apart(built, wanted, num_train)
         most = hyper_params.dataset_options.max_train_size
         return {
             name: TaskDataset(tasks[:most] if name == "train" else tasks)
@@ -76,7 +83,7 @@ class LanguageTaskScenario(Scenario):
         files = self._files(hyper_params)
         if files is None or not files.is_dir():
             return ["test"]
-        extra = {file.stem for file in files.glob("*.jsonl")} - {"train", "test"}
+        extra = {file.stem for file in files.glob("*.jsonl")} - {"test", *self.untested}
         return ["test", *sorted(extra)]
 
     def data_code(self) -> tuple[Callable[..., object], ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from ratchet.language_models.local.in_process_engine import InProcessEngine
 from ratchet.language_models.local.loading import load_language_model
@@ -39,7 +40,7 @@ def connected(new_model):
     """Make a trainer with a config and a model of its own."""
 
     def connect(trainer_class, **config):
-        trainer = trainer_class({"max_tokens": 6, **config})
+        trainer = trainer_class(OmegaConf.create({"max_tokens": 6, **config}))
         model = new_model()
         trainer.connect(model, InProcessEngine(model))
         return trainer

@@ -217,3 +217,13 @@ def test_what_lies_in_a_models_files_is_in_the_keys_and_not_where(model_in_files
     config = moved / "generation_config.json"
     config.write_text(config.read_text().replace("{", '{"max_length": 7,', 1))
     assert key(moved) != first
+
+
+def test_validation_plays_its_own_tasks_and_changes_nothing():
+    given = parameters(language={"validate_every": 2}, language_task={"num_validation": 5})
+    trainer, plain = build(given), build(parameters())
+    for each in (trainer, plain):
+        each.initial_state()
+    metrics = trainer.run_iterations(0, 2)
+    assert trainer.evaluate("validation").metrics["num_datapoints"] == 5
+    assert [*metrics, *trainer.run_iterations(2, 4)] == plain.run_iterations(0, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -81,14 +82,18 @@ def compute_grpo_advantage_for_trajectories(
     use_run_ids: bool = True,
     baseline: Baseline = "mean",
     scale: Scale = "group",
+    logger: logging.Logger | None = None,
 ) -> list[Trajectory]:
     """Set each trajectory's ``advantage``, and return the trajectories.
 
-    Parameters as for :func:`trajectory_advantages`.
+    Parameters as for :func:`trajectory_advantages`; a ``logger`` is told what groups had to teach.
     """
     found = trajectory_advantages(
         trajectories, use_run_ids=use_run_ids, baseline=baseline, scale=scale
     )
+    if logger is not None:
+        told = ", ".join(f"{name}={value:g}" for name, value in sorted(found.metrics.items()))
+        logger.info("Advantages of %d trajectories: %s", len(trajectories), told)
     for one, advantage in zip(trajectories, found.advantage.tolist(), strict=True):
         one.advantage = advantage
     return list(trajectories)

@@ -35,7 +35,8 @@ class Sizes:
 
     def of(self, side: str) -> int | None:
         """Return how many a side should have."""
-        return self.train if side == "train" else self.test
+        known = {"train": self.train, "validation": None}
+        return known.get(side, self.test)
 
 
 class TaskSource(ABC):

@@ -1,0 +1,80 @@
+"""Tasks set apart for validation: disjoint from the others, and no final tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.errors import DataError, ParameterError
+from ratchet.scenarios import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario
+from trainers.registry import trainer_class
+
+GIVEN = {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"}
+
+
+def parameters(dataset="reverse", validate_every=None, **section) -> HyperParameters:
+    language = {"validate_every": validate_every}
+    return HyperParameters(
+        **{**GIVEN, "dataset": str(dataset)}, language_task=section, language=language
+    )
+
+
+def datasets(dataset="reverse", **section):
+    return build_scenario_instance(parameters(dataset, **section), ExperimentSettings()).datasets
+
+
+def prompts(dataset) -> set[str]:
+    return {task.prompt_key for task in dataset}
+
+
+def write(file, numbers) -> None:
+    lines = [json.dumps({"prompt": f"{number}=", "answer": str(number)}) for number in numbers]
+    file.write_text("\n".join(lines))
+
+
+def test_it_takes_no_task_from_the_others():
+    plain = datasets(num_train=40, num_test=20)
+    made = datasets(num_train=40, num_test=20, num_validation=10)
+    assert set(plain) == {"train", "test"}
+    assert {name: len(tasks) for name, tasks in made.items()} == {
+        "train": 40,
+        "test": 20,
+        "validation": 10,
+    }
+    assert (made["train"].hash, made["test"].hash) == (plain["train"].hash, plain["test"].hash)
+    assert len(prompts(made["train"]) | prompts(made["validation"]) | prompts(made["test"])) == 70
+
+
+def test_of_a_file_it_is_a_part_of_the_side_of_training(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    write(file, range(60))
+    made = datasets(file, num_validation=8)
+    assert len(made["validation"]) == 8
+    assert sum(map(len, made.values())) == 60
+    assert not prompts(made["train"]) & prompts(made["validation"])
+    with pytest.raises(DataError, match=r"num_validation: got 60, expected fewer than the \d+"):
+        datasets(file, num_validation=60)
+
+
+def test_of_a_folder_it_is_a_file_and_no_final_test(tmp_path):
+    for number, name in enumerate(["train", "test", "validation", "harder"]):
+        write(tmp_path / f"{name}.jsonl", range(10 * number, 10 * number + 10))
+    made = datasets(tmp_path, num_test=4)
+    assert [len(made[name]) for name in ("train", "test", "validation")] == [10, 4, 10]
+    assert len(datasets(tmp_path, num_validation=3)["validation"]) == 3
+    given = parameters(tmp_path, validate_every=2)
+    assert build_scenario("language_task").test_sets(given) == ["test", "harder"]
+    trainer_class(given)
+
+
+def test_validation_without_tasks_for_it_is_refused(tmp_path):
+    with pytest.raises(ParameterError, match=r"got 2, but there are no tasks.*num_validation"):
+        trainer_class(parameters(validate_every=2))
+    for name in ("train", "test"):
+        write(tmp_path / f"{name}.jsonl", range(3))
+    with pytest.raises(ParameterError, match=r"validation\.jsonl"):
+        trainer_class(parameters(tmp_path, validate_every=2))
+    trainer_class(parameters(validate_every=2, num_validation=5))

@@ -1,0 +1,88 @@
+"""What a trainer of one's own has prepared, and how it is told what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+from ratchet.errors import DataError
+from ratchet.rollouts.batch import Batch
+
+
+def prepared(found: object, where: str) -> tuple[Batch, dict[str, float]]:
+    """Return the batch and the metrics that a trainer has prepared, the metrics as numbers.
+
+    Raises
+    ------
+    DataError
+        If it is something else, or a metric is no number.
+    """
+    match found:
+        case (Batch() as batch, Mapping() as metrics):
+            batch.check()
+            return batch, numbers_of(metrics, where)
+        case tuple():
+            got = "(" + ", ".join(type(part).__name__ for part in found) + ")"
+        case _:
+            got = type(found).__name__
+    raise DataError(f"{where}: returned {got}, expected (Batch, dict of metrics).")
+
+
+def numbers_of(metrics: Mapping[object, object], where: str) -> dict[str, float]:
+    """Return metrics as numbers; a tensor or an array of one number is that number.
+
+    Raises
+    ------
+    DataError
+        With the metric that is none.
+    """
+    return {
+        _as_name(name, where): _as_number(name, value, where) for name, value in metrics.items()
+    }
+
+
+def _as_name(name: object, where: str) -> str:
+    if isinstance(name, str) and name:
+        return name
+    raise DataError(f"{where}: got a metric called {name!r}, expected a text.")
+
+
+def _as_number(name: object, value: object, where: str) -> float:
+    got = repr(value)
+    if hasattr(value, "shape") and hasattr(value, "item"):
+        if math.prod(value.shape) == 1:
+            value = value.item()
+        else:
+            got = f"{type(value).__name__} of the shape {tuple(value.shape)}"
+    if isinstance(value, Real):
+        return float(value)
+    raise DataError(
+        f"{where}: metrics {name!r}: got {got}, expected a number. Of many numbers say which one,"
+        " e.g. float(x.mean())."
+    )
+
+
+def check_finite(batch: Batch, names: Sequence[str]) -> None:
+    """Check that what the loss reads is finite: one NaN would be all of the weights'.
+
+    Raises
+    ------
+    DataError
+        With the first row that isn't.
+    """
+    for name in names:
+        value: Tensor = batch.values[name]
+        if not value.is_floating_point():
+            continue
+        bad = ~torch.isfinite(value).flatten(1).all(1)
+        if bad.any():
+            row = int(bad.int().argmax())
+            raise DataError(
+                f"batch: values {name!r}: row {row} has {value[row][~value[row].isfinite()][0]},"
+                " expected finite numbers. A deviation of one number is NaN; divide by one plus a"
+                " little, and give single answers 0."
+            )
