@@ -411,10 +411,10 @@ class PureTextSharedModelGroup(CalledHere):
 
     def _known_job(self) -> FineTuneJob | None:
         """Return a job that no service need be asked for: a dummy, or a session's saved model."""
-        state = self._state
-        learned, intent = state.token_training, state.fine_tune_intent
-        if learned is not None and learned.session == state.fine_tune_job_id is not None:
-            return FineTuneJob(learned.session, "succeeded", learned.model)
+        job_id, intent = self._state.fine_tune_job_id, self._state.fine_tune_intent
+        learned = self._state.token_training
+        if learned is not None and job_id is not None and learned.session == job_id:
+            return FineTuneJob(job_id, "succeeded", learned.model)
         return _dummy_job(intent) if self.parameters.use_dummy_api and intent else None
 
     @cached_property
