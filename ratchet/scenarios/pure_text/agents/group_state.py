@@ -21,11 +21,14 @@ class TokenTraining:
         Each agent's running mean reward, where advantages are measured from it.
     session
         The training session that has saved ``model``, with its optimizer.
+    lora_rank
+        Of the adapter that it trained; 0 for all weights.
     """
 
     reward_averages: Mapping[str, float] = field(default_factory=dict)
     session: str | None = None
     model: str | None = None
+    lora_rank: int = 0
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def train_on_tokens(
 ) -> dict[str, float]:
     """Take steps from the group's model; its state knows the next model, and what else goes on.
 
-    From a model that was trained so before it goes on with the optimizer's moments.
+    From a model that was trained so before, with an adapter of the same rank or without one, it
+    goes on with the optimizer's moments.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def train_on_tokens(
         state,
         fine_tune_job_id=session,
         no_job_reason=None,
-        token_training=replace(learned, session=session, model=model),
+        token_training=replace(learned, session=session, model=model, lora_rank=_rank(group)),
     )
     return metrics
 
@@ -81,10 +82,10 @@ def _train(
     group: PureTextSharedModelGroup, steps: TrainingSteps, name: str
 ) -> tuple[str, str, dict[str, float]]:
     """Return the session, the model that it saved, and what the steps were like."""
-    model, known = group.current_model_name, group.state.token_training
-    seed = group.training_seed(_METHOD)
-    rank = group.parameters.fine_tuning.lora_rank or 0
-    content = f"{model}:{seed}:{rank}:{name}:{steps.digest}"
+    model, seed, rank = group.current_model_name, group.training_seed(_METHOD), _rank(group)
+    known = group.state.token_training
+    goes_on = known is not None and (known.model, known.lora_rank) == (model, rank)
+    content = f"{model}:{goes_on}:{seed}:{rank}:{name}:{steps.digest}"
     intent = hashlib.sha256(content.encode()).hexdigest()
     if group.parameters.use_dummy_api:
         return f"dummy-{intent[:12]}", f"train:{group.base_model_name}:{name}:{intent[:12]}", {}
@@ -94,9 +95,13 @@ def _train(
         lora_rank=rank,
         seed=seed,
         intent=intent,
-        resume=known is not None and known.model == model,
+        resume=goes_on,
         api_key_name=group.endpoint.api_key_name,
         timeout_seconds=group.endpoint.timeout_seconds,
     ) as session:
         saved, metrics = steps.take(session, name[:_NAME_LETTERS])
         return session.session_id, saved, metrics
+
+
+def _rank(group: PureTextSharedModelGroup) -> int:
+    return group.parameters.fine_tuning.lora_rank or 0
