@@ -69,6 +69,11 @@ class PureTextGrpoTrainer(TokenSamplingTrainer):
             if not agent.freeze_agent:
                 _check_agent(name, agent)
 
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """Return 0: there is no fine-tune job that would be billed for any."""
+        return 0.0
+
     def job_stats(self) -> Metrics:
         """Return which groups have no job, what was learned from, and what the steps were like."""
         return {**super().job_stats(), **(self._learning or {})}

@@ -14,6 +14,7 @@ from ratchet.language_models.training_service.interface import ForwardBackward
 from ratchet.language_models.training_service.steps import MAX_VERBS
 from ratchet.parameters.text_trainers import PureTextGrpoParameters
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.rollouts.outcomes import episode_rewards
 from ratchet.rollouts.tokens import ReplyTokens, tokens_of
 from ratchet.rollouts.trajectory import Trajectory
 from ratchet.scenarios.pure_text.agents.group_state import (
@@ -170,6 +171,34 @@ def test_advantages_are_measured_among_the_rollouts_of_a_datapoint(learned):
     assert taken == []
     assert metrics["verifier.insufficient_data"] == 1
     assert trainer.text_agents["verifier"].model_name == "ratchet-tiny"
+
+
+def test_agents_of_one_model_learn_together_each_from_its_own_average(
+    tiny_text, tmp_path, monkeypatch
+):
+    taken = []
+
+    def take(group, steps, name):
+        taken.append(steps)
+        return "session", "model", {}
+
+    monkeypatch.setattr("ratchet.scenarios.pure_text.agents.token_training._train", take)
+    hyper_params = tiny_text.parameters(
+        trainer=NAME, agents___default__shared_model_group="both", seed=5
+    )
+    trainer = tiny_text.trainer(hyper_params)
+    trainer.initial_state()
+    rollouts, _ = trainer.sample_rollouts(0, tmp_path / "calls.jsonl")
+    state = trainer.create_fine_tune_jobs(0, rollouts)
+    (steps,) = taken
+    assert sum(map(len, steps.batches)) == rollouts["agents", "active"].sum()
+    rewards = episode_rewards(rollouts)
+    learned = state.shared_model_groups["both"].token_training
+    for place, agent in enumerate(trainer.agent_names):
+        spoke = rollouts["agents", "active"][:, :, place].any(1)
+        assert learned.reward_averages[agent] == pytest.approx(rewards[spoke, place].mean())
+    trainer.await_fine_tune_jobs(0)
+    assert {agent.model_name for agent in trainer.text_agents.values()} == {"model"}
 
 
 def replies(*advantages):
