@@ -23,7 +23,7 @@ sys.path.insert(0, str(MODELS))
 
 from micro_model import write_micro_model  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @contextmanager
