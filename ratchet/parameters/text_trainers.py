@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters, register_parameters
-from ratchet.parameters.language import Aggregation, PolicyLoss
 from ratchet.parameters.purposes import Purpose
 
 TEXT_TRAINERS = ("pure_text_ei", "pure_text_grpo", "pure_text_malt")
@@ -131,10 +130,12 @@ class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     baseline: Literal["agent_average", "mean", "leave_one_out"] = "agent_average"
     baseline_decay: float = Field(default=0.9, ge=0, lt=1)
     advantage_scale: Literal["batch", "group", "none", "mean"] = "batch"
-    policy_loss: PolicyLoss = "clip"
+    policy_loss: Literal["clip", "gspo", "cispo", "importance_sampling", "reinforce"] = "clip"
     clip_low: PositiveFloat = 0.2
     clip_high: PositiveFloat = 0.2
-    aggregation: Aggregation = "token_mean"
+    aggregation: Literal[
+        "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"
+    ] = "token_mean"
     aggregation_constant: PositiveInt | None = None
     num_epochs: PositiveInt = 1
     batch_size: PositiveInt | None = None
