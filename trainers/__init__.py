@@ -67,6 +67,7 @@ __getattr__ = lazy_names(__name__, _HOMES)
 
 BUILT_IN = {
     "pure_text_ei": "trainers.text.expert_iteration",
+    "pure_text_grpo": "trainers.text.grpo",
     "pure_text_malt": "trainers.text.malt",
     "reinforce": "trainers.tensordict.reinforce",
     "cross_entropy": "trainers.language.cross_entropy",

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from ratchet.language_models.types import ChatRequest, Completion
+from ratchet.rollouts.tokens import ReplyTokens
 
 _WORDS = ("the", "value", "loop", "is", "returned", "first", "branch", "sum", "wrong", "right")
 _DECISION_SHARE = 0.4
+_END = 256
+_LOG_PROB = -5.5
 
 
 def dummy_completion(
@@ -34,4 +37,12 @@ def dummy_completion(
             for header in headers.values()
         )
     prompt_words = sum(len(message.content.split()) for message in request.messages)
-    return Completion(text, "stop", prompt_words, len(text.split()), request.model)
+    tokens = _tokens(request, text) if request.logprobs and request.return_token_ids else None
+    return Completion(text, "stop", prompt_words, len(text.split()), request.model, tokens=tokens)
+
+
+def _tokens(request: ChatRequest, text: str) -> ReplyTokens:
+    """Make a token of each byte, all equally likely, and one at the end."""
+    prompt = "\n".join(message.content for message in request.messages).encode()
+    written = (*text.encode(), _END)
+    return ReplyTokens((_LOG_PROB,) * len(written), written, (*prompt, _END))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SubParameters, register_parameters
 from ratchet.parameters.purposes import Purpose
 
-TEXT_TRAINERS = ("pure_text_ei", "pure_text_malt")
+TEXT_TRAINERS = ("pure_text_ei", "pure_text_grpo", "pure_text_malt")
 
 
 @register_parameters("text_rl", trainers=TEXT_TRAINERS)
@@ -100,3 +101,67 @@ class PureTextMaltParameters(SubParameters, read_for=(Purpose.BRANCHES, Purpose.
     """
 
     num_responses_per_timestep: int = Field(default=2, ge=2)
+
+
+@register_parameters("pure_text_grpo", trainers=("pure_text_grpo",))
+class PureTextGrpoParameters(SubParameters, read_for=Purpose.FINE_TUNING):
+    """Policy gradients of the tokens that chat models wrote, in training sessions of their service.
+
+    The advantage of an agent in a rollout is its reward less a ``baseline``: its own running
+    average (of weight ``baseline_decay``, over iterations; good for games in which what one agent
+    gains another loses), or the mean of its rollouts of the same datapoint, or of the others of
+    these, for which ``text_rl.rollouts_per_datapoint`` must be above 1. It is divided by the
+    deviation of its rollouts in the iteration (``batch``) or of those of the datapoint
+    (``group``), by the latter's mean, or by nothing. All replies of a rollout have its advantage.
+
+    ``policy_loss``, ``clip_low``, ``clip_high`` and ``aggregation`` are as those of ``grpo``; the
+    constant is the most tokens of a reply when not given. Each of ``num_epochs`` passes has a step
+    of Adam for each ``batch_size`` replies (all when not given), of which ``micro_batch_size`` are
+    sent at once; its moments go on from iteration to iteration. Training goes on from the last
+    model, with an adapter where ``agents.NAME.fine_tuning.lora_rank`` says so; of ``fine_tuning``
+    only that and the seed are read, and not ``fine_tune_from_scratch``.
+    """
+
+    lr: PositiveFloat = 1e-4
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: NonNegativeFloat = 1.0
+    baseline: Literal["agent_average", "mean", "leave_one_out"] = "agent_average"
+    baseline_decay: float = Field(default=0.9, ge=0, lt=1)
+    advantage_scale: Literal["batch", "group", "none", "mean"] = "batch"
+    policy_loss: Literal["clip", "gspo", "cispo", "importance_sampling", "reinforce"] = "clip"
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = 0.2
+    aggregation: Literal[
+        "token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"
+    ] = "token_mean"
+    aggregation_constant: PositiveInt | None = None
+    num_epochs: PositiveInt = 1
+    batch_size: PositiveInt | None = None
+    micro_batch_size: PositiveInt = 64
+
+    @property
+    def compares_rollouts(self) -> bool:
+        """Whether advantages need several rollouts of a datapoint."""
+        return self.baseline != "agent_average" or self.advantage_scale in ("group", "mean")
+
+    def unread(self) -> Collection[str]:
+        """Return what the loss and the baseline do without."""
+        unread = set()
+        if self.policy_loss in ("importance_sampling", "reinforce"):
+            unread |= {"clip_low", "clip_high"}
+        if self.aggregation != "constant":
+            unread.add("aggregation_constant")
+        if self.baseline != "agent_average":
+            unread.add("baseline_decay")
+        return unread
+
+    @model_validator(mode="after")
+    def _check_scale(self) -> Self:
+        if self.baseline == "agent_average" and self.advantage_scale == "mean":
+            raise ValueError(
+                "got advantage_scale 'mean' with the baseline 'agent_average', expected the"
+                " baseline 'mean' or 'leave_one_out', or another scale"
+            )
+        return self

@@ -18,7 +18,7 @@ TORCHRL_TRAINERS = tuple(f"torchrl_{name}" for name in TORCHRL_ALGORITHMS)
 NOT_RUN = {
     "torchrl_grpo": "The library's GRPO trains a language model on what an inference server (vLLM,"
     " SGLang) or a collector of texts gives it, whose buffers of texts no stage could keep. Chat"
-    " models are trained by `trainer: pure_text_ei` or `pure_text_malt`.",
+    " models learn from their tokens with `trainer: pure_text_grpo`.",
     "torchrl_dreamer_v3": "The library has DreamerV3's loss, optimizer and optimization stepper,"
     " but no trainer of it and no configuration. Put these into a trainer of your own, as"
     " examples/own_dreamer_trainer.py does.",

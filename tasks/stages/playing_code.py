@@ -5,6 +5,7 @@ from __future__ import annotations
 _LEARNING = {
     "_stage_create_fine_tune_jobs",
     "await_fine_tune_jobs",
+    "check_parameters",
     "create_fine_tune_jobs",
     "examples_per_rollout",
     "job_stats",

@@ -87,6 +87,11 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
         COMMON | {"code_validation", "text_rl", "pure_text_ei", "bug_generator"},
         set(),
     ),
+    "pure_text_grpo": (
+        {**CODE, "trainer": "pure_text_grpo"},
+        COMMON | {"code_validation", "text_rl", "pure_text_grpo", "bug_generator"},
+        {"pure_text_grpo.aggregation_constant"},
+    ),
     "pure_text_malt": (
         {
             **CODE,

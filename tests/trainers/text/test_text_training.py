@@ -106,7 +106,7 @@ def test_verifiers_may_stay_undecided(tiny_text):
     assert played["verifier.invalid_proportion"] == 0
 
 
-@pytest.mark.parametrize("name", TRAINERS)
+@pytest.mark.parametrize("name", [*TRAINERS, "pure_text_grpo"])
 def test_a_run_that_breaks_off_goes_on_to_the_same_end(tiny_text, tmp_path, monkeypatch, name):
     hyper_params = tiny_text.parameters(trainer=name, text_rl__test_scheme="all")
     calls, limit = 0, float("inf")

@@ -259,7 +259,7 @@ class PureTextSharedModelGroup(CalledHere):
         if job_id is None:
             return None
         if self._job is None or not self._job.is_final:
-            self._job = self._dummy_job() if self.parameters.use_dummy_api else None
+            self._job = self._known_job()
         if self._job is None:
             seconds = self._settings
             pauses = seconds.poll_seconds, seconds.poll_seconds_max, seconds.job_stall_seconds
@@ -385,9 +385,6 @@ class PureTextSharedModelGroup(CalledHere):
         given = self.parameters.fine_tuning.model_dump(exclude_none=True, exclude={"seed"})
         if method == "supervised":
             given.pop("beta", None)
-        seed = self.parameters.fine_tuning.seed
-        if seed is None:
-            seed = service_seed(self._seed, "fine_tune", 0, method, self.name)
         suffix = "".join(c if c.isalnum() and c.isascii() else "-" for c in job_name)
         return FineTuneIntent(
             model=self.parameters.model_name if scratch else self.current_model_name,
@@ -395,8 +392,13 @@ class PureTextSharedModelGroup(CalledHere):
             file_sha256=sha256_of(content),
             hyper_parameters=given,
             suffix=suffix[:_SUFFIX_LETTERS].strip("-") or None,
-            seed=seed,
+            seed=self.training_seed(method),
         )
+
+    def training_seed(self, method: str) -> int:
+        """Return the seed of the group's training: its parameters', else one of its own."""
+        seed = self.parameters.fine_tuning.seed
+        return service_seed(self._seed, "fine_tune", 0, method, self.name) if seed is None else seed
 
     def _look(self) -> FineTuneJob | None:
         """Return the job; the service is asked unless the job is known to be final."""
@@ -404,13 +406,16 @@ class PureTextSharedModelGroup(CalledHere):
         if job_id is None:
             return None
         if self._job is None or not self._job.is_final:
-            dummy = self.parameters.use_dummy_api
-            self._job = self._dummy_job() if dummy else _run(self._client.status(job_id))
+            self._job = self._known_job() or _run(self._client.status(job_id))
         return self._job
 
-    def _dummy_job(self) -> FineTuneJob:
-        assert self._state.fine_tune_intent is not None  # there is one with every job
-        return _dummy_job(self._state.fine_tune_intent)
+    def _known_job(self) -> FineTuneJob | None:
+        """Return a job that no service need be asked for: a dummy, or a session's saved model."""
+        job_id, intent = self._state.fine_tune_job_id, self._state.fine_tune_intent
+        learned = self._state.token_training
+        if learned is not None and job_id is not None and learned.session == job_id:
+            return FineTuneJob(job_id, "succeeded", learned.model)
+        return _dummy_job(intent) if self.parameters.use_dummy_api and intent else None
 
     @cached_property
     def _client(self) -> FineTuneClient:

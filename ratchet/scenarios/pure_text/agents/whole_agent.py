@@ -49,12 +49,14 @@ class CallContext:
 
     ``call_prefix`` names the rollout (``"r12"``, in a tree also the node) within ``journal``;
     ``seed`` is that of the stage and iteration: with the call's id it gives each call its own.
+    ``token_agents`` are asked for their tokens and log-probabilities whatever their parameters say.
     """
 
     journal: CallJournal | None
     usage: UsageMeter | None
     call_prefix: str
     seed: int
+    token_agents: frozenset[str] = frozenset()
 
     def call_id(self, round: int, agent: str, attempt: int) -> str:
         """Name one call, e.g. ``"r12/t3/verifier/a0"``."""
@@ -200,6 +202,7 @@ class PureTextWholeAgent:
         context: CallContext,
     ) -> Completion:
         call_id = context.call_id(view.round, self.agent_name, attempt)
+        learns_tokens = self.agent_name in context.token_agents
         request = ChatRequest(
             self.called_as,
             prompt,
@@ -211,8 +214,8 @@ class PureTextWholeAgent:
             chat_template_kwargs=self.parameters.chat_template_kwargs,
             extra_body=self.parameters.extra_body,
             repetition_penalty=self.parameters.repetition_penalty,
-            logprobs=self.parameters.logprobs,
-            return_token_ids=self.parameters.return_token_ids,
+            logprobs=self.parameters.logprobs or learns_tokens,
+            return_token_ids=self.parameters.return_token_ids or learns_tokens,
         )
 
         usage = context.usage

@@ -1,0 +1,165 @@
+"""Policy gradients for chat models: each agent learns from all its replies, token by token.
+
+GRPO (Shao et al. 2024) and its relatives; with the agents' own running averages as baselines, as
+SPIRAL has them for self-play (Liu et al. 2025).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError
+from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
+from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
+from ratchet.seeding import numpy_generator
+from trainers.registry import register_trainer
+from trainers.text.reply_trajectories import reply_trajectories
+from trainers.text.token_sampling import TokenSamplingTrainer
+from trainers.text.token_steps import training_steps
+
+if TYPE_CHECKING:
+    from ratchet.parameters.chat_agents import TextAgentParameters
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.text_trainers import PureTextGrpoParameters
+    from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.scenarios.pure_text.agents.shared_model_group import PureTextSharedModelGroup
+    from trainers.text.staged import Metrics
+
+STAGE = "create_fine_tune_jobs"
+_ACTOR = {"kl": "approximate_kl"}
+"""What other trainers call by another name than the service."""
+
+
+@register_trainer("pure_text_grpo")
+class PureTextGrpoTrainer(TokenSamplingTrainer):
+    """Takes steps along the policy gradient of its own rollouts, and plays on with what they make.
+
+    In place of a fine-tune job each group of agents that share a model has a training session at
+    the service; a killed stage goes on in it where it was.
+    """
+
+    _learning: Metrics | None = None
+
+    @classmethod
+    def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
+        """Refuse what the learned probabilities would not be those of the replies with."""
+        super().check_parameters(hyper_params, base_dir)
+        text_rl, parameters = hyper_params.text_rl, hyper_params.pure_text_grpo
+        if text_rl.fine_tune_on_all_previous_rollouts:
+            raise ParameterError(
+                "text_rl.fine_tune_on_all_previous_rollouts: got true, expected false: a policy"
+                " gradient is of the model's own rollouts."
+            )
+        if text_rl.verifier_guess_replacement_proportion:
+            raise ParameterError(
+                "text_rl.verifier_guess_replacement_proportion: got"
+                f" {text_rl.verifier_guess_replacement_proportion}, expected 0: replies that a"
+                " model did not write have no policy gradient."
+            )
+        if parameters.compares_rollouts and text_rl.rollouts_per_datapoint == 1:
+            raise ParameterError(
+                "text_rl.rollouts_per_datapoint: got 1, expected more for the baseline"
+                f" {parameters.baseline!r} and the scale {parameters.advantage_scale!r} of"
+                " pure_text_grpo, which compare the rollouts of a datapoint. Or take baseline"
+                " agent_average with advantage_scale batch or none."
+            )
+        for name, agent in hyper_params.agents.items():
+            if not agent.freeze_agent:
+                _check_agent(name, agent)
+
+    @classmethod
+    def examples_per_rollout(cls, hyper_params: HyperParameters, num_rounds: int) -> float:
+        """Return 0: there is no fine-tune job that would be billed for any."""
+        return 0.0
+
+    def job_stats(self) -> Metrics:
+        """Return which groups have no job, what was learned from, and what the steps were like."""
+        return {**super().job_stats(), **(self._learning or {})}
+
+    def _stage_create_fine_tune_jobs(self, rollouts: NestedArrayDict) -> None:
+        """Train each group that learns, on all replies of its agents."""
+        self._learning = {}
+        for name, agents in self.learning_model_groups.items():
+            self._learning |= self._train(self.shared_model_groups[name], agents, rollouts)
+
+    def _train(
+        self,
+        group: PureTextSharedModelGroup,
+        agents: list[str],
+        rollouts: NestedArrayDict,
+    ) -> Metrics:
+        averages = dict((group.state.token_training or TokenTraining()).reward_averages)
+        trajectories: list[Trajectory] = []
+        metrics: Metrics = {}
+        for agent in agents:
+            own = reply_trajectories(
+                rollouts,
+                agent,
+                self.agent_names.index(agent),
+                model_version=len(group.state.model_names) - 1,
+            )
+            averages, found = _set_advantages(own, averages, self.hyper_params.pure_text_grpo)
+            metrics |= {f"{agent}.{label}": value for label, value in found.items()}
+            trajectories += own
+        generator = numpy_generator(
+            self.hyper_params.seed, STAGE, self._iteration, "batches", group.name
+        )
+        steps = training_steps(
+            trajectories,
+            self.hyper_params.pure_text_grpo,
+            generator,
+            longest_reply=max(self.hyper_params.agents[agent].max_tokens for agent in agents),
+        )
+        name = "".join(
+            c if c.isalnum() and c.isascii() else "-" for c in self._get_fine_tune_job_name(group)
+        )
+        done = train_on_tokens(group, steps, name=name, reward_averages=averages)
+        actor = {f"{group.name}.actor/{_ACTOR.get(n, n)}": v for n, v in done.items()}
+        return {**metrics, **actor}
+
+
+def _set_advantages(
+    trajectories: list[Trajectory],
+    averages: dict[str, float],
+    parameters: PureTextGrpoParameters,
+) -> tuple[dict[str, float], Metrics]:
+    """Set the advantages of one agent's trajectories; return averages after them, and metrics."""
+    from trainers.algorithms.language.metrics import log_grpo_metrics  # torch
+    from trainers.algorithms.language.trajectories import trajectory_advantages
+
+    found = trajectory_advantages(
+        trajectories,
+        baseline=parameters.baseline,
+        scale=parameters.advantage_scale,
+        agent_averages=averages,
+        decay=parameters.baseline_decay,
+    )
+    for one, advantage in zip(trajectories, found.advantage.tolist(), strict=True):
+        one.advantage = advantage
+    metrics: Metrics = {}
+    log_grpo_metrics(trajectories, metrics)
+    written = sum(one.num_written for one in trajectories)
+    metrics["response_length/mean"] = written / max(1, len(trajectories))
+    if parameters.baseline == "agent_average" and trajectories:
+        agent = trajectories[0].agent
+        metrics["critic/baseline"] = averages.get(agent, found.agent_averages[agent])
+    return found.agent_averages, metrics
+
+
+def _check_agent(name: str, agent: TextAgentParameters) -> None:
+    """Refuse an agent whose tokens aren't drawn from the probabilities that are trained."""
+    for field in ("temperature", "top_p", "repetition_penalty"):
+        value = getattr(agent, field)
+        if value not in (None, 1):
+            raise ParameterError(
+                f"agents.{name}.{field}: got {value}, expected 1, or nothing: pure_text_grpo trains"
+                " the probabilities that replies are drawn from. Or freeze the agent."
+            )
+    backend = agent.fine_tuning_service.backend
+    if agent.base_url is None or agent.api_version is not None or backend not in (None, "ratchet"):
+        raise ParameterError(
+            f"agents.{name}: got a service without training sessions, expected base_url embedded,"
+            " or that of `ratchet llm serve`. Or freeze the agent."
+        )
