@@ -143,6 +143,53 @@ class PlainLlama(nn.Module):
             x = self._add(layer, x, self._attend(query, key, value, None))
         return self._normalise(x, self.norm)
 
+    def read_behind(
+        self, prompts: Tensor, of_row: Tensor, lengths: Tensor, rest: Tensor
+    ) -> Tensor:
+        """Read rows that share what they begin with, as :meth:`forward` does; that once.
+
+        Parameters
+        ----------
+        prompts
+            int[U, P], padded on the right.
+        of_row, lengths
+            int[B], which of them each row begins with, and how long that is.
+        rest
+            int[B, A], what follows, padded on the right.
+
+        Returns
+        -------
+        Tensor
+            Hidden states of ``rest``, [B, A, hidden].
+        """
+        (u, p), (b, a), shared = prompts.shape, rest.shape, prompts.numel()
+        place = torch.arange(max(p, a), device=rest.device)
+        behind = (lengths[:, None] + place[:a]).clamp(max=len(self._cos) - 1)
+        positions = torch.cat([place[:p].repeat(u), behind.flatten()])
+        cos, sin = self._rotations(positions)
+        said = (place[:p] < lengths[:, None])[:, None].expand(b, a, p)
+        before = (place[:a, None] >= place[:a]).expand(b, a, a)
+        mask = self._mask(torch.cat([said, before], dim=2))[:, None]
+        # one row of all tokens: only attention knows what belongs together
+        x = F.embedding(torch.cat([prompts.flatten(), rest.flatten()]), self.embeddings)[None]
+        for layer in self.layers:
+            whole = self._project(layer, x, cos, sin)
+            first = [part[0, :, :shared].unflatten(1, (u, p)).transpose(0, 1) for part in whole]
+            query, key, value = (
+                part[0, :, shared:].unflatten(1, (b, a)).transpose(0, 1) for part in whole
+            )
+            key, value = (
+                torch.cat([_repeat(mine, of_row), own], dim=2)
+                for mine, own in ((first[1], key), (first[2], value))
+            )
+            read = self._attend(query, key, value, mask).flatten(0, 1)
+            if layer is self.layers[-1]:  # nothing further is asked of the prompts
+                x = x[:, shared:]
+            else:
+                read = torch.cat([self._attend(*first, None).flatten(0, 1), read])
+            x = self._add(layer, x, read[None])
+        return self._normalise(x, self.norm).unflatten(1, (b, a))[0]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [..., hidden] into logits [..., V]."""
         return F.linear(hidden, self.head)
@@ -291,6 +338,11 @@ class PlainLlama(nn.Module):
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _repeat(values: Tensor, rows: Tensor) -> Tensor:
+    """Select rows of [U, ...]; as an embedding, whose gradients are summed fastest."""
+    return F.embedding(rows, values.flatten(1)).unflatten(1, values.shape[1:])
 
 
 def _names(layer: int) -> dict[str, tuple[str, ...]]:
