@@ -173,20 +173,23 @@ class PlainLlama(nn.Module):
         # one row of all tokens: only attention knows what belongs together
         x = F.embedding(torch.cat([prompts.flatten(), rest.flatten()]), self.embeddings)[None]
         for layer in self.layers:
-            whole = self._project(layer, x, cos, sin)
-            first = [part[0, :, :shared].unflatten(1, (u, p)).transpose(0, 1) for part in whole]
-            query, key, value = (
-                part[0, :, shared:].unflatten(1, (b, a)).transpose(0, 1) for part in whole
+            parts = (
+                part.squeeze(0).split([shared, b * a], dim=1)
+                for part in self._project(layer, x, cos, sin)
+            )
+            (first, query), (said_key, key), (said_value, value) = (
+                (mine.unflatten(1, (u, p)).transpose(0, 1), own.unflatten(1, (b, a)).transpose(0, 1))
+                for mine, own in parts
             )
             key, value = (
                 torch.cat([_repeat(mine, of_row), own], dim=2)
-                for mine, own in ((first[1], key), (first[2], value))
+                for mine, own in ((said_key, key), (said_value, value))
             )
             read = self._attend(query, key, value, mask).flatten(0, 1)
             if layer is self.layers[-1]:  # nothing further is asked of the prompts
                 x = x[:, shared:]
             else:
-                read = torch.cat([self._attend(*first, None).flatten(0, 1), read])
+                read = torch.cat([self._attend(first, said_key, said_value, None).flatten(0, 1), read])
             x = self._add(layer, x, read[None])
         return self._normalise(x, self.norm).unflatten(1, (b, a))[0]
 
