@@ -1,6 +1,6 @@
 """GRPO on ``experiments/reverse_grpo.yaml`` by two libraries; one of them in one process.
 
-Started by ``language_against_trl.py`` as ``language_players.py NAME SEED STEPS``; prints one line of
+Started by ``language_against_trl.py`` as ``language_players.py NAME SEED STEPS``; prints a line of
 JSON. Both begin with the same weights and play the same tasks in the same order. CPU time of this
 process on one thread; of the samples per CPU-second, that of the first steps is left out.
 """
@@ -72,9 +72,7 @@ def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
     instance = trainer.scenario_instance
     places = range(len(instance.test_dataset))
     engine = InProcessEngine(model)
-    played = instance.play(
-        "test", places, engine, model.tokenizer, iteration=0, is_validation=True
-    )
+    played = instance.play("test", places, engine, model.tokenizer, iteration=0, is_validation=True)
     return fmean(trajectory.metrics["exact_match"] for trajectory in played.trajectories)
 
 

@@ -124,8 +124,9 @@ class Trajectory:
         parts = {"scores": self.scores.values(), "metrics": self.metrics.values()}
         for name, numbers in {**lists, "reward": [self.reward], **parts}.items():
             if not all(map(math.isfinite, numbers)):
+                infinite = next(number for number in numbers if not math.isfinite(number))
                 raise DataError(
-                    f"trajectory {self._name}: {name}: got {[*numbers]}, expected finite numbers."
+                    f"trajectory {self._name}: {name}: got {infinite}, expected finite numbers."
                 )
 
     @property

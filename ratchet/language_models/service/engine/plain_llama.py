@@ -143,9 +143,7 @@ class PlainLlama(nn.Module):
             x = self._add(layer, x, self._attend(query, key, value, None))
         return self._normalise(x, self.norm)
 
-    def read_behind(
-        self, prompts: Tensor, of_row: Tensor, lengths: Tensor, rest: Tensor
-    ) -> Tensor:
+    def read_behind(self, prompts: Tensor, of_row: Tensor, lengths: Tensor, rest: Tensor) -> Tensor:
         """Read rows that share what they begin with, as :meth:`forward` does; that once.
 
         Parameters
@@ -177,19 +175,18 @@ class PlainLlama(nn.Module):
                 part.squeeze(0).split([shared, b * a], dim=1)
                 for part in self._project(layer, x, cos, sin)
             )
-            (first, query), (said_key, key), (said_value, value) = (
-                (mine.unflatten(1, (u, p)).transpose(0, 1), own.unflatten(1, (b, a)).transpose(0, 1))
-                for mine, own in parts
+            (first, query), (first_key, key), (first_value, value) = (
+                (_unflatten(of_prompts, u, p), _unflatten(of_rest, b, a))
+                for of_prompts, of_rest in parts
             )
-            key, value = (
-                torch.cat([_repeat(mine, of_row), own], dim=2)
-                for mine, own in ((said_key, key), (said_value, value))
-            )
+            key = torch.cat([_repeat(first_key, of_row), key], dim=2)
+            value = torch.cat([_repeat(first_value, of_row), value], dim=2)
             read = self._attend(query, key, value, mask).flatten(0, 1)
             if layer is self.layers[-1]:  # nothing further is asked of the prompts
                 x = x[:, shared:]
             else:
-                read = torch.cat([self._attend(first, said_key, said_value, None).flatten(0, 1), read])
+                within = self._attend(first, first_key, first_value, None).flatten(0, 1)
+                read = torch.cat([within, read])
             x = self._add(layer, x, read[None])
         return self._normalise(x, self.norm).unflatten(1, (b, a))[0]
 
@@ -341,6 +338,11 @@ class PlainLlama(nn.Module):
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _unflatten(heads: Tensor, rows: int, places: int) -> Tensor:
+    """Turn [heads, rows · places, head] into [rows, heads, places, head]."""
+    return heads.unflatten(1, (rows, places)).transpose(0, 1)
 
 
 def _repeat(values: Tensor, rows: Tensor) -> Tensor:
