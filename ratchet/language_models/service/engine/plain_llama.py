@@ -188,7 +188,7 @@ class PlainLlama(nn.Module):
                 within = self._attend(first, first_key, first_value, None).flatten(0, 1)
                 read = torch.cat([within, read])
             x = self._add(layer, x, read[None])
-        return self._normalise(x, self.norm).unflatten(1, (b, a))[0]
+        return self._normalise(x, self.norm).view(b, a, -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [..., hidden] into logits [..., V]."""
@@ -342,12 +342,12 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _unflatten(heads: Tensor, rows: int, places: int) -> Tensor:
     """Turn [heads, rows · places, head] into [rows, heads, places, head]."""
-    return heads.unflatten(1, (rows, places)).transpose(0, 1)
+    return heads.reshape(len(heads), rows, places, -1).transpose(0, 1)
 
 
 def _repeat(values: Tensor, rows: Tensor) -> Tensor:
     """Select rows of [U, ...]; as an embedding, whose gradients are summed fastest."""
-    return F.embedding(rows, values.flatten(1)).unflatten(1, values.shape[1:])
+    return F.embedding(rows, values.flatten(1)).reshape(-1, *values.shape[1:])
 
 
 def _names(layer: int) -> dict[str, tuple[str, ...]]:
