@@ -172,7 +172,7 @@ class PlainLlama(nn.Module):
         x = F.embedding(torch.cat([prompts.flatten(), rest.flatten()]), self.embeddings)[None]
         for layer in self.layers:
             parts = (
-                part.squeeze(0).split([shared, b * a], dim=1)
+                torch.split(part.squeeze(0), [shared, b * a], dim=1)
                 for part in self._project(layer, x, cos, sin)
             )
             (first, query), (first_key, key), (first_value, value) = (
