@@ -102,7 +102,10 @@ def seeded_globals(seed: int) -> Iterator[None]:
     before = take_global_generators()
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 -- the global one is meant
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:  # which would write down for each kind of device that it is to be seeded if it comes
+        torch.default_generator.manual_seed(seed)
     try:
         yield
     finally:

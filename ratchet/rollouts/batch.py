@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
-from ratchet.rollouts.padding import compute_position_id_with_mask, pad_rows
+from ratchet.rollouts.padding import compute_position_id_with_mask, pad_rows, scores_of_tokens
 from ratchet.rollouts.trajectory import Trajectory
 
 REQUIRED_FIELDS = (
@@ -93,8 +94,8 @@ class Batch:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        columns = [*self.values.values(), *filter(_by_row, self.metadata.values())]
-        return len(columns[0]) if columns else 0
+        columns = chain(self.values.values(), filter(_by_row, self.metadata.values()))
+        return next(map(len, columns), 0)
 
     @property
     def is_padding(self) -> Tensor:
@@ -120,17 +121,18 @@ class Batch:
 
         whole, real = torch.int64, torch.float32
         mask = tokens([[1] * len(one) for one in trajectories], whole)
+        loss_mask = tokens([one.loss_mask for one in trajectories], whole)
+        log_probs = tokens([one.logprobs for one in trajectories], real)
+        rewards = torch.tensor([one.reward for one in trajectories], dtype=real)
         values = {
             "input_ids": tokens([one.tokens for one in trajectories], whole, pad_token_id),
             "attention_mask": mask,
             "position_ids": compute_position_id_with_mask(mask),
-            "loss_mask": tokens([one.loss_mask for one in trajectories], whole),
-            "rollout_log_probs": tokens([_shown_log_probs(one) for one in trajectories], real),
-            "token_level_scores": tokens([_token_scores(one) for one in trajectories], real),
+            "loss_mask": loss_mask,
+            "rollout_log_probs": torch.where(loss_mask.bool(), log_probs, 0.0),
+            "token_level_scores": scores_of_tokens(rewards, loss_mask),
         }
-        metadata: dict[str, Any] = {
-            "rewards": torch.tensor([one.reward for one in trajectories], dtype=real)
-        }
+        metadata: dict[str, Any] = {"rewards": rewards}
         for column, name in _COLUMNS.items():
             metadata[column] = [getattr(one, name) for one in trajectories]
         advantages = _token_advantages(trajectories)
@@ -297,9 +299,10 @@ class Batch:
         """
         columns = {f"values {name!r}": value for name, value in self.values.items()}
         columns |= {f"metadata {name!r}": x for name, x in self.metadata.items() if _by_row(x)}
+        rows = len(self)
         for name, column in columns.items():
-            if len(column) != len(self):
-                raise DataError(f"batch: {name}: got {len(column)} rows, expected {len(self)}.")
+            if len(column) != rows:
+                raise DataError(f"batch: {name}: got {len(column)} rows, expected {rows}.")
 
     def check_required(self, names: Sequence[str] = REQUIRED_FIELDS) -> None:
         """Check that there is all that an update needs, each field of one shape.
@@ -342,19 +345,6 @@ def _as_column(name: str, entry: object) -> object:
 def _by_row(entry: object) -> bool:
     """Say whether metadata has an entry a row, rather than one for the whole batch."""
     return isinstance(entry, list | tuple) or (isinstance(entry, Tensor) and entry.dim() > 0)
-
-
-def _shown_log_probs(trajectory: Trajectory) -> list[float]:
-    pairs = zip(trajectory.logprobs, trajectory.loss_mask, strict=True)
-    return [log_prob if shown else 0.0 for log_prob, shown in pairs]
-
-
-def _token_scores(trajectory: Trajectory) -> list[float]:
-    """Return the reward at the last token that the model wrote, 0 elsewhere."""
-    scores = [0.0] * len(trajectory)
-    if trajectory.num_written:
-        scores[len(trajectory) - 1 - trajectory.loss_mask[::-1].index(1)] = trajectory.reward
-    return scores
 
 
 def _token_advantages(trajectories: Sequence[Trajectory]) -> list[list[float]] | None:

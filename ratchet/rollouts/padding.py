@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -55,12 +56,23 @@ def pad_rows(
     """
     longest = max((len(row) for row in rows), default=0)
     width = _checked_width(max(1, longest) if length is None else length, longest, truncation)
+    if longest > width:
+        cut = slice(-width, None) if truncation == "left" else slice(width)
+        rows = [row[cut] for row in rows]
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)[:, None]
+    column = torch.arange(width)
+    taken = column >= width - lengths if left_pad else column < lengths
     padded = torch.full((len(rows), width), pad_value, dtype=dtype)
-    for index, row in enumerate(rows):
-        kept = row[max(0, len(row) - width) :] if truncation == "left" else row[:width]
-        place = slice(width - len(kept), width) if left_pad else slice(0, len(kept))
-        padded[index, place] = torch.tensor(kept, dtype=dtype)
+    padded[taken] = torch.tensor([*chain.from_iterable(rows)], dtype=dtype)
     return padded
+
+
+def scores_of_tokens(rewards: Tensor, loss_mask: Tensor) -> Tensor:
+    """Lay rewards [B] at the last token of each row's mask [B, T], 0 elsewhere: float32[B, T]."""
+    mask = loss_mask.bool()
+    place = torch.arange(mask.shape[1], device=mask.device)
+    last = torch.where(mask, place, -1).amax(1, keepdim=True)
+    return torch.where(place == last, rewards.to(mask.device)[:, None], 0.0).float()
 
 
 def padding_data(

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, get_args
 from ratchet.errors import DataError
 
 FinishReason = Literal["stop", "length", "environment"]
+_FINISH_REASONS = get_args(FinishReason)
 
 
 @dataclass
@@ -56,12 +57,12 @@ class Trajectory:
 
     def __post_init__(self) -> None:
         self.check()
-        self.tokens = [operator.index(token) for token in self.tokens]
-        self.loss_mask = [int(value) for value in self.loss_mask]
-        self.logprobs = [float(value) for value in self.logprobs]
+        self.tokens = list(map(operator.index, self.tokens))
+        self.loss_mask = list(map(int, self.loss_mask))
+        self.logprobs = list(map(float, self.logprobs))
         self.reward = float(self.reward)
         if self.token_advantages is not None:
-            self.token_advantages = [float(value) for value in self.token_advantages]
+            self.token_advantages = list(map(float, self.token_advantages))
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -105,12 +106,12 @@ class Trajectory:
                     f"trajectory {self._name}: got {len(values)} {name} for {len(self.tokens)}"
                     " tokens, expected one a token."
                 )
-        if self.finish_reason not in get_args(FinishReason):
+        if self.finish_reason not in _FINISH_REASONS:
             raise DataError(
                 f"trajectory {self._name}: finish_reason: got {self.finish_reason!r}, expected one"
-                f" of {get_args(FinishReason)}."
+                f" of {_FINISH_REASONS}."
             )
-        if any(token < 0 for token in self.tokens):
+        if min(self.tokens, default=0) < 0:
             raise DataError(f"trajectory {self._name}: got the token {min(self.tokens)}, below 0.")
         wrong = [value for value in self.loss_mask if value not in (0, 1)]
         if wrong:
@@ -122,10 +123,10 @@ class Trajectory:
             lists["advantage"] = [self.advantage]
         parts = {"scores": self.scores.values(), "metrics": self.metrics.values()}
         for name, numbers in {**lists, "reward": [self.reward], **parts}.items():
-            infinite = [number for number in numbers if not math.isfinite(number)]
-            if infinite:
+            if not all(map(math.isfinite, numbers)):
+                infinite = next(number for number in numbers if not math.isfinite(number))
                 raise DataError(
-                    f"trajectory {self._name}: {name}: got {infinite[0]}, expected finite numbers."
+                    f"trajectory {self._name}: {name}: got {infinite}, expected finite numbers."
                 )
 
     @property

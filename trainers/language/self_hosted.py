@@ -18,6 +18,7 @@ from ratchet.language_models.local.engines import make_engine
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
+from ratchet.rollouts.padding import scores_of_tokens
 from ratchet.seeding import torch_generator
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
@@ -253,13 +254,7 @@ class SelfHostedTrainer(BaseTrainer):
 
     def _reward_fn(self, batch: Batch) -> Tensor:
         """Return the rewards as scores of tokens, [B, T]: at the last one of the loss mask."""
-        mask = batch.values["loss_mask"].bool()
-        rewards = torch.as_tensor(batch.metadata["rewards"], dtype=torch.float32)
-        scores = torch.zeros(mask.shape)
-        last = mask.shape[1] - 1 - mask.flip(1).int().argmax(1)
-        rows = mask.any(1)
-        scores[rows, last[rows]] = rewards[rows]
-        return scores
+        return scores_of_tokens(batch.metadata["rewards"], batch.values["loss_mask"])
 
     def _apply_kl_penalty(self, batch: Batch, beta: float | None = None) -> Batch:
         """Take β·(log π − log π_ref) off each token's score: KL(π‖π_ref) as a price."""

@@ -157,6 +157,8 @@ class _Player:
     failure: FailurePolicy
     derive: Callable[[str], int]
     """Makes a seed for what is named."""
+    _openings: dict[tuple[ChatMessage, ...], list[int]] = field(default_factory=dict)
+    """What was encoded: a group begins alike."""
 
     def play(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
@@ -195,8 +197,10 @@ class _Player:
         self._begin_segment(rollout)
 
     def _begin_segment(self, rollout: Rollout) -> None:
-        segment = Segment()
-        segment.read(self.writer.prompt(rollout.played.messages))
+        segment, messages = Segment(), tuple(rollout.played.messages)
+        if messages not in self._openings:
+            self._openings[messages] = self.writer.prompt(messages)
+        segment.read(self._openings[messages])
         most = self.rules.max_sequence_length
         if most is not None and len(segment.tokens) >= most:
             raise DataError(

@@ -5,6 +5,7 @@ import torch
 from small_model import prompts
 
 from ratchet.errors import DataError
+from ratchet.language_models.local.shared_prompts import share_prompts
 
 LAYOUTS = ("right", "left", "holes")
 
@@ -159,3 +160,42 @@ def test_transformers_says_the_same(plain, transformers_model, layout):
     ids, mask, _ = lay(prompts(5), layout)
     ours, theirs = plain.hidden(ids, mask), transformers_model.hidden(ids, mask)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_what_rows_share_is_read_once_and_changes_nothing(plain, monkeypatch):
+    """Answers to prompts of several lengths, one of which goes on after words of another's."""
+    given = prompts(3)
+    shared = [given[0][:6], given[1][:3], given[1][:5]]
+    rows = [prompt + given[2][at : at + 4 + at % 3] for at, prompt in enumerate(shared * 3)]
+    ids, mask, chosen = lay(rows, "left")
+    for number, row in enumerate(rows):
+        chosen[number, : 17 - len(row) + len(shared[number % 3])] = False
+    chosen[4, -2] = False
+
+    def scores():
+        found = plain.score(ids, mask, chosen, entropy=True)
+        weights = torch.linspace(-1, 1, found.log_probs.numel()).view(ids.shape)
+        gradients = torch.autograd.grad((found.log_probs * weights).sum(), plain.parameters())
+        return found.log_probs.detach(), found.entropy.detach(), gradients
+
+    read = []
+    inside = plain._llama.read_behind
+
+    def noted(first, of_row, lengths, rest):
+        read.append((first.numel() + rest.numel(), len(first)))
+        return inside(first, of_row, lengths, rest)
+
+    monkeypatch.setattr(plain._llama, "read_behind", noted)
+    once = scores()
+    monkeypatch.setattr("ratchet.language_models.local.plain_model.share_prompts", lambda *_: None)
+    each = scores()
+    assert [prompts for _, prompts in read] == [3]
+    torch.testing.assert_close(once, each, atol=2e-6, rtol=1e-4)
+
+
+def test_rows_that_share_little_are_read_as_they_are(plain):
+    ids, _, chosen = lay(prompts(5), "right")
+    assert share_prompts(ids[:, :-1], chosen[:, 1:]) is None
+    chosen[:, :5] = False
+    assert share_prompts(ids[:, :-1], chosen[:, 1:]) is None
+    assert share_prompts(ids[:1, :-1], chosen[:1, 1:]) is None

@@ -143,6 +143,53 @@ class PlainLlama(nn.Module):
             x = self._add(layer, x, self._attend(query, key, value, None))
         return self._normalise(x, self.norm)
 
+    def read_behind(self, prompts: Tensor, of_row: Tensor, lengths: Tensor, rest: Tensor) -> Tensor:
+        """Read rows that share what they begin with, as :meth:`forward` does; that once.
+
+        Parameters
+        ----------
+        prompts
+            int[U, P], padded on the right.
+        of_row, lengths
+            int[B], which of them each row begins with, and how long that is.
+        rest
+            int[B, A], what follows, padded on the right.
+
+        Returns
+        -------
+        Tensor
+            Hidden states of ``rest``, [B, A, hidden].
+        """
+        (u, p), (b, a), shared = prompts.shape, rest.shape, prompts.numel()
+        place = torch.arange(max(p, a), device=rest.device)
+        behind = (lengths[:, None] + place[:a]).clamp(max=len(self._cos) - 1)
+        positions = torch.cat([place[:p].repeat(u), behind.flatten()])
+        cos, sin = self._rotations(positions)
+        said = (place[:p] < lengths[:, None])[:, None].expand(b, a, p)
+        before = (place[:a, None] >= place[:a]).expand(b, a, a)
+        mask = self._mask(torch.cat([said, before], dim=2))[:, None]
+        # one row of all tokens: only attention knows what belongs together
+        x = F.embedding(torch.cat([prompts.flatten(), rest.flatten()]), self.embeddings)[None]
+        for layer in self.layers:
+            parts = (
+                torch.split(part.squeeze(0), [shared, b * a], dim=1)
+                for part in self._project(layer, x, cos, sin)
+            )
+            (first, query), (first_key, key), (first_value, value) = (
+                (_unflatten(of_prompts, u, p), _unflatten(of_rest, b, a))
+                for of_prompts, of_rest in parts
+            )
+            key = torch.cat([_repeat(first_key, of_row), key], dim=2)
+            value = torch.cat([_repeat(first_value, of_row), value], dim=2)
+            read = self._attend(query, key, value, mask).flatten(0, 1)
+            if layer is self.layers[-1]:  # nothing further is asked of the prompts
+                x = x[:, shared:]
+            else:
+                within = self._attend(first, first_key, first_value, None).flatten(0, 1)
+                read = torch.cat([within, read])
+            x = self._add(layer, x, read[None])
+        return self._normalise(x, self.norm).view(b, a, -1)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Turn hidden states [..., hidden] into logits [..., V]."""
         return F.linear(hidden, self.head)
@@ -291,6 +338,16 @@ class PlainLlama(nn.Module):
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def _unflatten(heads: Tensor, rows: int, places: int) -> Tensor:
+    """Turn [heads, rows · places, head] into [rows, heads, places, head]."""
+    return heads.reshape(len(heads), rows, places, -1).transpose(0, 1)
+
+
+def _repeat(values: Tensor, rows: Tensor) -> Tensor:
+    """Select rows of [U, ...]; as an embedding, whose gradients are summed fastest."""
+    return F.embedding(rows, values.flatten(1)).reshape(-1, *values.shape[1:])
 
 
 def _names(layer: int) -> dict[str, tuple[str, ...]]:

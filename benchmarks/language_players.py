@@ -1,0 +1,201 @@
+"""GRPO on ``experiments/reverse_grpo.yaml`` by two libraries; one of them in one process.
+
+Started by ``language_against_trl.py`` as ``language_players.py NAME SEED STEPS``; prints a line of
+JSON. Both begin with the same weights and play the same tasks in the same order. CPU time of this
+process on one thread; of the samples per CPU-second, that of the first steps is left out.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+import yaml
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.model import LanguageModel
+from ratchet.rollouts.order import DataOrder
+from ratchet.scenarios.building import build_scenario_instance
+from trainers.language.trainer import LanguageTrainer
+from trainers.registry import trainer_class
+
+EXPERIMENT = Path(__file__).parents[1] / "experiments" / "reverse_grpo.yaml"
+FIRST_STEPS = 5
+"""What is allocated and imported at first is no property of a step."""
+
+
+@dataclass
+class Trained:
+    """When each step had ended, in CPU-seconds of this process; and the model."""
+
+    begin: float
+    ends: list[float]
+    model: LanguageModel
+
+
+def read_experiment(seed: int, steps: int) -> HyperParameters:
+    """Return the experiment's parameters, tested on what is drawn as in training."""
+    content = yaml.safe_load(EXPERIMENT.read_text(encoding="utf-8"))
+    content |= {"seed": seed, "rl": {"num_iterations": steps}}
+    content["language"]["test_temperature"] = 1.0
+    del content["settings"]
+    return HyperParameters(**content)
+
+
+def build(given: HyperParameters) -> LanguageTrainer:
+    """Make the loop with its model, warmed up."""
+    settings = ExperimentSettings(progress="none")
+    kind = trainer_class(given)
+    instance = build_scenario_instance(given, settings, trainer_type=kind.trainer_type)
+    trainer = kind(given, instance, settings)
+    assert isinstance(trainer, LanguageTrainer)
+    trainer.initial_state()
+    return trainer
+
+
+def exact_match(trainer: LanguageTrainer, model: LanguageModel) -> float:
+    """Return the share of the test's answers that are right as a whole."""
+    instance = trainer.scenario_instance
+    places = range(len(instance.test_dataset))
+    engine = InProcessEngine(model)
+    played = instance.play("test", places, engine, model.tokenizer, iteration=0, is_validation=True)
+    return fmean(trajectory.metrics["exact_match"] for trajectory in played.trajectories)
+
+
+def train_here(trainer: LanguageTrainer, folder: Path) -> Trained:
+    """Train with Ratchet: the experiment's own loop, step by step."""
+    begin, ends = time.process_time(), []
+    for step in range(trainer.num_train_iterations):
+        trainer.run_iterations(step, step + 1)
+        ends.append(time.process_time())
+    trainer.learner.save_model(folder / "trained")
+    return Trained(begin, ends, load_language_model("trained", base_dir=folder))
+
+
+def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
+    """Train with TRL: transformers' generation in float32, a step's answers in one batch."""
+    import datasets
+    import transformers
+    import trl
+
+    given = trainer.hyper_params
+    language, loss, steps = given.language, given.grpo.settled, trainer.num_train_iterations
+    tasks = trainer.scenario_instance.train_dataset
+    order = DataOrder(given.seed, len(tasks)).take(0, steps * language.tasks_per_step)
+    shown = [tasks[place] for place in order.tolist()]
+    evaluate = trainer.scenario_instance.train_environment.rules.evaluator
+    assert evaluate is not None
+
+    def reward(completions: list[str], task: list[int], **_: object) -> list[float]:
+        pairs = zip(task, completions, strict=True)
+        return [evaluate.evaluate(shown[place], said, []).reward for place, said in pairs]
+
+    class Ends(transformers.TrainerCallback):
+        """Notes when steps have ended."""
+
+        def on_step_end(self, *_: object, **__: object) -> None:
+            ends.append(time.process_time())
+
+    ends: list[float] = []
+    trainer.learner.save_model(folder / "begun")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "begun", dtype="float32")
+    adam = language.optimizer
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=adam.lr,
+        betas=(adam.beta1, adam.beta2),
+        eps=adam.eps,
+        weight_decay=adam.weight_decay,
+        fused=True,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (1 - step / steps) * min(1, (step + 1) / (adam.warmup_steps + 1))
+    )
+    peer = trl.GRPOTrainer(
+        model=model,
+        processing_class=transformers.AutoTokenizer.from_pretrained(
+            folder / "begun", padding_side="left"
+        ),
+        reward_funcs=reward,
+        train_dataset=datasets.Dataset.from_dict(
+            {"prompt": [task.messages[0].content for task in shown], "task": range(len(shown))}
+        ),
+        optimizers=(optimizer, schedule),
+        callbacks=[Ends()],
+        args=trl.GRPOConfig(
+            output_dir=str(folder / "trl"),
+            max_steps=steps,
+            per_device_train_batch_size=language.tasks_per_step * language.group_size,
+            num_generations=language.group_size,
+            num_iterations=language.num_epochs,
+            shuffle_dataset=False,
+            max_completion_length=trainer.scenario_instance.agents["agent"].parameters.max_tokens,
+            temperature=trainer.scenario_instance.agents["agent"].parameters.temperature,
+            loss_type="grpo",  # a mean over answers of their tokens' mean
+            scale_rewards="group",
+            epsilon=loss.clip_low,
+            epsilon_high=loss.clip_high,
+            beta=0.0,
+            max_grad_norm=adam.max_grad_norm,
+            seed=given.seed,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        ),
+    )
+    peer.remove_callback(transformers.trainer_callback.PrinterCallback)
+    begin = time.process_time()
+    peer.train()
+    assert torch.get_num_threads() == 1
+    model.save_pretrained(folder / "begun")  # beside its tokenizer
+    return Trained(begin, ends, load_language_model("begun", base_dir=folder))
+
+
+PLAYERS: dict[str, Callable[[LanguageTrainer, Path], Trained]] = {
+    "ratchet": train_here,
+    "trl": train_with_trl,
+}
+
+
+def play(name: str, seed: int, steps: int) -> dict[str, Any]:
+    """Train a library with a seed; return its figures."""
+    torch.set_num_threads(1)
+    begin = time.process_time()
+    trainer = build(read_experiment(seed, steps))
+    supervision = time.process_time() - begin
+    before = exact_match(trainer, trainer.learner.model)  # type: ignore[attr-defined]
+    with tempfile.TemporaryDirectory() as folder:
+        trained = PLAYERS[name](trainer, Path(folder))
+    language = trainer.hyper_params.language
+    first = min(FIRST_STEPS, steps // 2)
+    later = trained.ends[-1] - trained.ends[first - 1]
+    answers = (steps - first) * language.tasks_per_step * language.group_size
+    return {
+        "before": before,
+        "after": exact_match(trainer, trained.model),
+        "rate": answers / later,
+        "seconds": supervision + trained.ends[-1] - trained.begin,
+        "supervision": supervision,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(play(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,0 +1,62 @@
+"""Rows that begin alike, such as the answers to one task: what they share is read once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_PAYS = 2  # rows a beginning, on average; with fewer, more is moved about than saved
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrompts:
+    """Rows cut in two before the first place that is asked about.
+
+    Parameters
+    ----------
+    prompts
+        int[U, P], what rows begin with, each once, padded on the right.
+    of_row
+        int[B], which of them a row begins with.
+    lengths
+        int[B], how long it is.
+    rest
+        int[B, A], what follows, padded on the right.
+    chosen
+        bool[B, A], the places there that are asked about.
+    """
+
+    prompts: Tensor
+    of_row: Tensor
+    lengths: Tensor
+    rest: Tensor
+    chosen: Tensor
+
+
+def share_prompts(ids: Tensor, chosen: Tensor) -> SharedPrompts | None:
+    """Cut rows int[B, T], padded on the right, before their first of chosen places, bool[B, T].
+
+    None where there is little to share.
+    """
+    rows, width = ids.shape
+    lengths = chosen.int().argmax(1)
+    longest = int(lengths.max())
+    if rows < _PAYS or longest < 1:
+        return None
+    place = torch.arange(longest, device=ids.device)
+    # -1 is no token: a prompt differs from a longer one that begins like it
+    keys = ids[:, :longest].masked_fill(place >= lengths[:, None], -1)
+    prompts, of_row = torch.unique(keys, dim=0, return_inverse=True)
+    if _PAYS * len(prompts) > rows:
+        return None
+    following = lengths[:, None] + torch.arange(width - int(lengths.min()), device=ids.device)
+    places = following.clamp(max=width - 1)
+    return SharedPrompts(
+        prompts=prompts.clamp(min=0),
+        of_row=of_row,
+        lengths=lengths,
+        rest=ids.gather(1, places),
+        chosen=chosen.gather(1, places) & (following < width),
+    )
