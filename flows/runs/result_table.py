@@ -50,15 +50,14 @@ class TestedResult:
 
 
 def read_results(folder: RunFolder) -> Iterator[TestedResult]:
-    """Read what each arm came to: accuracy, or where nothing is decided each agent's return."""
+    """Read what each arm came to: accuracy, and where nothing is decided each agent's return."""
     from ratchet.statistics.results import accuracy
-    from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
+    from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
 
     for table in folder.read_tables():
         if has_decisions(table.columns):
             yield TestedResult(table.arm, table.name, "accuracy", accuracy(table.columns))
-            continue
-        for agent in paid_agents(table.columns):
+        for agent in agents_by_return(table.columns):
             estimate = mean_return(table.columns, agent)
             yield TestedResult(table.arm, table.name, f"return of {agent}", estimate)
 

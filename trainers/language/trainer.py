@@ -289,7 +289,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
         )
         if iteration_context is not None:
             iteration_context.step(len(places))
-        return summarise_answers(places, played.trajectories)
+        tasks = self.scenario_instance.datasets[dataset]
+        return summarise_answers({tasks[k].task_id: k for k in places}, played.trajectories)
 
     # -- keys --------------------------------------------------------------------------------
 
