@@ -39,7 +39,7 @@ class TestedResult:
     @property
     def row(self) -> tuple[str, str, str, str, str]:
         """The result as texts: arm, dataset, result, 95 % interval, n."""
-        from ratchet.reports.returns import number
+        from ratchet.reports.labels import number
 
         found = self.estimate
         if self.measure == "accuracy":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratchet.reports.content import Arm
+from ratchet.reports.labels import number
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import same_datapoints
 from ratchet.statistics.returns import PREFIX, agents_by_return, mean_return, return_difference
@@ -79,15 +80,6 @@ def returns_headline(rows: Sequence[ReturnRow]) -> str:
         return f"“{mine[0].arm}” reaches a mean return of {mine[0].text} in {episodes}."
     each = ", ".join(f"{row.agent} {row.text}" for row in mine)
     return f"“{mine[0].arm}” reaches these mean returns in {episodes}: {each}."
-
-
-def number(value: float) -> str:
-    """Write a return: about four digits, with a true minus sign."""
-    if not math.isfinite(value):
-        return str(value)
-    size = max(abs(value), 1e-9)
-    digits = max(0, 3 - math.floor(math.log10(size))) if size < 1000 else 0
-    return f"{value:,.{min(digits, 3) if size >= 1 else 3}f}".replace("-", "−")
 
 
 def signed(estimate: Estimate) -> str:

@@ -14,6 +14,8 @@ from ratchet.reports.headline import headline
 from ratchet.reports.report import render
 from ratchet.reports.returns import return_difference_rows, return_rows
 from ratchet.reports.tables import accuracy_rows, difference_rows
+from ratchet.reports.transcripts import read_transcripts
+from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.statistics import accuracy, accuracy_difference, wilson_interval
 from ratchet.statistics.returns import agents_by_return
 from ratchet.tracking.environment import CodeState
@@ -148,3 +150,17 @@ def test_runs_are_compared_by_accuracy_and_reward(tmp_path):
     other = make_run(tmp_path, "other", ResultTable("test", columns(8, tasks="x")), seed=7)
     with pytest.raises(DataError, match="same datapoints"):
         check_same_tests([*runs, *read_compared_runs([other])[0]])
+
+
+def test_the_transcripts_of_tasks_say_what_is_known(tmp_path):
+    folder = make_run(tmp_path, "told", ResultTable("test", columns(8)))
+    rounds = [{"round": 0, "messages": [], "raw": {}, "decision": {}}]
+    one = {"rollout": 0, "datapoint_id": 0, "question": "ab=", "solution": "ba", "rounds": rounds}
+    known = [{**one, "correct": k == 0, "rewards": {"agent": 0.5}} for k in range(4)]
+    unknown = [{**one, "correct": None, "rewards": {"agent": k / 4}} for k in range(4)]
+    for name, lines in (("0", known), ("test", unknown)):
+        save_report_transcripts(folder.transcripts_path / "main" / f"{name}.jsonl", lines)
+    first, last = read_transcripts([folder])
+    assert (first.told, first.accuracy.value) == ("1 of 4 right", 0.25)
+    assert (last.told, last.accuracy) == ("mean reward 0.375", None)
+    assert 'data-told="mean reward 0.375"' in render(read_content([folder]))

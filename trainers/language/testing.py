@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ratchet.scenarios.language_task.task import EXACT_MATCH
 from trainers.staged import Metrics, TestResult
 
 if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
-
-EXACT_MATCH = "exact_match"
-"""The metric by which evaluators say whether an answer is right: 1 or 0."""
 
 
 def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajectory]) -> TestResult:
