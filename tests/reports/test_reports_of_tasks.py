@@ -10,6 +10,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.reports.comparison import comparison
 from ratchet.reports.comparison.runs import check_same_tests, read_compared_runs
 from ratchet.reports.content import read_content
+from ratchet.reports.curves import curve_figures
 from ratchet.reports.headline import headline
 from ratchet.reports.report import render
 from ratchet.reports.returns import return_difference_rows, return_rows
@@ -164,3 +165,46 @@ def test_the_transcripts_of_tasks_say_what_is_known(tmp_path):
     assert (first.told, first.accuracy.value) == ("1 of 4 right", 0.25)
     assert (last.told, last.accuracy) == ("mean reward 0.375", None)
     assert 'data-told="mean reward 0.375"' in render(read_content([folder]))
+
+
+CURVES = {
+    "rollout/exact_match": 0.1,
+    "rollout/reward": 0.3,
+    "critic/rewards/mean": 0.3 + 1e-8,
+    "critic/score/mean": 0.3,
+    "critic/score/max": 1.1,
+    "actor/kl": 0.01,
+    "actor/sampler_kl": 1e-14,
+    "actor/entropy": 1.2,
+    "actor/loss": 0.02,
+    "response_length/mean": 6.0,
+    "response_length/max": 8.0,
+    "training/num_updates": 2.0,
+}
+
+
+def test_plots_show_what_matters_first_and_nothing_twice(tmp_path):
+    folder = make_run(tmp_path, "curves", ResultTable("test", columns(8)))
+    for iteration in range(8):
+        values = {name: value * (1 + iteration / 10) for name, value in CURVES.items()}
+        folder.append_metrics("train", iteration, values)
+        folder.append_metrics("validate", iteration, {"validation_exact_match": iteration / 10})
+    content = read_content([folder])
+    figures = curve_figures(content.arms, "train", "iteration")
+    assert [figure.title for figure in figures if not figure.folded] == [
+        "Rollout · exact match",
+        "Rollout · reward",
+        "Actor · KL",
+        "Actor · entropy",
+        "Response length · mean",
+        "Actor · loss",
+    ]
+    notes = {figure.title: figure.note for figure in figures if figure.note}
+    assert notes["Critic · rewards · mean"] == "the same as “Rollout · reward”"
+    assert notes["Critic · score · mean"] == "the same as “Rollout · reward”"
+    layouts = {figure.title: figure.layout["yaxis"] for figure in figures}
+    assert layouts["Rollout · exact match"]["tickformat"] == ".0%"
+    units = [layouts[name]["title"]["text"] for name in ("Actor · KL", "Response length · mean")]
+    assert units == ["nats", "tokens"]
+    page = render(content)
+    assert page.index("Validation exact match") < page.index("Rollout · exact match")
