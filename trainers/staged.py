@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.rollouts.transcript_content import Transcript
 
 FolderOf = Callable[[str], Path]
 """Gives the folder of the state that a stage ended with, by the stage's key."""
@@ -33,7 +34,8 @@ class TestResult:
     """What a test found: means over datapoints, and a table.
 
     The table: column → one value per datapoint, in the order of ``datapoint_id``. ``films`` are
-    GIFs of the first episodes, if they were asked for.
+    GIFs of the first episodes, if they were asked for; ``transcripts`` what was said, where the
+    report shows that.
     """
 
     __test__ = False  # not a test case, whatever its name
@@ -41,6 +43,7 @@ class TestResult:
     metrics: Metrics
     table: Table
     films: tuple[bytes, ...] = ()
+    transcripts: Sequence[Transcript] = ()
 
 
 @dataclass(frozen=True)

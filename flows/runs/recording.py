@@ -17,6 +17,7 @@ from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable, holds_results
+from tasks.language.keys import TRAJECTORIES_FILE
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
@@ -224,11 +225,15 @@ class RunRecorder:
             write_atomically(place, sampled_transcripts(source, number))
 
     def _copy_rollouts(self, outcome: StageOutcome) -> None:
-        """Copy an iteration's rollouts into the run folder, named by the iteration."""
+        """Copy rollouts that were asked for into the run folder, named by the iteration."""
         call, manifest = outcome.call, outcome.manifest
-        if call.stage == "rollouts" and ROLLOUTS_FILE in manifest.files:
-            place = self.folder.rollouts_path / call.arm / f"{call.iteration}.safetensors"
-            _copy(self.store.open(manifest.key) / ROLLOUTS_FILE, place)
+        period = self.folder.manifest.settings.get("rollout_sample_period")
+        asked_for = period is not None and call.iteration % period == 0
+        for file in (ROLLOUTS_FILE, TRAJECTORIES_FILE):
+            if call.stage == "rollouts" and asked_for and file in manifest.files:
+                name = f"{call.iteration}{Path(file).suffix}"
+                place = self.folder.rollouts_path / call.arm / name
+                _copy(self.store.open(manifest.key) / file, place)
 
     def _copy_films(self, outcome: StageOutcome) -> None:
         """Copy films of a test's episodes into the run folder; there are no others of that test."""

@@ -39,7 +39,7 @@ class TestedResult:
     @property
     def row(self) -> tuple[str, str, str, str, str]:
         """The result as texts: arm, dataset, result, 95 % interval, n."""
-        from ratchet.reports.returns import number
+        from ratchet.reports.labels import number
 
         found = self.estimate
         if self.measure == "accuracy":
@@ -50,15 +50,14 @@ class TestedResult:
 
 
 def read_results(folder: RunFolder) -> Iterator[TestedResult]:
-    """Read what each arm came to: accuracy, or where nothing is decided each agent's return."""
+    """Read what each arm came to: accuracy, and where nothing is decided each agent's return."""
     from ratchet.statistics.results import accuracy
-    from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
+    from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
 
     for table in folder.read_tables():
         if has_decisions(table.columns):
             yield TestedResult(table.arm, table.name, "accuracy", accuracy(table.columns))
-            continue
-        for agent in paid_agents(table.columns):
+        for agent in agents_by_return(table.columns):
             estimate = mean_return(table.columns, agent)
             yield TestedResult(table.arm, table.name, f"return of {agent}", estimate)
 

@@ -17,17 +17,22 @@ MAX_POINTS = 500
 SMOOTH_FROM = 40
 DASHES = ("solid", "dash", "dot", "dashdot")
 FAMILIES = (
-    ("Accuracy", re.compile(r"accura|correct")),
+    ("Accuracy", re.compile(r"accura|correct|exact_match")),
     ("Reward", re.compile(r"reward|return")),
-    ("Loss", re.compile(r"loss|objective")),
     ("KL divergence", re.compile(r"(^|[^a-z])(approx_)?kl([^a-z]|$)")),
     ("Entropy", re.compile(r"entropy")),
+    ("Length", re.compile(r"response_length")),
+    ("Loss", re.compile(r"loss|objective")),
 )
+UNITS = {"KL divergence": "nats", "Entropy": "nats", "Length": "tokens"}
 OTHER = "Other"
 Series = tuple[list[int], list[float]]
 Curves = dict[tuple[int, str], Series]
 """A metric's curves by the place of the arm and the name of the agent, empty for all agents."""
 _SPREAD = re.compile(r"(^|[._/])(std|worst|largest)_")
+_ENDS = re.compile(r"/(min|max|std)$")
+_ROUNDING = 1e-10  # what is never larger is what float arithmetic leaves of 0
+_EQUAL = 1e-6  # of the largest value: some are summed in single precision
 _SAME = 1e-3  # of the largest value; stored metrics are rounded
 
 
@@ -67,10 +72,11 @@ class _Standing:
 def _standing(base: str, grouped: Mapping[str, Curves]) -> _Standing:
     """Judge a metric. Accuracies and rewards that never change still say how it stands."""
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
-    constant = is_constant(grouped[base].values())
+    constant = is_constant(grouped[base].values()) or is_nothing(grouped[base].values())
     twin = "" if constant else _same_as(base, grouped) or _summed(base, grouped)
     tells = family in ("Accuracy", "Reward") and not is_spread
     folded = family == OTHER or bool(twin) or (constant and not tells)
+    folded |= _ENDS.search(base) is not None
     order = [name for name, _ in FAMILIES] + [OTHER]
     place = (bool(twin), constant, order.index(family), is_spread, base)
     return _Standing(place, folded, "never changes" if constant else twin)
@@ -82,14 +88,31 @@ def is_constant(curves: Iterable[Series]) -> bool:
     return any(len(ys) > 1 for ys in values) and all(len(set(ys)) <= 1 for ys in values)
 
 
+def is_nothing(curves: Iterable[Series]) -> bool:
+    """Return whether curves are 0 but for rounding."""
+    values = [y for _, ys in curves for y in ys if math.isfinite(y)]
+    return 0 < max(map(abs, values), default=0.0) < _ROUNDING
+
+
 def _same_as(base: str, grouped: Mapping[str, Curves]) -> str:
-    """Return which metric of a shorter name has the very same curves, if one has."""
+    """Return which metric of a shorter name has the same curves but for rounding, if one has."""
     for other in sorted(grouped, key=lambda name: (len(name), name)):
         if other == base:
             break
-        if grouped[other] == grouped[base]:
+        if _are_same(grouped[other], grouped[base]):
             return f"the same as “{metric_label(other)}”"
     return ""
+
+
+def _are_same(one: Curves, other: Curves) -> bool:
+    if one.keys() != other.keys() or any(one[key][0] != other[key][0] for key in one):
+        return False
+    pairs = [pair for key in one for pair in zip(one[key][1], other[key][1], strict=True)]
+    largest = max((abs(y) for pair in pairs for y in pair if math.isfinite(y)), default=0.0)
+    return all(
+        a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= _EQUAL * largest
+        for a, b in pairs
+    )
 
 
 def _summed(base: str, grouped: Mapping[str, Curves]) -> str:
@@ -205,6 +228,8 @@ def _curve_figure(
     layout: dict[str, Any] = {"xaxis": {"title": {"text": x_title}}, "yaxis": {}}
     layout["showlegend"] = sum("name" in trace for trace in traces) > 1
     family = family_of(base)
+    if family in UNITS:
+        layout["yaxis"] = {"title": {"text": UNITS[family]}}
     if family == "Accuracy":
         # a curve that is nought throughout would get an axis down to −100 %
         layout["yaxis"] = {"tickformat": ".0%", "minallowed": -0.02, "maxallowed": 1.02}

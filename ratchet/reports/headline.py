@@ -29,8 +29,7 @@ def headline(
     if are_repetitions(arms) and len(tested) > 1:
         return _of_repetitions(tested, before)
     first = tested[0]
-    share = f"{first.estimate.percent()} of {first.estimate.n:,} test datapoints"
-    sentence = f"“{first.arm}” decides {share} rightly"
+    sentence = f"“{first.arm}” {_share(first)}"
     if before:
         sentence += f", {before[0].percent()} before training"
     rivals = [row for row in differences if row.dataset == "test"]
@@ -62,11 +61,16 @@ def _before_training(
 
 
 def _of_repetitions(tested: Sequence[AccuracyRow], before: Sequence[Estimate]) -> str:
-    sentence = (
-        f"Over {len(tested)} seeds, {_range([row.estimate for row in tested])} of"
-        f" {tested[0].estimate.n:,} test datapoints are decided rightly"
-    )
+    share = f"{_range([row.estimate for row in tested])} of {tested[0].estimate.n:,}"
+    what = "test datapoints are decided" if tested[0].is_decided else "test tasks are done"
+    sentence = f"Over {len(tested)} seeds, {share} {what} rightly"
     return f"{sentence}; before training {_range(before)}." if before else f"{sentence}."
+
+
+def _share(row: AccuracyRow) -> str:
+    """Say what was done rightly: of how many datapoints, or of how many tasks."""
+    share = f"{row.estimate.percent()} of {row.estimate.n:,} test"
+    return f"decides {share} datapoints rightly" if row.is_decided else f"gets {share} tasks right"
 
 
 def _range(estimates: Sequence[Estimate]) -> str:

@@ -1,5 +1,6 @@
-"""How a report calls its arms."""
+"""How a report writes names and numbers."""
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -27,6 +28,15 @@ def metric_label(name: str) -> str:
     ]
     text = " · ".join(filter(None, parts))
     return text[:1].upper() + text[1:]
+
+
+def number(value: float) -> str:
+    """Write a return: about four digits, with a true minus sign."""
+    if not math.isfinite(value):
+        return str(value)
+    size = max(abs(value), 1e-9)
+    digits = max(0, 3 - math.floor(math.log10(size))) if size < 1000 else 0
+    return f"{value:,.{min(digits, 3) if size >= 1 else 3}f}".replace("-", "−")
 
 
 def ranges(numbers: Sequence[int]) -> str:

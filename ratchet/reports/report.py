@@ -84,7 +84,10 @@ def _sections(content: Content) -> dict[str, Any]:
         *curve_figures(arms, "train", "iteration"),
         *curve_figures(arms, "log_stats", "iteration"),
     ]
-    testing = curve_figures(arms, "test_during_training", "iteration")
+    testing = [
+        *curve_figures(arms, "test_during_training", "iteration"),
+        *curve_figures(arms, "validate", "iteration"),
+    ]
     ends = {arm.label: num_iterations(arm) for arm in arms}
     tested = tested_figures(arms, content.transcripts, ends)
     pretraining = curve_figures(arms, "pretrain", "epoch")

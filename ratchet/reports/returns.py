@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratchet.reports.content import Arm
+from ratchet.reports.labels import number
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.returns import (
-    PREFIX,
-    has_decisions,
-    mean_return,
-    paid_agents,
-    return_difference,
-)
+from ratchet.statistics.results import same_datapoints
+from ratchet.statistics.returns import PREFIX, agents_by_return, mean_return, return_difference
 from ratchet.tracking.result_table import ResultTable
 
 
@@ -46,13 +42,13 @@ class ReturnDifference:
 
 
 def return_rows(arms: Sequence[Arm]) -> list[ReturnRow]:
-    """Return a row for every agent of every table without decisions, tests first."""
+    """Return a row for every agent whose mean return is a result, tests first."""
     rows = [
         _row(arm.label, agent, name, table, color)
         for color, arm in enumerate(arms)
         for name, table in arm.tables.items()
-        if _has_returns(table)
-        for agent in paid_agents(table.columns)
+        if len(table)
+        for agent in agents_by_return(table.columns)
     ]
     return sorted(rows, key=lambda row: (row.dataset != "test", row.dataset))
 
@@ -63,10 +59,10 @@ def return_difference_rows(arms: Sequence[Arm]) -> list[ReturnDifference]:
     for other in arms[1:]:
         for name, table in arms[0].tables.items():
             rival = other.tables.get(name)
-            if rival is None or not (_has_returns(table) and _has_returns(rival)):
+            if rival is None or not (len(table) and same_datapoints(table.columns, rival.columns)):
                 continue
-            for agent in paid_agents(table.columns):
-                if agent in paid_agents(rival.columns):
+            for agent in agents_by_return(table.columns):
+                if agent in agents_by_return(rival.columns):
                     found = return_difference(table.columns, rival.columns, agent)
                     labels = (arms[0].label, other.label)
                     rows.append(ReturnDifference(*labels, agent, name, found, signed(found)))
@@ -86,23 +82,10 @@ def returns_headline(rows: Sequence[ReturnRow]) -> str:
     return f"“{mine[0].arm}” reaches these mean returns in {episodes}: {each}."
 
 
-def number(value: float) -> str:
-    """Write a return: about four digits, with a true minus sign."""
-    if not math.isfinite(value):
-        return str(value)
-    size = max(abs(value), 1e-9)
-    digits = max(0, 3 - math.floor(math.log10(size))) if size < 1000 else 0
-    return f"{value:,.{min(digits, 3) if size >= 1 else 3}f}".replace("-", "−")
-
-
 def signed(estimate: Estimate) -> str:
     """Write a difference with its sign and interval."""
     plus = "+" if estimate.value > 0 else ""
     return f"{plus}{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
-
-
-def _has_returns(table: ResultTable) -> bool:
-    return len(table) > 0 and not has_decisions(table.columns)
 
 
 def _row(arm: str, agent: str, name: str, table: ResultTable, color: int) -> ReturnRow:

@@ -34,7 +34,10 @@ class Contestant:
 
 @dataclass(frozen=True)
 class AccuracyRow:
-    """Accuracy of one arm on one dataset; ``alone`` if by one pretrained agent without play."""
+    """Accuracy of one arm on one dataset; ``alone`` if by one pretrained agent without play.
+
+    Where answers are right or wrong without a decision between two, there is no ``is_decided``.
+    """
 
     arm: str
     who: str
@@ -44,6 +47,7 @@ class AccuracyRow:
     rounds: str
     alone: bool
     color: int
+    is_decided: bool = True
 
 
 @dataclass(frozen=True)
@@ -247,17 +251,19 @@ def duration(seconds: float) -> str:
 def _accuracy_row(contestant: Contestant, name: str, color: int) -> AccuracyRow:
     table = contestant.tables[name]
     columns = table.columns
-    undecided = sum(decision == NO_DECISION for decision in columns["decision"]) / len(table)
+    decisions = columns.get("decision", ())
+    undecided = sum(decision == NO_DECISION for decision in decisions) / len(table)
     rounds = [number for number in columns.get("rounds", []) if number is not None]
     return AccuracyRow(
         contestant.arm,
         contestant.who,
         name,
         accuracy(columns),
-        f"{100 * undecided:.1f} %" if undecided else "none",
+        f"{100 * undecided:.1f} %" if undecided else "none" if decisions else "",
         f"{math.fsum(rounds) / len(rounds):.1f}" if rounds and not contestant.alone else "",
         contestant.alone,
         color,
+        bool(decisions),
     )
 
 

@@ -45,7 +45,9 @@
     note.hidden = false;
   }
 
-  const verdict = (rollout) => rollout.decision === 2 ? "undecided" : rollout.correct ? "right" : "wrong";
+  const isTask = (rollout) => !("decision" in rollout); // answered, rather than decided on
+  const verdict = (rollout) =>
+    rollout.decision === 2 || rollout.correct === null ? "undecided" : rollout.correct ? "right" : "wrong";
   const passes = (rollout, name) =>
     name === "all" || (name === "failed" ? rollout.always_failed : verdict(rollout) === name);
   function searched(rollout) {
@@ -69,7 +71,7 @@
     options(arms, unique(inRun.map((file) => of(file).arm)));
     const inArm = inRun.filter((file) => of(file).arm === arms.value);
     const titles = inArm.map((file) =>
-      `${of(file).title} · ${of(file).right} of ${of(file).number} right`);
+      `${of(file).title} · ${of(file).told}`);
     options(shown, inArm.map((file) => of(file).name), titles);
   }
 
@@ -106,7 +108,9 @@
     let datapoint = null;
     for (const rollout of visible) {
       if (repeated.get(rollout.datapoint_id) > 1 && rollout.datapoint_id !== datapoint) {
-        rows.push(element("li", { className: "t-group", textContent: `Datapoint ${rollout.datapoint_id}, ${solved.get(rollout.datapoint_id) || 0} of ${repeated.get(rollout.datapoint_id)} right` }));
+        const told = rollout.correct === null ? `${repeated.get(rollout.datapoint_id)} answers`
+          : `${solved.get(rollout.datapoint_id) || 0} of ${repeated.get(rollout.datapoint_id)} right`;
+        rows.push(element("li", { className: "t-group", textContent: `${isTask(rollout) ? "Task" : "Datapoint"} ${rollout.datapoint_id}, ${told}` }));
       }
       datapoint = rollout.datapoint_id;
       rows.push(row(rollout));
@@ -127,12 +131,18 @@
   }
   const inOneLine = (rollout) => rollout.question.slice(start).replace(/\s*\n\s*/g, " · ");
 
+  // A group's answers have their question in common.
+  const replyOf = (rollout) => !isTask(rollout) ? ""
+    : ` → ${(rollout.rounds.at(-1)?.messages.at(-1)?.text || "").replace(/\s*\n\s*/g, " · ")}`;
+  const inShort = (value) => Number(value.toFixed(3));
+  const paid = (rollout) => Object.values(rollout.rewards).map(inShort).join(", ");
+
   function row(rollout) {
     const state = verdict(rollout);
     const made = element("li", {},
       element("span", { className: `t-mark ${state}`, textContent: VERDICTS[state], title: state }),
-      element("span", { className: "t-what", textContent: inOneLine(rollout) }),
-      element("span", { className: "t-id", textContent: `#${rollout.datapoint_id}` }));
+      element("span", { className: "t-what", textContent: inOneLine(rollout) + replyOf(rollout) }),
+      element("span", { className: "t-id", textContent: isTask(rollout) ? paid(rollout) : `#${rollout.datapoint_id}` }));
     made.setAttribute("role", "option");
     made.rollout = rollout;
     made.addEventListener("click", () => choose(rollout, true));
@@ -152,10 +162,11 @@
 
   function page(rollout) {
     const state = verdict(rollout);
+    if (isTask(rollout)) return taskPage(rollout, state);
     const truth = rollout.graphs
       ? `the graphs are ${rollout.y === 1 ? "the same" : "different"}`
       : `the solution is ${rollout.y === 1 ? "right" : "buggy"}`;
-    const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${Number(value.toFixed(3))}`).join(", ");
+    const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${inShort(value)}`).join(", ");
     const stance = !hasStances ? null
       : ` · prover argues to ${rollout.prover_stance === 1 ? "accept" : "reject"}`;
     return [
@@ -171,6 +182,24 @@
     ];
   }
 
+  const OUTCOMES = { right: "Right", wrong: "Wrong", undecided: "Scored" };
+  const ENDS = { length: "cut off at its most tokens", environment: "ended by its environment" };
+
+  function taskPage(rollout, state) {
+    const parts = Object.entries(rollout.scores).map(([name, value]) => `${name} ${inShort(value)}`).join(", ");
+    const about = [`Task ${rollout.datapoint_id}`, `answer ${rollout.rollout}`, parts && `made of ${parts}`, ENDS[rollout.finish_reason]];
+    return [
+      element("h3", {},
+        element("span", { className: `t-mark ${state}`, textContent: `${VERDICTS[state]} ` }),
+        `${OUTCOMES[state]} – reward ${paid(rollout)}`, linkTo(rollout)),
+      element("p", { className: "meta", textContent: about.filter(Boolean).join(" · ") }),
+      element("div", { className: "t-task" },
+        element("div", {}, element("h4", { textContent: "Prompt" }), element("p", { className: "t-text", textContent: rollout.question })),
+        element("div", {}, element("h4", { textContent: "Right answer" }), element("pre", { textContent: rollout.solution || "–" }))),
+      ...rollout.rounds.map((round, place) => roundOf(rollout, round, place, rollout.rounds.length > 1 ? `Turn ${round.round + 1}` : "Reply")),
+    ];
+  }
+
   function linkTo(rollout) {
     const link = element("a", { className: "t-link", href: addressOf(rollout), title: "The address of this transcript; a click copies it", textContent: "Link" });
     link.addEventListener("click", async () => {
@@ -180,9 +209,9 @@
     return link;
   }
 
-  function roundOf(rollout, round, place) {
+  function roundOf(rollout, round, place, title = `Round ${round.round}`) {
     const agents = unique([...round.messages.map((message) => message.agent), ...Object.keys(round.raw), ...Object.keys(round.decision)]);
-    return element("section", { className: "t-round" }, element("h4", { textContent: `Round ${round.round}` }),
+    return element("section", { className: "t-round" }, element("h4", { textContent: title }),
       rollout.graphs ? picture(rollout, place) : null,
       ...agents.map((agent) => said(round, agent)));
   }

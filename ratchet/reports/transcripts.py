@@ -13,12 +13,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
-from ratchet.reports.labels import arm_label
+from ratchet.reports.labels import arm_label, number
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy
 from ratchet.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from ratchet.rollouts.transcript_content import Transcript
 
 MAX_PACKED_BYTES = 40_000_000
 _NUMBER = re.compile(r"\d+")
@@ -36,7 +41,10 @@ class PackedTranscripts:
     title
         What people read: "Iteration 3", "Test at iteration 3", "Final test".
     accuracy
-        Their share, with an interval over datapoints; None if there are no rollouts.
+        Their share, with an interval over datapoints; None if there are no rollouts, or if it is
+        not known of all whether they are right.
+    told
+        What the list says of them: "3 of 8 right", "mean reward 0.31".
     packed
         The rollouts of which it is known what was said, as JSON, compressed (gzip), in base 64;
         empty where the page would become too large.
@@ -50,6 +58,7 @@ class PackedTranscripts:
     number: int
     right: int
     accuracy: Estimate | None
+    told: str
     packed: str
 
     @property
@@ -153,6 +162,7 @@ def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
     text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
     right = sum(bool(rollout["correct"]) for rollout in rollouts)
+    is_known = all(rollout["correct"] is not None for rollout in rollouts)
     columns = {name: [one[name] for one in rollouts] for name in ("datapoint_id", "correct")}
     return PackedTranscripts(
         run=run,
@@ -162,6 +172,12 @@ def _read(run: str, arm: str, label: str, path: Path) -> PackedTranscripts:
         title=_title(path.stem),
         number=len(rollouts),
         right=right,
-        accuracy=accuracy(columns) if rollouts else None,
+        accuracy=accuracy(columns) if rollouts and is_known else None,
+        told=f"{right} of {len(rollouts)} right" if is_known else _mean_reward(rollouts),
         packed=packed,
     )
+
+
+def _mean_reward(rollouts: Sequence[Transcript]) -> str:
+    paid = [reward for rollout in rollouts for reward in rollout["rewards"].values()]
+    return f"mean reward {number(fmean(paid))}"

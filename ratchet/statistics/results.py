@@ -14,6 +14,7 @@ from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.intervals import clustered_proportion, newcombe_difference
 
 Columns = Mapping[str, Sequence[Any]]
+_TELLING = ("y", "task_id")
 
 
 def accuracy(columns: Columns, level: float = 0.95) -> Estimate:
@@ -58,10 +59,10 @@ def accuracy_difference(
 ) -> Estimate:
     """Estimate how much more accurate the first table is than the second.
 
-    Paired by datapoint (bootstrap) where both were tested on the same datapoints, i.e. ids are
-    shared and the right answers of shared ids agree; as independent proportions otherwise.
+    Paired by datapoint (bootstrap) where both were tested on the same datapoints; as independent
+    proportions otherwise.
     """
-    if _same_datapoints(first, second):
+    if same_datapoints(first, second):
         one, two = (
             (_column(table, "correct"), _column(table, "datapoint_id")) for table in (first, second)
         )
@@ -69,20 +70,27 @@ def accuracy_difference(
     return newcombe_difference(accuracy(first, level), accuracy(second, level))
 
 
-def _same_datapoints(first: Columns, second: Columns) -> bool:
-    one, two = (
-        dict(zip(_column(table, "datapoint_id"), _column(table, "y"), strict=True))
-        for table in (first, second)
-    )
+def same_datapoints(first: Columns, second: Columns) -> bool:
+    """Return whether two tables are of the same datapoints.
+
+    That is, most ids are shared, and of shared ids the right answers and tasks agree.
+    """
+    one, two = ({name: tuple(told) for name, *told in tested(table)} for table in (first, second))
     common = one.keys() & two.keys()
     enough = 2 * len(common) > max(len(one), len(two))
     return enough and all(one[name] == two[name] for name in common)
+
+
+def tested(columns: Columns) -> set[tuple[Any, ...]]:
+    """Return the datapoints of a table, each with what tells it from others of the same id."""
+    told = [columns[name] for name in _TELLING if name in columns]
+    return set(zip(_column(columns, "datapoint_id"), *told, strict=True))
 
 
 def _column(columns: Columns, name: str) -> Sequence[Any]:
     if name not in columns:
         raise DataError(
             f"a table of test results has no column {name!r}, got {sorted(columns)};"
-            " expected at least datapoint_id, y, decision and correct."
+            " expected at least datapoint_id and correct."
         )
     return columns[name]

@@ -25,6 +25,19 @@ def has_decisions(columns: Columns) -> bool:
     return any(value is not None for value in columns.get("correct", ()))
 
 
+def agents_by_return(columns: Columns) -> list[str]:
+    """List the agents whose mean return is a result of a test.
+
+    It is none where decisions are counted, nor where it is paid by right or wrong alone.
+    """
+    if not has_decisions(columns):
+        return paid_agents(columns)
+    if "decision" in columns:
+        return []
+    right = list(columns["correct"])
+    return [name for name in paid_agents(columns) if list(columns[PREFIX + name]) != right]
+
+
 def mean_return(columns: Columns, agent: str, level: float = 0.95, *, seed: int = 0) -> Estimate:
     """Estimate an agent's mean return, the sum of its rewards in an episode, by the bootstrap.
 

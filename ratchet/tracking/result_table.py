@@ -17,12 +17,12 @@ from ratchet.tracking.manifest import MAIN_ARM
 
 _OLD_PREFIX = "reward_"
 REQUIRED_COLUMNS = ("datapoint_id", "y", "decision", "correct")
-"""Of a table of decisions. A table without any has at least one agent's rewards instead."""
+"""Of a table of decisions. One without any says at least what was right, or what was paid."""
 
 
 def holds_results(columns: Mapping[str, Sequence[Any]]) -> bool:
     """Return whether columns are what a table needs: answers to datapoints, or agents' returns."""
-    return "decision" in columns or bool(paid_agents(columns))
+    return "decision" in columns or "correct" in columns or bool(paid_agents(columns))
 
 
 def _as_named_today(columns: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
@@ -47,7 +47,8 @@ class ResultTable:
     columns
         At least ``datapoint_id``, ``y``, ``decision`` (2: none) and ``correct`` (0 or 1); where
         known ``rounds``, ``reward.AGENT`` and what tells groups apart. Where nothing is decided,
-        ``datapoint_id`` and at least one ``reward.AGENT``.
+        ``datapoint_id`` and ``correct`` or at least one ``reward.AGENT``; ``task_id`` says which
+        task a datapoint is.
 
     Raises
     ------
@@ -62,8 +63,8 @@ class ResultTable:
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", _as_named_today(self.columns))
         missing = [name for name in REQUIRED_COLUMNS if name not in self.columns]
-        if missing == list(REQUIRED_COLUMNS[1:]) and paid_agents(self.columns):
-            missing = []
+        if not {"y", "decision"} & set(self.columns) and holds_results(self.columns):
+            missing = [name for name in missing if name == "datapoint_id"]
         if missing:
             raise DataError(
                 f"table {self.name!r} of arm {self.arm!r} has no {missing}, got"

@@ -1,7 +1,7 @@
 """Which stages an arm of a language trainer consists of, in which order, and the key of each.
 
-As of networks (:mod:`tasks.tensordict.keys`), but for two things: rollouts that are paid for, or
-played one iteration a stage, are stages of their own, and there is validation.
+As of networks (:mod:`tasks.tensordict.keys`), but for two things: rollouts that are asked for, or
+played one iteration a stage, are stages of their own that training reads, and there is validation.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tasks.stages.sequence import Course, Step
     from trainers.language.trainer import LanguageTrainer
+
+TRAJECTORIES_FILE = "trajectories.jsonl"
 
 
 class LanguageArmKeys(ArmKeys):
@@ -45,7 +47,8 @@ class LanguageArmKeys(ArmKeys):
         if self.validates_at(0):
             yield self.validate(0)
         for stop in course.stops(self):
-            if self.plays_apart(position, stop):
+            sampled = course.samples_at(position, self.num_iterations)
+            if sampled or self.plays_apart(position, stop):
                 yield self.rollouts(position)
             yield self.train(position, stop)
             if self.validates_at(stop):

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
+from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.language_task.validation import VALIDATION
 from ratchet.store.manifest import IterationMetrics
-from tasks.language.keys import LanguageArmKeys
+from tasks.language.keys import TRAJECTORIES_FILE, LanguageArmKeys
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
-from tasks.stages.session import STATE_FOLDER
+from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
 from tasks.stages.tables import write_table
 from tasks.tensordict.session import ArmSession
 from tasks.tensordict.stages import STAGES as NETWORK_STAGES
@@ -21,7 +22,6 @@ from trainers.language.trainer import LanguageTrainer, Rollouts
 if TYPE_CHECKING:
     from ratchet.store.store import StageStore
 
-TRAJECTORIES_FILE = "trajectories.jsonl"
 PLAYED_FILE = "played.json"
 VALIDATION_PREFIX = "validation_"
 
@@ -32,8 +32,10 @@ def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     _, trainer = _of(session, call.iteration)
     if trainer.has_stopped:
         return []
-    played = trainer.play_rollouts(call.iteration)
+    played = trainer.rollouts_of(call.iteration)
     save_trajectories(played.trajectories, folder / TRAJECTORIES_FILE)
+    transcripts = trainer.transcripts("train", played.trajectories)
+    save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
     about = {"metrics": played.metrics, "cursor": played.cursor}
     (folder / PLAYED_FILE).write_text(json.dumps(about, sort_keys=True) + "\n", encoding="utf-8")
     return []
@@ -44,10 +46,9 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Continue from the state after ``call.start_iteration`` iterations; write the new state."""
     start, stop = call.start_iteration, call.iteration
     keys, trainer = _of(session, start)
-    if keys.plays_apart(start, stop):
-        found = _read_rollouts(session.store, keys.rollouts(start).key)
-        if found is not None:
-            trainer.give_rollouts(start, found)
+    found = _read_rollouts(session.store, keys.rollouts(start).key)
+    if found is not None:
+        trainer.give_rollouts(start, found)
     metrics = trainer.run_iterations(start, stop)
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, stage
-from tasks.stages.session import film_name
+from tasks.stages.session import TRANSCRIPTS_FILE, film_name
 from tasks.stages.tables import write_table
 from tasks.tensordict.session import ArmSession
 from trainers.staged import TEST_PREFIX
@@ -26,6 +27,8 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
         path = folder / film_name(index)
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(film)
+    if result.transcripts:
+        save_report_transcripts(folder / TRANSCRIPTS_FILE, result.transcripts)
     values = {f"{TEST_PREFIX}{name}": value for name, value in result.metrics.items()}
     return [IterationMetrics(iteration=call.iteration, values=values)]
 

@@ -188,7 +188,7 @@ def test_a_loss_is_drawn_once_and_what_never_changes_comes_last():
     arms = [_learning_arm("main", ("prover", "verifier")), _learning_arm("alone", ("verifier",))]
     figures = curve_figures(arms, "train", "iteration")
     shown = [figure.title for figure in figures if not figure.folded]
-    assert shown == ["Auxiliary loss", "Critic loss", "Policy loss", "KL", "Accuracy"]
+    assert shown == ["KL", "Auxiliary loss", "Critic loss", "Policy loss", "Accuracy"]
     folded = [(figure.title, figure.note) for figure in figures if figure.folded]
     assert folded == [
         ("Decided fraction", ""),

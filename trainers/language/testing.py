@@ -2,35 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from trainers.staged import TestResult
+from ratchet.scenarios.language_task.task import EXACT_MATCH
+from trainers.staged import Metrics, TestResult
 
 if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
 
 
-def summarise_answers(places: Sequence[int], trajectories: Sequence[Trajectory]) -> TestResult:
-    """Sum up answers to tasks; ``places`` are those of their tasks in the dataset.
+def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajectory]) -> TestResult:
+    """Sum up answers to tasks; ``places``: a task's id → its place in the dataset.
 
+    A row and a share of the means for each answer, however often its conversation was rewritten.
     Parts of the reward and metrics of answers are averaged by their names.
     """
-    agent = trajectories[0].agent
-    lengths = [trajectory.num_written for trajectory in trajectories]
+    episodes = _by_run(trajectories)
+    last = [episode[-1] for episode in episodes]
+    agent = last[0].agent
+    lengths = [sum(segment.num_written for segment in episode) for episode in episodes]
     table: dict[str, list[Any]] = {
-        "datapoint_id": list(places),
-        f"reward.{agent}": [trajectory.reward for trajectory in trajectories],
+        "datapoint_id": [places[answer.task_id] for answer in last],
+        "task_id": [answer.task_id for answer in last],
+        **_correct(last),
+        f"reward.{agent}": [answer.reward for answer in last],
         "response_length": lengths,
     }
-    metrics = {
-        "num_datapoints": float(len(set(places))),
+    metrics: Metrics = {
+        "num_datapoints": float(len(set(table["datapoint_id"]))),
         f"{agent}.mean_episode_reward": fmean(table[f"reward.{agent}"]),
         "mean_response_length": fmean(lengths),
-        "truncated_fraction": fmean(float(t.is_truncated) for t in trajectories),
+        "truncated_fraction": fmean(float(answer.is_truncated) for answer in last),
     }
-    for part in dict.fromkeys(name for t in trajectories for name in (*t.scores, *t.metrics)):
-        found = [t.get(part) for t in trajectories if t.get(part) is not None]
+    for part in dict.fromkeys(
+        name for answer in last for name in (*answer.scores, *answer.metrics)
+    ):
+        found = [answer.get(part) for answer in last if answer.get(part) is not None]
         metrics[part] = fmean(found)
     return TestResult(metrics, table)
+
+
+def _correct(answers: Sequence[Trajectory]) -> dict[str, list[int]]:
+    """Return the column ``correct`` if it is known of all answers whether they are right."""
+    said = [answer.metrics.get(EXACT_MATCH) for answer in answers]
+    known = all(each in (0.0, 1.0) for each in said)
+    return {"correct": [int(each == 1.0) for each in said]} if known else {}
+
+
+def _by_run(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    runs: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        runs.setdefault(trajectory.run_id, []).append(trajectory)
+    return list(runs.values())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.language_task.instance import LanguageTaskInstance
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
     from trainers.stage_parameters import StagePurposes
@@ -235,6 +236,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
         rollouts.metrics = _joined(parts)
         return rollouts
 
+    def rollouts_of(self, iteration: int) -> Rollouts:
+        """Return what an iteration learns from, which may have been played already."""
+        return self._pending or self.play_rollouts(iteration)
+
     def give_rollouts(self, iteration: int, rollouts: Rollouts) -> None:
         """Have an iteration learn from these rollouts, which :meth:`play_rollouts` has played."""
         self._given[iteration] = rollouts
@@ -253,9 +258,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Play, learn, and hand the new weights to whoever plays."""
-        rollouts = (
-            self._pending or self._given.pop(iteration, None) or self.play_rollouts(iteration)
-        )
+        rollouts = self._given.pop(iteration, None) or self.rollouts_of(iteration)
         self._cursor, self._pending = rollouts.cursor, None
         if self._plays_ahead(iteration):
             self._pending = self.play_rollouts(iteration + 1)
@@ -291,7 +294,13 @@ class LanguageTrainer(StagedTensorDictTrainer):
         )
         if iteration_context is not None:
             iteration_context.step(len(places))
-        return summarise_answers(places, played.trajectories)
+        tasks = self.scenario_instance.datasets[dataset]
+        result = summarise_answers({tasks[k].task_id: k for k in places}, played.trajectories)
+        return replace(result, transcripts=self.transcripts(dataset, played.trajectories))
+
+    def transcripts(self, dataset: str, trajectories: Sequence[Trajectory]) -> list[Transcript]:
+        """Write down what was said in tasks of a dataset, for the report."""
+        return self.scenario_instance.transcripts(dataset, trajectories, self.learner.tokenizer)
 
     # -- keys --------------------------------------------------------------------------------
 

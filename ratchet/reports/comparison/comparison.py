@@ -24,7 +24,7 @@ from ratchet.statistics.aggregates import (
     optimality_gap,
 )
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
+from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return, paid_agents
 from ratchet.statistics.stratified import (
     NUM_RESAMPLES,
     IntervalMethod,
@@ -284,10 +284,9 @@ def _accuracy_metric(test: str) -> Metric:
 
 
 def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
-    """Make a metric for each agent's mean return in a test in which nothing is decided."""
+    """Make a metric for each agent's mean return where it is one of the results of a run."""
     tables = [run.tables[test].columns for run in runs]
-    if any(has_decisions(table) for table in tables):
-        return []
+    wanted = {name for table in tables for name in agents_by_return(table)}
     where = "the test set" if test == MAIN_TEST else test.removeprefix(f"{MAIN_TEST}-")
 
     def metric(agent: str) -> Metric:
@@ -298,7 +297,9 @@ def _return_metrics(runs: Sequence[ComparedRun], test: str) -> list[Metric]:
         return Metric(f"{test} {agent}.return", title, "metric", test, score)
 
     shared = [
-        name for name in paid_agents(tables[0]) if all(name in paid_agents(t) for t in tables)
+        name
+        for name in paid_agents(tables[0])
+        if name in wanted and all(name in paid_agents(table) for table in tables)
     ]
     return [metric(agent) for agent in shared]
 

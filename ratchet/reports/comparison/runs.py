@@ -17,6 +17,7 @@ from ratchet.errors import DataError
 from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.discovery import load_plugins
 from ratchet.reports.labels import arm_label
+from ratchet.statistics.results import tested
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.mlflow.content import flatten
@@ -110,7 +111,7 @@ def check_same_tests(runs: Sequence[ComparedRun], *, allow_different: bool = Fal
         if not allow_different:
             raise DataError(
                 f"compare: not all were tested on the same datapoints of {table!r} ({text})."
-                " Give the data a seed of their own (e.g. graph_isomorphism.dataset_seed=0), let"
+                f" Give the data a seed of their own (e.g. {_seeded(runs)}.dataset_seed=0), let"
                 " every run test all datapoints (rl.num_test_iterations), or say with"
                 " --different-data that you compare them all the same."
             )
@@ -195,10 +196,15 @@ def _merge_identical(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], li
 def _tested_on(run: ComparedRun, table: str) -> str:
     """Describe the datapoints of a test: their number, and a digest of their content."""
     columns = run.tables[table].columns
-    rows = sorted(set(zip(columns["datapoint_id"], columns["y"], strict=True)))
+    rows = sorted(tested(columns))
     dataset = MAIN_TEST if table == MAIN_TEST else table.removeprefix(f"{MAIN_TEST}-")
     content = json.dumps([run.data_hashes.get(dataset), rows])
     return f"{len(rows):,} datapoints {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def _seeded(runs: Sequence[ComparedRun]) -> str:
+    """Name the section that has the seed of the data."""
+    return str(runs[0].hyper_params.get("scenario", "graph_isomorphism"))
 
 
 def _some(labels: Sequence[str]) -> str:

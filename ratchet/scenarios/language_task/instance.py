@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.scenarios.instance import ScenarioInstance
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.language_models.local.warm_up import Demonstration
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.rollouts.transcript_content import Transcript
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
     from ratchet.scenarios.language_task.sources.base import TaskSource
 
@@ -84,6 +87,16 @@ class LanguageTaskInstance(_Instance):
             is_validation=is_validation,
             model_version=model_version,
         )
+
+    def transcripts(
+        self, dataset: str, trajectories: Sequence[Trajectory], tokenizer: ChatTokenizer
+    ) -> list[Transcript]:
+        """Write down what was asked and answered in tasks of a dataset, for the report."""
+        module = import_module("ratchet.scenarios.language_task.transcripts")
+        written: list[Transcript] = module.task_transcripts(
+            trajectories, self.datasets[dataset], tokenizer
+        )
+        return written
 
     def _failure_policy(self) -> FailurePolicy:
         failures = self.hyper_params.language.failures

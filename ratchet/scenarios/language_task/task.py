@@ -16,6 +16,9 @@ from ratchet.language_models.types import ChatMessage
 Prompt = str | tuple[ChatMessage, ...]
 """Text to be continued or one user's message, or several messages."""
 
+EXACT_MATCH = "exact_match"
+"""The metric by which evaluators say whether an answer is right: 1 or 0."""
+
 
 @dataclass(frozen=True)
 class Task:

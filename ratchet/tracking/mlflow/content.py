@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.statistics.results import accuracy
-from ratchet.statistics.returns import has_decisions, mean_return, paid_agents
+from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
@@ -83,7 +83,7 @@ def point_metrics(points: list[MetricPoint]) -> list[Metric]:
 def final_metrics(tables: list[ResultTable], milliseconds: int) -> list[Metric]:
     """Return each table's accuracy with the ends of its interval, keys final/TABLE/NAME.
 
-    Where nothing is decided, each agent's mean return instead.
+    Where nothing is decided, each agent's mean return instead, or beside it.
     """
     metrics: list[Metric] = []
     for table in tables:
@@ -91,7 +91,7 @@ def final_metrics(tables: list[ResultTable], milliseconds: int) -> list[Metric]:
         if has_decisions(table.columns):
             estimate = accuracy(table.columns)
             values = {"accuracy": estimate.value, "low": estimate.low, "high": estimate.high}
-        for agent in [] if values else paid_agents(table.columns):
+        for agent in agents_by_return(table.columns):
             estimate = mean_return(table.columns, agent)
             values[f"{agent}.return"] = estimate.value
             values |= {f"{agent}.low": estimate.low, f"{agent}.high": estimate.high}

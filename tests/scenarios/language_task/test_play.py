@@ -17,6 +17,7 @@ from ratchet.scenarios.language_task.evaluators.matching import ExactMatch
 from ratchet.scenarios.language_task.failures import AtLeast, Retry
 from ratchet.scenarios.language_task.play import Rules, Sampling, play
 from ratchet.scenarios.language_task.task import Evaluation, Task
+from ratchet.scenarios.language_task.transcripts import task_transcripts
 
 TASKS = [Task("abc", "abc=", "cba"), Task("aab", "aab=", "baa")]
 
@@ -266,6 +267,57 @@ def test_a_rewritten_history_gives_several_trajectories_of_one_run(played, token
     assert {t.reward for t in found.trajectories} == {1.0}, "each has what the whole was worth"
     assert found.metrics["rollout/num_rollouts"] == 1
     assert found.metrics["rollout/num_trajectories"] == 3
+
+
+# -- transcripts -----------------------------------------------------------------------------
+
+
+def test_transcripts_have_a_groups_answers_beside_each_other(played, tokenizer):
+    def reply(prompt, request):
+        return backwards(prompt, request) if request.seed % 2 else "zz"
+
+    found, _ = played(reply, TASKS[::-1], group_size=4)
+    written = task_transcripts(found.trajectories, TASKS, tokenizer)
+    assert [one["datapoint_id"] for one in written] == [0] * 4 + [1] * 4
+    assert [one["task_id"] for one in written] == ["abc"] * 4 + ["aab"] * 4
+    assert len({one["rollout"] for one in written}) == 8
+    for one in written:
+        (round_,) = one["rounds"]
+        (message,) = round_["messages"]
+        right = one["question"].rstrip("=")[::-1]
+        assert (one["solution"], message["agent"]) == (right, "agent")
+        assert one["correct"] == (message["text"] == right) == (one["rewards"]["agent"] == 1.0)
+        done = [each["correct"] for each in written if each["task_id"] == one["task_id"]]
+        assert one["always_failed"] == (not any(done))
+    assert {one["correct"] for one in written} == {True, False}
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_transcripts_have_every_turn(played, tokenizer, chat):
+    found, _ = played(count_up, NUMBERS[2:], Guessing(), rules={"chat": chat}, group_size=1)
+    (one,) = task_transcripts(found.trajectories, NUMBERS, tokenizer)
+    assert (one["question"], one["datapoint_id"]) == ("guess 7?", 2)
+    said = [[m["agent"] for m in each["messages"]] for each in one["rounds"]]
+    assert said == [["agent"], ["environment", "agent"], ["environment", "agent"]]
+    assert [each["messages"][-1]["text"] for each in one["rounds"]] == ["1", "4", "7"]
+    assert all("more:" in each["messages"][0]["text"] for each in one["rounds"][1:])
+
+
+def test_a_transcript_of_a_rewritten_conversation_is_one(played, tokenizer):
+    replies = {"abc=": "x", "x+": "cba"}
+    found, _ = played(
+        lambda prompt, request: replies[prompt],
+        TASKS[:1],
+        Forgetful(),
+        evaluator=lambda task, completion, messages: Evaluation(0.5, {"form": 0.25}),
+        rules={"max_turns": 2},
+        group_size=1,
+    )
+    (one,) = task_transcripts(found.trajectories, TASKS, tokenizer)
+    assert (one["correct"], one["always_failed"]) == (None, False), "the evaluator doesn't say"
+    assert (one["rewards"], one["scores"]) == ({"agent": 0.5}, {"form": 0.25})
+    texts = [[m["text"] for m in each["messages"]] for each in one["rounds"]]
+    assert texts == [["x"], ["x+", "cba"]]
 
 
 # -- scores and failures ---------------------------------------------------------------------

@@ -227,3 +227,43 @@ def test_validation_plays_its_own_tasks_and_changes_nothing():
     metrics = trainer.run_iterations(0, 2)
     assert trainer.evaluate("validation").metrics["num_datapoints"] == 5
     assert [*metrics, *trainer.run_iterations(2, 4)] == plain.run_iterations(0, 4)
+
+
+class Cutting:
+    """A course of given cuts, of which every so many iterations are sampled."""
+
+    def __init__(self, period):
+        self.period = period
+
+    def tested(self, keys):
+        return ["test"]
+
+    def stops(self, keys):
+        return iter((2, 4))
+
+    def samples_at(self, iteration, last):
+        return iteration % self.period == 0 and iteration < last
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
+def test_sampled_iterations_play_in_stages_of_their_own(mode):
+    from tasks.language.keys import LanguageArmKeys
+
+    keys = LanguageArmKeys("main", parameters(language={"mode": mode}))
+    names = [(step.stage, step.iteration) for step in keys.training(Cutting(4))]
+    assert names[2:] == [("rollouts", 0), ("train", 2), ("train", 4)]
+    names = [(step.stage, step.iteration) for step in keys.training(Cutting(2))]
+    assert names[2:] == [("rollouts", 0), ("train", 2), ("rollouts", 2), ("train", 4)]
+
+
+def test_what_is_sampled_is_what_is_learned_from(tmp_path):
+    through = build(parameters(language={"mode": "one_step_behind"}))
+    through.initial_state()
+    through.run_iterations(0, 2)
+    ahead = through.rollouts_of(2)
+    assert {t.model_version for t in ahead.trajectories} == {1}, "played one step before"
+    keep(through, tmp_path, "two")
+    given = build(parameters(language={"mode": "one_step_behind"}))
+    load(given, tmp_path, "two")
+    given.give_rollouts(2, ahead)
+    assert given.run_iterations(2, 4) == through.run_iterations(2, 4)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ratchet.scenarios.language_task.evaluators.base import EVALUATORS, Evaluator
-from ratchet.scenarios.language_task.task import Evaluation, Task
+from ratchet.scenarios.language_task.task import EXACT_MATCH, Evaluation, Task
 
 if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
@@ -21,7 +21,7 @@ class ExactMatch(Evaluator):
     ) -> float | Evaluation:
         """Compare."""
         exact = float(_is_right(task, completion))
-        return Evaluation(exact, metrics={"exact_match": exact})
+        return Evaluation(exact, metrics={EXACT_MATCH: exact})
 
 
 @EVALUATORS.register("partial")
@@ -36,7 +36,7 @@ class PartialMatch(Evaluator):
         same = sum(one == other for one, other in zip(said, right, strict=False))
         longest = max(len(said), len(right))
         reward = same / longest if longest else 1.0
-        return Evaluation(reward, metrics={"exact_match": float(_is_right(task, completion))})
+        return Evaluation(reward, metrics={EXACT_MATCH: float(_is_right(task, completion))})
 
 
 def _is_right(task: Task, completion: str) -> bool:

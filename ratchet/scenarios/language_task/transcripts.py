@@ -1,0 +1,81 @@
+"""Answers to tasks as the report's transcripts show them: what was asked, said, and paid.
+
+Found by name (:meth:`LanguageTaskInstance.transcripts`), so that what is shown is in no training
+stage's code fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from ratchet.rollouts.transcript_content import Transcript
+from ratchet.scenarios.language_task.task import EXACT_MATCH
+
+if TYPE_CHECKING:
+    from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.rollouts.trajectory import Trajectory
+    from ratchet.scenarios.language_task.task import Task
+
+ENVIRONMENT = "environment"
+
+
+def task_transcripts(
+    trajectories: Sequence[Trajectory], tasks: Iterable[Task], tokenizer: ChatTokenizer
+) -> list[Transcript]:
+    """Write down each answer, those of one task beside each other.
+
+    Each is like a line of :func:`ratchet.rollouts.transcript_content.report_transcripts`, but
+    nothing is decided: ``question`` is the task's prompt, ``solution`` the right answer,
+    ``correct`` None where the evaluator doesn't say, and ``scores`` the parts of the reward. A
+    round is what the environment said and the model replied.
+    """
+    known = {task.task_id: (place, task) for place, task in enumerate(tasks)}
+    runs: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        runs.setdefault(trajectory.run_id, []).append(trajectory)
+    found = [
+        _transcript(number, segments, *known[segments[0].task_id], tokenizer)
+        for number, segments in enumerate(runs.values())
+    ]
+    done = {one["datapoint_id"] for one in found if one["correct"]}
+    for one in found:
+        one["always_failed"] = one["correct"] is not None and one["datapoint_id"] not in done
+    return sorted(found, key=itemgetter("datapoint_id", "rollout"))
+
+
+def _transcript(
+    number: int, segments: Sequence[Trajectory], place: int, task: Task, tokenizer: ChatTokenizer
+) -> Transcript:
+    last = segments[-1]
+    right = last.metrics.get(EXACT_MATCH)
+    return {
+        "rollout": number,
+        "datapoint_id": place,
+        "task_id": task.task_id,
+        "question": "\n\n".join(message.content for message in task.messages),
+        "solution": task.answer,
+        "correct": None if right is None else right == 1.0,
+        "rewards": {last.agent: last.reward},
+        "scores": dict(last.scores),
+        "finish_reason": last.finish_reason,
+        "rounds": list(_rounds(segments, tokenizer)),
+    }
+
+
+def _rounds(segments: Sequence[Trajectory], tokenizer: ChatTokenizer) -> Iterator[dict[str, Any]]:
+    """Go through the replies, each with what was read since the one before."""
+    number, is_prompt, said = 0, True, list[dict[str, str]]()
+    for segment in segments:
+        pairs = zip(segment.loss_mask, segment.tokens, strict=True)
+        for wrote, part in groupby(pairs, key=itemgetter(0)):
+            text = tokenizer.decode([token for _, token in part])
+            who = segment.agent if wrote else ENVIRONMENT
+            if not is_prompt:
+                said.append({"agent": who, "channel": "main", "text": text})
+            is_prompt = False  # which stands above, as the task has it
+            if wrote:
+                yield {"round": number, "messages": said, "raw": {}, "decision": {}}
+                number, said = number + 1, []

@@ -1,0 +1,210 @@
+"""Tests whose answers are right or wrong without a decision: accuracies first, returns beside."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.runs import result_table
+from ratchet.errors import DataError
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.reports.comparison import comparison
+from ratchet.reports.comparison.runs import check_same_tests, read_compared_runs
+from ratchet.reports.content import read_content
+from ratchet.reports.curves import curve_figures
+from ratchet.reports.headline import headline
+from ratchet.reports.report import render
+from ratchet.reports.returns import return_difference_rows, return_rows
+from ratchet.reports.tables import accuracy_rows, difference_rows
+from ratchet.reports.transcripts import read_transcripts
+from ratchet.rollouts.transcripts import save_report_transcripts
+from ratchet.statistics import accuracy, accuracy_difference, wilson_interval
+from ratchet.statistics.returns import agents_by_return
+from ratchet.tracking.environment import CodeState
+from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.mlflow.content import final_metrics
+from ratchet.tracking.result_table import ResultTable, holds_results
+from ratchet.tracking.run_folder import RunFolder
+
+SIZE = 40
+GIVEN = {"scenario": "language_task", "trainer": "grpo", "dataset": "reverse"}
+
+
+def columns(right, *, samples=1, exact=False, tasks="task"):
+    """Make a table in which the first ``right`` of ten answers are right."""
+    correct = [int(k % 10 < right) for k in range(SIZE) for _ in range(samples)]
+    return {
+        "datapoint_id": [k for k in range(SIZE) for _ in range(samples)],
+        "task_id": [f"{tasks}{k}" for k in range(SIZE) for _ in range(samples)],
+        "correct": correct,
+        "reward.agent": [float(one) if exact else 0.5 + one / 2 for one in correct],
+    }
+
+
+def make_run(runs, run_id, *tables, **changes):
+    params = HyperParameters(**GIVEN).replace(changes)
+    manifest = RunManifest(
+        run_id=run_id,
+        name="made",
+        status="completed",
+        arms={table.arm: params.to_dict() for table in tables},
+        seeds={table.arm: params.seed for table in tables},
+        code=CodeState(commit="c0ffee" * 7, dirty=False),
+        dataset_hashes={table.arm: {"test": "b" * 64} for table in tables},
+    )
+    folder = RunFolder.create(runs, manifest)
+    for table in tables:
+        folder.write_table(table)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path):
+    tables = (ResultTable("test", columns(8)), ResultTable("test", columns(5), "other"))
+    return make_run(tmp_path, "tasks", *tables)
+
+
+def test_a_table_says_what_was_right_without_decisions():
+    given = columns(8)
+    assert holds_results(given)
+    assert holds_results({"datapoint_id": [0], "correct": [1]})
+    table = ResultTable("test", {"datapoint_id": [0], "correct": [1]})
+    assert ResultTable("test", given).columns == given
+    assert len(table) == 1
+    with pytest.raises(DataError, match="decision"):
+        ResultTable("test", {**given, "y": given["correct"]})
+    with pytest.raises(DataError, match="datapoint_id"):
+        ResultTable("test", {"correct": [1]})
+
+
+def test_accuracies_have_wilsons_interval_and_repeats_make_clusters():
+    found = accuracy(columns(8))
+    assert found == wilson_interval(32, SIZE)
+    repeated = accuracy(columns(8, samples=4))
+    assert (repeated.n, repeated.value) == (SIZE, 0.8)
+    assert repeated.low == pytest.approx(found.low, rel=0.01), (
+        "the same answer four times says no more"
+    )
+
+
+def test_the_same_tasks_are_paired_and_others_are_not():
+    assert "paired" in accuracy_difference(columns(8), columns(5)).method
+    other = accuracy_difference(columns(8), columns(5, tasks="other"))
+    assert "paired" not in other.method
+
+
+def test_the_report_says_accuracy_first_and_mean_reward_beside(run):
+    arms = read_content([run]).arms
+    rows, differences = accuracy_rows(arms), difference_rows(arms)
+    assert [row.estimate.value for row in rows] == [0.8, 0.5]
+    assert [(row.is_decided, row.undecided) for row in rows] == [(False, "")] * 2
+    assert differences[0].estimate.value == pytest.approx(0.3)
+    assert "paired" in differences[0].estimate.method
+    assert [(row.arm, row.estimate.value) for row in return_rows(arms)] == [
+        ("main", pytest.approx(0.9)),
+        ("other", pytest.approx(0.75)),
+    ]
+    assert len(return_difference_rows(arms)) == 1
+    said = headline(rows, differences)
+    assert said.startswith("“main” gets 80.0 % [65.2, 89.5] of 40 test tasks right; the difference")
+    page = render(read_content([run]))
+    assert 'id="accuracy-table"' in page
+    assert 'id="return-table"' in page
+    for word in ("Undecided</th>", "is chance", "Who decides"):
+        assert word not in page
+
+
+def test_rewards_of_other_tasks_are_not_paired(tmp_path):
+    tables = (columns(8), columns(5, tasks="other"))
+    made = [ResultTable("test", each, arm) for each, arm in zip(tables, ("main", "b"), strict=True)]
+    arms = read_content([make_run(tmp_path, "tasks", *made)]).arms
+    assert return_difference_rows(arms) == []
+
+
+def test_a_reward_for_right_answers_alone_is_said_once(tmp_path):
+    assert agents_by_return(columns(8, exact=True)) == []
+    folder = make_run(tmp_path, "exact", ResultTable("test", columns(8, exact=True)))
+    assert return_rows(read_content([folder]).arms) == []
+
+
+def test_terminals_and_mlflow_have_both(run):
+    found = [each for each in result_table.test_results(run) if each.arm == "main"]
+    assert [each.measure for each in found] == ["accuracy", "return of agent"]
+    assert result_table.in_short(found[:1]) == "main 80.0 %"
+    assert len(result_table.result_table(run).rows) == 4
+    tables = [table for table in run.read_tables() if table.arm == "main"]
+    values = {key: value for key, _, value, _ in final_metrics(tables, 0)}
+    assert values["final/test/accuracy"] == 0.8
+    assert values["final/test/agent.return"] == pytest.approx(0.9)
+
+
+def test_runs_are_compared_by_accuracy_and_reward(tmp_path):
+    folders = [
+        make_run(tmp_path, f"run{seed}", ResultTable("test", columns(8 - seed)), seed=seed)
+        for seed in range(2)
+    ]
+    runs, _ = read_compared_runs(folders)
+    assert check_same_tests(runs) == []
+    found = comparison.test_metrics(runs)
+    assert [metric.name for metric in found] == ["test", "test agent.return"]
+    assert [metric.kind for metric in found] == ["accuracy", "metric"]
+    assert [found[0].score(run) for run in runs] == [0.8, 0.7]
+    other = make_run(tmp_path, "other", ResultTable("test", columns(8, tasks="x")), seed=7)
+    with pytest.raises(DataError, match="same datapoints"):
+        check_same_tests([*runs, *read_compared_runs([other])[0]])
+
+
+def test_the_transcripts_of_tasks_say_what_is_known(tmp_path):
+    folder = make_run(tmp_path, "told", ResultTable("test", columns(8)))
+    rounds = [{"round": 0, "messages": [], "raw": {}, "decision": {}}]
+    one = {"rollout": 0, "datapoint_id": 0, "question": "ab=", "solution": "ba", "rounds": rounds}
+    known = [{**one, "correct": k == 0, "rewards": {"agent": 0.5}} for k in range(4)]
+    unknown = [{**one, "correct": None, "rewards": {"agent": k / 4}} for k in range(4)]
+    for name, lines in (("0", known), ("test", unknown)):
+        save_report_transcripts(folder.transcripts_path / "main" / f"{name}.jsonl", lines)
+    first, last = read_transcripts([folder])
+    assert (first.told, first.accuracy.value) == ("1 of 4 right", 0.25)
+    assert (last.told, last.accuracy) == ("mean reward 0.375", None)
+    assert 'data-told="mean reward 0.375"' in render(read_content([folder]))
+
+
+CURVES = {
+    "rollout/exact_match": 0.1,
+    "rollout/reward": 0.3,
+    "critic/rewards/mean": 0.3 + 1e-8,
+    "critic/score/mean": 0.3,
+    "critic/score/max": 1.1,
+    "actor/kl": 0.01,
+    "actor/sampler_kl": 1e-14,
+    "actor/entropy": 1.2,
+    "actor/loss": 0.02,
+    "response_length/mean": 6.0,
+    "response_length/max": 8.0,
+    "training/num_updates": 2.0,
+}
+
+
+def test_plots_show_what_matters_first_and_nothing_twice(tmp_path):
+    folder = make_run(tmp_path, "curves", ResultTable("test", columns(8)))
+    for iteration in range(8):
+        values = {name: value * (1 + iteration / 10) for name, value in CURVES.items()}
+        folder.append_metrics("train", iteration, values)
+        folder.append_metrics("validate", iteration, {"validation_exact_match": iteration / 10})
+    content = read_content([folder])
+    figures = curve_figures(content.arms, "train", "iteration")
+    assert [figure.title for figure in figures if not figure.folded] == [
+        "Rollout · exact match",
+        "Rollout · reward",
+        "Actor · KL",
+        "Actor · entropy",
+        "Response length · mean",
+        "Actor · loss",
+    ]
+    notes = {figure.title: figure.note for figure in figures if figure.note}
+    assert notes["Critic · rewards · mean"] == "the same as “Rollout · reward”"
+    assert notes["Critic · score · mean"] == "the same as “Rollout · reward”"
+    layouts = {figure.title: figure.layout["yaxis"] for figure in figures}
+    assert layouts["Rollout · exact match"]["tickformat"] == ".0%"
+    units = [layouts[name]["title"]["text"] for name in ("Actor · KL", "Response length · mean")]
+    assert units == ["nats", "tokens"]
+    page = render(content)
+    assert page.index("Validation exact match") < page.index("Rollout · exact match")
