@@ -75,15 +75,3 @@ def test_another_way_to_learn_shares_the_first_rollouts(lab):
     assert all(len(load_trajectories(file)) == 16 for file in played)
     longer = lab.run({**CHOSEN, "rl": {"num_iterations": 5}}, cut)
     assert longer["made"] == 3, "rollouts and a step more, and the test"
-
-
-def test_samples_of_a_fused_run_are_kept_and_change_nothing(lab):
-    fused = lab.settings(iterations_per_task=4)
-    whole = lab.run(CHOSEN, fused)
-    sampled = lab.run(CHOSEN, lab.settings(iterations_per_task=4, rollout_sample_period=2))
-    assert sampled["states"] == whole["states"]
-    (folder,) = lab.folder.glob("**/rollouts/main")
-    assert sorted(file.name for file in folder.iterdir()) == ["0.jsonl", "2.jsonl"]
-    assert all(len(load_trajectories(file)) == 16 for file in folder.iterdir())
-    said = {file.name for file in lab.folder.glob("**/transcripts/main/*")}
-    assert said == {"0.jsonl", "2.jsonl", "test.jsonl"}
