@@ -18,6 +18,7 @@ from ratchet.experiment_files.loading import load_experiment
 from ratchet.scenarios.registry import build_scenario
 from ratchet.store.manifest import IterationMetrics
 from ratchet.tracking.run_folder import RunFolder
+from tasks.language.stages import STAGES as LANGUAGE_STAGES
 from tasks.stages.datasets import DATASETS_FILE, DATASETS_FOLDER
 from tasks.stages.decorator import Stage, make_stage
 from tasks.stages.session import STATE_FOLDER
@@ -66,7 +67,7 @@ def executed(monkeypatch):
         pass
 
     monkeypatch.setattr(Stage, "__call__", ask)
-    for stage in {*STAGES.values(), *TEXT_STAGES.values()}:
+    for stage in {*STAGES.values(), *TEXT_STAGES.values(), *LANGUAGE_STAGES.values()}:
         monkeypatch.setattr(stage, "work", pretend)
     monkeypatch.setattr("flows.experiment_flow.save_report", save)
     return calls
