@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainers.base import Trainer
     from trainers.callbacks.base import Callback, CallbackState, Moment
     from trainers.callbacks.registry import register_callback
+    from trainers.language.remote_api import RemoteApiTrainer
     from trainers.progress import IterationContext, attach_progress_bar
     from trainers.registry import register_trainer
     from trainers.tensordict.base import TensorDictTrainer
@@ -30,6 +31,7 @@ __all__ = [
     "Moment",
     "Objective",
     "PureTextRlTrainer",
+    "RemoteApiTrainer",
     "TensorDictRlTrainer",
     "TensorDictTrainer",
     "TorchRlTrainer",
@@ -47,6 +49,7 @@ _HOMES = {
     "Moment": "trainers.callbacks.base",
     "Objective": "trainers.tensordict.objectives.base",
     "PureTextRlTrainer": "trainers.text.base",
+    "RemoteApiTrainer": "trainers.language.remote_api",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
     "TensorDictTrainer": "trainers.tensordict.base",
     "TorchRlTrainer": "trainers.torchrl.trainer",
@@ -68,6 +71,7 @@ BUILT_IN = {
     "language_dpo": "trainers.language.dpo",
     "language_ppo": "trainers.language.ppo",
     "on_policy_distillation": "trainers.language.distillation",
+    "remote_grpo": "trainers.language.remote_grpo",
     "solo_agent": "trainers.tensordict.solo_agent",
     "spg": "trainers.tensordict.spg",
     "torchrl_a2c": "trainers.torchrl.algorithms",

@@ -164,6 +164,9 @@ class BaseTrainer(NamedTrainer):
     def save_model(self, folder: Path) -> None:
         """Write the model as it is in Hugging Face's layout, where it is here."""
 
+    def close(self) -> None:
+        """Let go of connections; nothing else is needed afterwards."""
+
     def _parameters(self, model: type[_Section], name: str) -> _Section:
         """Read a section of the config; its defaults where it is not there."""
         given = OmegaConf.to_container(self._config.get(name, OmegaConf.create({})), resolve=True)

@@ -105,6 +105,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
             learner.begin(Beginning(build, agent, settings, intent))
         return learner
 
+    def close(self) -> None:
+        """Let go of what the learner holds."""
+        if self._learner is not None:
+            self._learner.close()
+
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Refuse what nobody could learn with, or the learner can't."""
