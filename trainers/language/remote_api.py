@@ -60,6 +60,7 @@ class RemoteApiTrainer(BaseTrainer):
         self._optimizer = given.optimizer(self.language.optimizer)
         self._beginning: Beginning | None = None
         self._session_id, self._model, self._steps = "", "", 0
+        self._first_session = ""  # which learns nothing; before there is another
         self._base: str | None = None
         self._built: LanguageModel | None = None
         self._tokenizer: ChatTokenizer | None = None
@@ -110,9 +111,9 @@ class RemoteApiTrainer(BaseTrainer):
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Have the service answer with the model that was saved last."""
         model = self._model or self._base_model()
-        if not self._session_id:
-            self._session_id = self._session("play").session_id
-        session = HttpTrainingService(self._link, self._session_id)
+        if not self._session_id and not self._first_session:
+            self._first_session = self._session("play").session_id
+        session = HttpTrainingService(self._link, self._session_id or self._first_session)
         found: list[Completion] = []
         for start in range(0, len(requests), _SAMPLED_AT_ONCE):
             found += session.sample(requests[start : start + _SAMPLED_AT_ONCE], model=model)

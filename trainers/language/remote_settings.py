@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED
+from ratchet.parameters.language import RATCHET
 from ratchet.parameters.messages import describe_validation_error
 from trainers.language.remote_update import ServiceLoss
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         TrainServiceParameters,
     )
 
-BACKEND = "ratchet"
 _LOSSES = {"clip": "ppo"}
 """What the service calls by another name."""
 
@@ -99,10 +99,10 @@ def check_service(hyper_params: HyperParameters) -> None:
         With the first such parameter.
     """
     service = hyper_params.language.train_service
-    if service.backend != BACKEND:
+    if service.backend != RATCHET:
         raise ParameterError(
             f"language.train_service.backend: got {service.backend!r} for a remote trainer, expected"
-            f" {BACKEND!r}: a service of Ratchet's at language.train_service.url, or the run's own."
+            f" {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the run's own."
         )
     ServiceConfig.of(service).optimizer(hyper_params.language.optimizer)
     for name in hyper_params.agents:

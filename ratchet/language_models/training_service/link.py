@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -70,7 +71,8 @@ class Link:
 
     def close(self) -> None:
         """Close the connections."""
-        self._runner.close()
+        with ThreadPoolExecutor(1) as thread:  # whoever closes may be in another event loop
+            thread.submit(self._runner.close).result()
 
     def __enter__(self) -> Link:
         return self

@@ -242,6 +242,8 @@ def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
 
     class Forgetful(Plain):
         def _prepare_trajectories(self, trajectories, metrics):
+            for one in trajectories:
+                one.advantage = None
             return trajectories
 
     with pytest.raises(DataError, match="neither advantage nor"):
