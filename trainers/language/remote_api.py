@@ -45,6 +45,7 @@ class RemoteApiTrainer(BaseTrainer):
     """
 
     keeps_rollouts: ClassVar[bool] = True
+    has_model_here: ClassVar[bool] = False
 
     _open_link: Link | None = None
 
@@ -56,7 +57,8 @@ class RemoteApiTrainer(BaseTrainer):
         check_loss(self.loss_parameters, self.section or "language.algorithm")
         self._loss = given.loss(self.loss_parameters)
         most = int(self._config.get("max_tokens", 1))
-        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most)
+        behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
+        self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
         self._optimizer = given.optimizer(self.language.optimizer)
         self._beginning: Beginning | None = None
         self._session_id, self._model, self._steps = "", "", 0

@@ -105,6 +105,7 @@ class Update:
             "loss": asdict(self.loss),
             "policy_loss": self.policy_loss.given.to_dict(),
             "max_tokens": self.policy_loss.max_tokens,
+            "correction": self.policy_loss.correction,
             "micro_batch_size": self.micro_batch_size,
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -151,7 +152,7 @@ class Update:
     def _needs_old(self) -> bool:
         """Whether the weights before the update have to be asked first."""
         several = len(self.batches) > 1 and not self.loss.of_sampler
-        return several or self.policy_loss.given.sampler_correction != "none"
+        return several or self.policy_loss.correction != "none"
 
     def _of(self, rows: Sequence[int]) -> list[TrainingExample]:
         return [self.examples[row] for row in rows]
@@ -184,11 +185,10 @@ class Update:
         examples = self._of(rows)
         mask = _rectangle([example.loss_mask for example in examples])
         weight, _ = self.policy_loss.weights(mask)
-        given = self.policy_loss.given
-        if given.sampler_correction != "none" and old is not None:
+        level, cap = self.policy_loss.correction, self.policy_loss.given.sampler_cap
+        if level != "none" and old is not None:
             before = _rectangle([old[row] for row in rows])
             sampler = _rectangle([example.log_probs or () for example in examples])
-            level, cap = given.sampler_correction, given.sampler_cap
             correction = importance_weights(before, sampler, mask, level=level, cap=cap)
             weight = weight * correction.weight
         weights = weight.tolist()

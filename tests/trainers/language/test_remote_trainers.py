@@ -14,6 +14,7 @@ from ratchet.language_models.training_service import client, link
 from ratchet.language_models.training_service.link import Link
 from ratchet.language_models.training_service.models import upload_model
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from tests.trainers.language.conftest import differ, weights_of
@@ -24,6 +25,7 @@ from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.registry import trainer_class
 
 LR = {"optimizer": {"lr": 1e-2}}
+WARM = {"num_steps": 2}
 
 
 class Plain(RemoteApiTrainer):
@@ -91,8 +93,9 @@ def weights(served, trainer):
         {"grpo": {"policy_loss": "cispo", "clip_high": 0.01}, "num_epochs": 2},
         {"grpo": {"variant": "rloo"}, "num_epochs": 2},
         {"grpo": {"variant": "reinforce_plus_plus", "policy_loss": "reinforce"}},
+        {"mode": "one_step_behind"},
     ],
-    ids=["plain", "minibatches", "dapo", "clip", "gspo", "cispo", "rloo", "reinforce"],
+    ids=["plain", "minibatches", "dapo", "clip", "gspo", "cispo", "rloo", "reinforce", "behind"],
 )
 def test_remote_grpo_is_self_hosted_grpo(config, served, begin, connected, play):
     given = {**LR, **config}
@@ -270,7 +273,10 @@ def chosen(**more):
         ({"grpo": {"entropy_coef": 0.1}}, "grpo.entropy_coef"),
         ({"grpo": {"dual_clip": 3.0}}, "grpo.dual_clip"),
         ({"agents": {"_default": {"temperature": 0.7}}}, "temperature: expected 1"),
-        ({"agents": {"_default": {"lora": {"rank": 4}}}}, "lora.rank: expected none"),
+        (
+            {"agents": {"_default": {"model": "m", "lora": {"rank": 4}, "warm_up": WARM}}},
+            "lora.rank: expected none",
+        ),
         (
             {"language": {"train_service": {"backend": "ratchet", "config": {"loss_fn": "ppo"}}}},
             "config.loss_fn",
@@ -295,3 +301,16 @@ def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
     with RunningService(tmp_path, FakeEngine(0.0)).serving() as service, Link(service.url) as one:
         assert service.service.models.get(model).folder.is_dir()
         assert upload_model(one, model_folder, name="mine") == model
+
+
+def test_a_name_that_is_no_folder_is_the_services(model_folder):
+    def inputs(model):
+        keys = LanguageArmKeys("main", chosen(agents={"_default": {"model": model}}))
+        return keys.initial_state(), keys.stage_parameters("initial_state", 0, "")
+
+    call, parameters = inputs("a/name-at-the-service")
+    assert not any(name.startswith("model") for name in call.inputs)
+    assert "a/name-at-the-service" in str(parameters)
+    call, parameters = inputs(str(model_folder))
+    assert "model.agent" in call.inputs or "model._default" in call.inputs
+    assert str(model_folder) not in str(parameters)
