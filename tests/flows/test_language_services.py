@@ -130,7 +130,11 @@ def test_a_key_is_taken_from_a_secret_block_and_written_nowhere(tmp_path, monkey
 
 @pytest.mark.parametrize(
     ("service", "started"),
-    [({"backend": "ratchet"}, True), ({"backend": "ratchet", "url": "http://h:1"}, False), ({}, False)],
+    [
+        ({"backend": "ratchet"}, True),
+        ({"backend": "ratchet", "url": "http://h:1"}, False),
+        ({}, False),
+    ],
 )
 def test_a_model_that_is_trained_at_the_runs_service_starts_it(tmp_path, service, started):
     trained = HyperParameters(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from safetensors.torch import load_file
 
+from flows.runs.resolving import resolve_file
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.connection import StatusError
+from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service import client, link
 from ratchet.language_models.training_service.link import Link
 from ratchet.language_models.training_service.models import upload_model
+from ratchet.scenarios.building import build_scenario_instance
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
@@ -24,6 +29,7 @@ from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.registry import trainer_class
 
+ROOT = Path(__file__).parents[3]
 LR = {"optimizer": {"lr": 1e-2}}
 WARM = {"num_steps": 2}
 
@@ -314,3 +320,27 @@ def test_a_name_that_is_no_folder_is_the_services(model_folder):
     call, parameters = inputs(str(model_folder))
     assert "model.agent" in call.inputs or "model._default" in call.inputs
     assert str(model_folder) not in str(parameters)
+
+
+def test_the_example_learns_and_is_tested(served, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(EMBEDDED_URL_VARIABLE, served.url)
+    short = ["rl.num_iterations=2", "language.tasks_per_step=2", "language.group_size=3"]
+    short += ["language_task.num_train=16", "language_task.num_test=4"]
+    short += ["agents._default.warm_up.num_steps=2"]
+    resolved = resolve_file(str(ROOT / "examples/language/my_remote_task.yaml"), short)
+    given, settings = resolved.arms["main"], resolved.settings
+    found = trainer_class(given, settings.base_dir)
+    instance = build_scenario_instance(
+        given, settings, trainer_type=found.trainer_type, base_dir=settings.base_dir
+    )
+    trainer = found(given, instance, settings)
+    trainer.initial_state()
+    before = trainer.state
+    trainer.play_rollouts(0)
+    assert trainer.state == before, "playing changes nothing"
+    metrics = trainer.run_iterations(0, 2)
+    assert all(abs(one["custom/advantage_mean"]) < 1e-6 for one in metrics)
+    assert all(one["actor/lr"] == 2e-3 for one in metrics)
+    assert trainer.run_test().metrics["num_datapoints"] == 4
+    trainer.close()
