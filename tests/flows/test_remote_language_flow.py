@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
@@ -47,11 +49,10 @@ CHOSEN = {
 
 
 class Service:
-    """The embedded service's process, with a small base model of its own."""
+    """A service's process with a small base model of its own; it comes up meanwhile."""
 
     def __init__(self, home):
-        self.home = home
-        self.port = 0
+        self.home, self.port = home, 0
         make_small_model(home / "base", alphabet="ab", shape=SmallModelShape(**SHAPE))
         self.start()
 
@@ -59,26 +60,38 @@ class Service:
         command = [sys.executable, "-m", "ratchet.language_models.service", "--home"]
         command += [str(self.home), "--port", str(self.port), "--model", str(self.home / "base")]
         self.process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        deadline = time.monotonic() + 60
+
+    @property
+    def url(self):
+        deadline = time.monotonic() + 120
         while (found := ServiceAddress.read(self.home / "llm")) is None:
             assert self.process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        self.url, self.port = found.url, int(found.url.rpartition(":")[2].partition("/")[0])
+        self.port = int(found.url.rpartition(":")[2].partition("/")[0])
+        return found.url
 
     def restart(self):
         self.process.kill()
         self.process.wait()
         (self.home / "llm" / "service.json").unlink()
         self.start()
+        assert self.url
+
+    def sessions(self):
+        with urllib.request.urlopen(f"{self.url}/training/sessions") as answer:
+            return json.load(answer)["data"]
 
 
 @pytest.fixture
-def service(tmp_path):
-    started = Service(tmp_path / "service")
+def services(tmp_path):
+    """One that is killed, and one that nobody disturbs."""
+    started = [Service(tmp_path / name) for name in ("killed", "undisturbed")]
     yield started
-    started.process.terminate()
-    started.process.wait(30)
+    for each in started:
+        each.process.terminate()
+    for each in started:
+        each.process.wait(30)
 
 
 def stored(home, result):
@@ -89,19 +102,25 @@ def trained(lab, result):
     return [entry for entry in lab.metrics(result) if entry[1] == "train"]
 
 
-def test_kills_and_a_fork_change_nothing(lab, tmp_path, service):
+def test_kills_and_a_fork_change_nothing(lab, tmp_path, services):
+    service, undisturbed = services
     lab.environment[EMBEDDED_URL_VARIABLE] = service.url
     cut = lab.settings(iterations_per_task=1)
     lab.kill("stage=rollouts;iteration=1;within=0.05", CHOSEN, cut)
-    lab.kill("stage=train;iteration=2;within=0.15", CHOSEN, cut)
+    lab.kill("stage=train;iteration=3;within=0.6", CHOSEN, cut)
     service.restart()  # by SIGKILL, too
-    forked = {**CHOSEN, "grpo": {"clip_high": 1e-4}}
-    lab.run(forked, cut)
+    (run,) = (path.name for path in (lab.folder / "runs").iterdir())
+    changes = {"grpo.clip_high": 1e-4}
+    forked = lab.run(CHOSEN, cut, action="fork", run=run, changes=changes, **{"from": 1})
     resumed = lab.run(CHOSEN, cut)
     assert resumed["found"] > 0
-    whole = lab.run(CHOSEN, lab.settings(iterations_per_task=1, home=str(tmp_path / "other")))
+    lab.environment[EMBEDDED_URL_VARIABLE] = undisturbed.url
+    whole = lab.run(CHOSEN, {**cut, "home": str(tmp_path / "other")})
     assert trained(lab, resumed) == trained(lab, whole)
     assert len(trained(lab, whole)) == 3
     state = stored(lab.folder / "home", resumed)
-    assert state == stored(tmp_path / "other", whole)
+    assert state == stored(tmp_path / "other", whole), "the very same model"
     assert state.learners["agent"]["steps"] == 6
+    assert forked["states"] != resumed["states"]
+    taken = [session["steps"] for session in service.sessions() if session["next_sequence"]]
+    assert taken == [2] * (3 + 2), "of the parent's iterations and the fork's, each step once"

@@ -102,7 +102,8 @@ def check_service(hyper_params: HyperParameters) -> None:
     if service.backend != RATCHET:
         raise ParameterError(
             f"language.train_service.backend: got {service.backend!r} for a remote trainer,"
-            f" expected {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the run's own."
+            f" expected {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the"
+            " run's own."
         )
     ServiceConfig.of(service).optimizer(hyper_params.language.optimizer)
     for name in hyper_params.agents:
