@@ -122,5 +122,6 @@ def test_kills_and_a_fork_change_nothing(lab, tmp_path, services):
     assert state == stored(tmp_path / "other", whole), "the very same model"
     assert state.learners["agent"]["steps"] == 6
     assert forked["states"] != resumed["states"]
-    taken = [session["steps"] for session in service.sessions() if session["next_sequence"]]
-    assert taken == [2] * (3 + 2), "of the parent's iterations and the fork's, each step once"
+    sent = [number for each in service.sessions() if (number := each["next_sequence"])]
+    verbs = 2 + 2 * (2 + 1) + 1  # scores in two parts, two steps, and the model
+    assert sent == [verbs] * (3 + 2), "of the parent's iterations and the fork's, each once"

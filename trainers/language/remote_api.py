@@ -130,7 +130,7 @@ class RemoteApiTrainer(BaseTrainer):
     def _session(self, content: str) -> HttpTrainingService:
         """Open the session, or find it, in which this content is learned from this model."""
         lora = self._begun.agent.lora
-        asked: dict[str, str | int | bool | None] = {
+        asked: dict[str, object] = {
             "model": self._model or self._base_model(),
             "resume": bool(self._model),
             "seed": self.moment.seed,

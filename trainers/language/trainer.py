@@ -155,6 +155,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def initial_state(self) -> LanguageState:
         """Make the models at the beginning, warmed up if asked for, and continue from them."""
+        self.close()
         self._learner, self._pending, self._initial = None, None, ""
         self._iteration, self._stage, self._cursor = 0, "initial_state", 0
         return self._take_state(0, "initial_state")

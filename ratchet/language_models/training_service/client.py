@@ -69,15 +69,22 @@ def connect(
         If the service refuses, or fails too often.
     """
     link = Link(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
-    asked = {"model": model, "lora_rank": lora_rank, "lora_alpha": lora_alpha, "seed": seed}
+    asked = {
+        "model": model,
+        "lora_rank": lora_rank,
+        "lora_alpha": lora_alpha,
+        "seed": seed,
+        "intent": intent,
+        "resume": resume,
+    }
     try:
-        return open_session(link, {**asked, "intent": intent, "resume": resume})
+        return open_session(link, asked)
     except BaseException:
         link.close()
         raise
 
 
-def open_session(link: Link, asked: Mapping[str, str | int | bool | None]) -> HttpTrainingService:
+def open_session(link: Link, asked: Mapping[str, object]) -> HttpTrainingService:
     """Open a session where there is a link already; ``asked`` as :func:`connect` is."""
     return HttpTrainingService(link, str(link.ask("POST", _SESSIONS, asked, id=_TEXT)["id"]))
 

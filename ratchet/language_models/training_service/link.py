@@ -47,8 +47,8 @@ class Link:
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
-        *,
         make_form: Callable[[], aiohttp.FormData] | None = None,
+        /,
         **fields: TypeAdapter[Any],
     ) -> dict[str, Any]:
         """Ask until there is an answer that has these fields; return them.

@@ -56,7 +56,7 @@ def upload_model(link: Link, folder: Path, *, name: str) -> str:
     except StatusError as error:
         if error.status != _NOT_FOUND:
             raise
-    return str(link.ask("POST", "training/models", make_form=make_form, id=_TEXT)["id"])
+    return str(link.ask("POST", "training/models", None, make_form, id=_TEXT)["id"])
 
 
 def download_tokenizer(link: Link, model: str, folder: Path) -> None:
