@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -304,6 +305,10 @@ def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
             upload_model(one, model_folder, name="../mine")
         with pytest.raises(DataError, match=r"config\.json, tokenizer\.json"):
             upload_model(one, tmp_path, name="mine")
+        broken = shutil.copytree(model_folder, tmp_path / "broken")
+        (broken / "tokenizer.json").write_text("{")
+        with pytest.raises(StatusError, match="400"):
+            upload_model(one, broken, name="mine")
     with RunningService(tmp_path, FakeEngine(0.0)).serving() as service, Link(service.url) as one:
         assert service.service.models.get(model).folder.is_dir()
         assert upload_model(one, model_folder, name="mine") == model

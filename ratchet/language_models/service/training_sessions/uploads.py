@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,7 +10,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.engine.model_folder import configuration_files
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
@@ -36,10 +36,12 @@ def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> s
     try:
         check_model_files(files)
         for file, content in files.items():
+            if Path(file).suffix == ".json":
+                json.loads(content)
             _write(aside / file, content)
         ChatTokenizer(aside)
         models.add(model_id, aside)
-    except DataError as error:
+    except ValueError as error:  # of JSON, or a DataError
         raise ApiError(400, str(error), code="invalid_value", param="files") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
