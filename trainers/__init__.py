@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainers.callbacks.base import Callback, CallbackState, Moment
     from trainers.callbacks.registry import register_callback
     from trainers.language.base import BaseTrainer
+    from trainers.language.remote_api import RemoteApiTrainer
     from trainers.language.self_hosted import SelfHostedTrainer
     from trainers.progress import IterationContext, attach_progress_bar
     from trainers.registry import register_trainer
@@ -33,6 +34,7 @@ __all__ = [
     "Moment",
     "Objective",
     "PureTextRlTrainer",
+    "RemoteApiTrainer",
     "SelfHostedTrainer",
     "TensorDictRlTrainer",
     "TensorDictTrainer",
@@ -52,6 +54,7 @@ _HOMES = {
     "Moment": "trainers.callbacks.base",
     "Objective": "trainers.tensordict.objectives.base",
     "PureTextRlTrainer": "trainers.text.base",
+    "RemoteApiTrainer": "trainers.language.remote_api",
     "SelfHostedTrainer": "trainers.language.self_hosted",
     "TensorDictRlTrainer": "trainers.tensordict.rl",
     "TensorDictTrainer": "trainers.tensordict.base",
@@ -75,6 +78,7 @@ BUILT_IN = {
     "language_dpo": "trainers.language.dpo",
     "language_ppo": "trainers.language.ppo",
     "on_policy_distillation": "trainers.language.distillation",
+    "remote_grpo": "trainers.language.remote_grpo",
     "solo_agent": "trainers.tensordict.solo_agent",
     "spg": "trainers.tensordict.spg",
     "torchrl_a2c": "trainers.torchrl.algorithms",

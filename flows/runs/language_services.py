@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import MissingKeyError, ParameterError
 from ratchet.parameters.key_names import SECRET_PREFIX
+from ratchet.parameters.language import RATCHET
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.language import TrainServiceParameters
     from ratchet.parameters.service_fields import ServedModel
     from ratchet.parameters.settings import ExperimentSettings
 
@@ -54,16 +56,19 @@ class LanguageServices:
                 find_key(model.api_key_name)
                 if isinstance(model, TextAgentParameters):
                     find_key(model.fine_tuning_service.api_key_name)
+            for service in self._training_services():
+                find_key(service.api_key_name)
             if self.needs_embedded:
                 self._service.enter_context(embedded_service(self._home))
             self._ready = True
 
     @property
     def needs_embedded(self) -> bool:
-        """Whether a model is served by Ratchet itself."""
+        """Whether a model is served, or trained, by Ratchet itself."""
         from ratchet.language_models.endpoints import EMBEDDED
 
-        return any(model.base_url == EMBEDDED for model in self._models())
+        trains = any(service.url in (None, EMBEDDED) for service in self._training_services())
+        return trains or any(model.base_url == EMBEDDED for model in self._models())
 
     def check_prices(self) -> None:
         """Refuse a budget for models without a price: nothing could ever be held against it.
@@ -93,6 +98,13 @@ class LanguageServices:
         with self._lock:
             self._service.close()
             self._ready = False
+
+    def _training_services(self) -> Iterator[TrainServiceParameters]:
+        """Go through the services that hold models which learn from tokens."""
+        for hyper_params in self._arms.values():
+            service = hyper_params.language.train_service
+            if service.backend == RATCHET:
+                yield service
 
     def _models(self) -> Iterator[ServedModel]:
         """Go through the models that a service is asked for."""

@@ -28,6 +28,8 @@ LANGUAGE_TRAINERS = (
     "on_policy_distillation",
     "cross_entropy",
 )
+RATCHET = "ratchet"
+"""The backend of remote trainers: Ratchet's own service."""
 _PLAYED = (Purpose.ROLLOUTS, Purpose.LEARNING)
 
 
@@ -68,7 +70,8 @@ class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
     """Where a remote trainer's model is trained.
 
     ``backend`` ``ratchet`` is the embedded service, or one like it at ``url``; ``self-hosted``
-    trains in the run's own process. ``config`` is handed to the backend as it is.
+    trains in the run's own process. ``config`` may have ``loss_fn``, a loss of the service's own,
+    with its ``loss_config``, and ``learning_rate``.
     """
 
     backend: str = Field(default="self-hosted", min_length=1)

@@ -80,9 +80,16 @@ class LanguageArmKeys(ArmKeys):
         """The digests of the models that are read from files, by what they are for."""
         from ratchet.language_models.local.places import model_digest
 
-        places = self.language_class.read_models(self.hyper_params)
         base = self.base_path or Path()
-        return {f"model.{role}": model_digest(place, base) for role, place in places.items()}
+        return {f"model.{role}": model_digest(place, base) for role, place in self._places.items()}
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        """Where models are read from; a name that is no folder may be that of a service's model."""
+        found, base = self.language_class.read_models(self.hyper_params), self.base_path or Path()
+        if self.language_class.learner_class.has_model_here:
+            return found
+        return {role: place for role, place in found.items() if (base / place).is_dir()}
 
     def validate(self, iteration: int) -> StageCall:
         """Return the stage that plays the validation set after so many iterations."""
@@ -105,7 +112,7 @@ class LanguageArmKeys(ArmKeys):
         read_as = "test" if stage == "validate" else stage
         with paths_from(self.base_path):
             found = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
-        return _without(found, set(self.language_class.read_models(self.hyper_params).values()))
+        return _without(found, set(self._places.values()))
 
     def _fingerprint_of(self, stage: str) -> Fingerprint:
         return self._playing_fingerprint if stage == "rollouts" else self._code_fingerprint

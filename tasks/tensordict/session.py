@@ -99,6 +99,8 @@ class ArmSession(BaseSession):
         held = self._state_key
         trainer = self.trainer  # forgets which state it holds: the caller will change it
         staged = _staged(trainer)
+        if trainer.learns_tokens:
+            self.make_services_ready()  # the model may be at one
         if held != key:
             staged.load_state(self._state_folder(key), key, self._state_folder)
         return staged

@@ -126,3 +126,24 @@ def test_a_key_is_taken_from_a_secret_block_and_written_nowhere(tmp_path, monkey
     assert "sk-secret-value" not in caplog.text + repr(vars(found))
     with pytest.raises(MissingKeyError, match="no secret block 'other'"):
         language_services.find_key("prefect-secret:other")
+
+
+@pytest.mark.parametrize(
+    ("service", "started"),
+    [
+        ({"backend": "ratchet"}, True),
+        ({"backend": "ratchet", "url": "http://h:1"}, False),
+        ({}, False),
+    ],
+)
+def test_a_model_that_is_trained_at_the_runs_service_starts_it(tmp_path, service, started):
+    trained = HyperParameters(
+        scenario="language_task",
+        trainer="remote_grpo" if service else "grpo",
+        dataset="reverse",
+        language={"train_service": service},
+    )
+    found = LanguageServices(ExperimentSettings(home=str(tmp_path)), {"main": trained})
+    found.make_ready()
+    found.close()
+    assert FakeService.log == (["start", "stop"] if started else [])

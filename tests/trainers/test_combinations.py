@@ -13,12 +13,14 @@ from safetensors.torch import save_file
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
+from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.small_models import SmallModelShape, make_small_model
 from ratchet.parameters.language import LANGUAGE_TRAINERS
 from ratchet.protocols import registry as protocols
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios import registry as scenarios
 from ratchet.scenarios.registry import build_scenario
+from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers import registry as trainers
 from trainers.combinations import check_combination
 from trainers.registry import trainer_class
@@ -111,6 +113,8 @@ def make(scenario, trainer, protocol, *, zero_knowledge=False):
     }
     if trainer == "on_policy_distillation" and scenario == "language_task":
         data["on_policy_distillation"] = {"teacher": teacher()}
+    if trainer == "remote_grpo" and scenario == "language_task":
+        data["language"] = {**data["language"], "train_service": {"backend": "ratchet"}}
     if not library:
         return HyperParameters(**data)
     data["dataset"] = ENVIRONMENTS.get(trainer, tiny["dataset"])
@@ -224,7 +228,11 @@ def test_each_family_plays_what_it_can(reasons):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_what_is_not_refused_plays_two_iterations_and_a_test(trainer, reasons, datasets, tmp_path):
+def test_what_is_not_refused_plays_two_iterations_and_a_test(
+    trainer, reasons, datasets, tmp_path, request
+):
+    if trainer == "remote_grpo":
+        request.getfixturevalue("training_service")
     settings = ExperimentSettings(progress="none", home=str(tmp_path), poll_seconds=0.01)
     played = 0
     for (scenario, learner, protocol, zero), reason in reasons.items():
@@ -238,6 +246,14 @@ def test_what_is_not_refused_plays_two_iterations_and_a_test(trainer, reasons, d
             raise
         played += 1
     assert played
+
+
+@pytest.fixture
+def training_service(tmp_path, monkeypatch):
+    """A service where models are trained, as runs find theirs."""
+    with RunningService(tmp_path / "service", FakeEngine(0.0)).serving() as service:
+        monkeypatch.setenv(EMBEDDED_URL_VARIABLE, service.url)
+        yield
 
 
 def play(hyper_params, settings, datasets):

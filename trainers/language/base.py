@@ -96,6 +96,9 @@ class BaseTrainer(NamedTrainer):
     def _setup(self) -> None:
         """Read what else the config says; for the bases of ready-made trainers."""
 
+    has_model_here: ClassVar[bool] = True
+    """Whether the model is in this process; else it has a name at a service."""
+
     @classmethod
     def trainer_class(cls) -> type[Trainer]:
         """Return the loop that plays for this trainer and keeps its state."""
@@ -163,6 +166,9 @@ class BaseTrainer(NamedTrainer):
 
     def save_model(self, folder: Path) -> None:
         """Write the model as it is in Hugging Face's layout, where it is here."""
+
+    def close(self) -> None:
+        """Let go of connections; nothing else is needed afterwards."""
 
     def _parameters(
         self, model: type[_Section], name: str, *, leave_out: Collection[str] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ratchet.parameters.language import LanguageOptimizerParameters
+from trainers.language.learning_rate import LearningRate
 
 
 class LanguageOptimizer:
@@ -27,26 +27,17 @@ class LanguageOptimizer:
             weight_decay=given.weight_decay,
             fused=True,
         )
+        self._rate = LearningRate(given)
         self._done = 0
-        self._share = 1.0
 
     def set_progress(self, iteration: int, num_iterations: int) -> None:
         """Let the learning rate be that of an iteration, from 0, of so many."""
-        left = 1 - iteration / max(num_iterations, 1)
-        match self._given.schedule:
-            case "linear":
-                self._share = left
-            case "cosine":
-                self._share = (1 - math.cos(math.pi * left)) / 2
-            case _:
-                self._share = 1.0
+        self._rate.set_progress(iteration, num_iterations)
 
     @property
     def lr(self) -> float:
         """The learning rate of the next step."""
-        warmup = self._given.warmup_steps
-        rise = min(1.0, (self._done + 1) / (warmup + 1)) if warmup else 1.0
-        return self._given.lr * self._share * rise
+        return self._rate.after(self._done)
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

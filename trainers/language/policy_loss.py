@@ -44,8 +44,8 @@ class PolicyLoss:
     def __init__(
         self, given: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
     ) -> None:
-        self.given = given
-        self._correction_level = given.sampler_correction or ("token" if is_behind else "none")
+        self.given, self.max_tokens = given, max_tokens
+        self.correction = given.sampler_correction or ("token" if is_behind else "none")
         self._constant = given.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ class PolicyLoss:
 
     def _correction(self, old: Tensor, values: dict[str, Tensor], mask: Tensor) -> Tensor | None:
         """Weigh tokens by how much likelier the trainer finds them than the sampler did."""
-        kind = self._correction_level
+        kind = self.correction
         if kind == "none":
             return None
         return importance_weights(

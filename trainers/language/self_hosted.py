@@ -19,11 +19,11 @@ from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import PolicyLossParameters
 from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.rollouts.padding import scores_of_tokens
-from ratchet.seeding import torch_generator
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.language.base import BaseTrainer, Beginning
+from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
 from trainers.language.prepared import check_finite, prepared
@@ -169,16 +169,8 @@ class SelfHostedTrainer(BaseTrainer):
         return -(-size // self.rows_together) * self.rows_together
 
     def _minibatches(self, rows: int, size: int, epoch: int) -> Iterator[Tensor]:
-        if size >= rows:
-            yield torch.arange(rows)
-            return
-        seed, iteration = self.moment.seed, self.moment.iteration
-        generator = torch_generator(seed, "train", iteration, f"minibatches.{epoch}")
         together = self.rows_together
-        blocks = torch.arange(rows).view(-1, together)
-        order = torch.randperm(len(blocks), generator=generator)
-        for start in range(0, len(order), size // together):
-            yield blocks[order[start : start + size // together]].flatten()
+        return minibatches(rows, size, epoch=epoch, moment=self.moment, together=together)
 
     def _step(self, batch: Batch) -> Figures:
         """Make one step of the optimizer along the loss of a minibatch."""
@@ -195,8 +187,8 @@ class SelfHostedTrainer(BaseTrainer):
             loss.backward()  # type: ignore[no-untyped-call] # of torch
             for name, value in {"actor/loss": loss.detach(), **more}.items():
                 figures[name] = figures[name] + value if name in figures else value
-        figures["actor/grad_norm"] = self._optimizer.step()
         figures["actor/lr"] = torch.tensor(self._optimizer.lr)
+        figures["actor/grad_norm"] = self._optimizer.step()
         return figures
 
     def _weights(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -107,6 +107,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
             learner.begin(Beginning(build, agent, settings, intent))
         return learner
 
+    def close(self) -> None:
+        """Let go of what the learner holds."""
+        if self._learner is not None:
+            self._learner.close()
+
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
         """Refuse what nobody could learn with, or the learner can't."""
@@ -153,6 +158,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def initial_state(self) -> LanguageState:
         """Make the models at the beginning, warmed up if asked for, and continue from them."""
+        self.close()
         self._learner, self._pending, self._initial = None, None, ""
         self._iteration, self._stage, self._cursor = 0, "initial_state", 0
         return self._take_state(0, "initial_state")

@@ -20,6 +20,8 @@ from ratchet.language_models.service.engine.adapters import AdapterBase, weights
 
 logger = logging.getLogger(__name__)
 _HOUR = 3600.0
+_BROUGHT = "upload"
+"""What stands in the place of a job's id for a model that a client has brought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,18 @@ class ModelRegistry:
             model = _stored(self._database, self.folder, row)
             self._known[model_id] = model
         return self._touched(model)
+
+    def add(self, model_id: str, source: Path) -> None:
+        """Take a folder that a client has brought as a model, unless there is one of that id."""
+        with self._lock:
+            if self._database.row("SELECT id FROM models WHERE id = ?", (model_id,)) is not None:
+                return
+            source.rename(self.folder / model_id)
+            with self._database.transaction() as connection:
+                connection.execute(
+                    "INSERT INTO models VALUES (?, ?, ?, ?, ?)",
+                    (model_id, model_id, int(time.time()), model_id, _BROUGHT),
+                )
 
     def last_used(self, model_id: str) -> float:
         """Return when a model was last asked for, within an hour, or made; 0 if it is gone."""

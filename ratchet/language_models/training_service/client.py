@@ -6,24 +6,22 @@ again: the service does it once.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from ratchet.language_models.connection import Connection
-from ratchet.language_models.endpoints import EMBEDDED, Endpoint
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
-from ratchet.language_models.retrying import RetryPolicy, with_retries
+from ratchet.language_models.retrying import RetryPolicy
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
 )
+from ratchet.language_models.training_service.link import Link
 
 _SESSIONS = "training/sessions"
 _FIELDS = tuple(field.name for field in fields(TrainingExample))
@@ -70,23 +68,31 @@ def connect(
     LanguageModelError
         If the service refuses, or fails too often.
     """
-    if url != EMBEDDED and not url.rstrip("/").endswith("/v1"):
-        url = f"{url.rstrip('/')}/v1"
-    link = _Link(Endpoint(url, api_key_name, timeout_seconds=timeout_seconds), policy)
-    asked = {"model": model, "lora_rank": lora_rank, "lora_alpha": lora_alpha, "seed": seed}
-    asked |= {"intent": intent, "resume": resume}
+    link = Link(url, api_key_name, timeout_seconds=timeout_seconds, policy=policy)
+    asked = {
+        "model": model,
+        "lora_rank": lora_rank,
+        "lora_alpha": lora_alpha,
+        "seed": seed,
+        "intent": intent,
+        "resume": resume,
+    }
     try:
-        session_id = link.ask("POST", _SESSIONS, asked, id=_TEXT)["id"]
+        return open_session(link, asked)
     except BaseException:
         link.close()
         raise
-    return HttpTrainingService(link, str(session_id))
+
+
+def open_session(link: Link, asked: Mapping[str, object]) -> HttpTrainingService:
+    """Open a session where there is a link already; ``asked`` as :func:`connect` is."""
+    return HttpTrainingService(link, str(link.ask("POST", _SESSIONS, asked, id=_TEXT)["id"]))
 
 
 class HttpTrainingService:
     """A session that is open; a context manager. Not to be shared by threads."""
 
-    def __init__(self, link: _Link, session_id: str) -> None:
+    def __init__(self, link: Link, session_id: str) -> None:
         self._link = link
         self._session_id = session_id
 
@@ -186,37 +192,3 @@ class HttpTrainingService:
         return self._link.ask(
             "POST", f"{_SESSIONS}/{quote(self._session_id)}/{verb}", body, **fields
         )
-
-
-class _Link:
-    """Asks the service from code that is not asynchronous, in an event loop of its own."""
-
-    def __init__(self, endpoint: Endpoint, policy: RetryPolicy | None) -> None:
-        self._connection = Connection(endpoint)
-        self._policy = policy or RetryPolicy()
-        self._runner = asyncio.Runner()
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        **fields: TypeAdapter[Any],
-    ) -> dict[str, Any]:
-        """Ask until there is an answer that has these fields; return them."""
-
-        async def once() -> dict[str, Any]:
-            answer = await self._connection.ask(method, path, body)
-            try:
-                return {
-                    name: adapter.validate_python(answer[name]) for name, adapter in fields.items()
-                }
-            except (KeyError, ValidationError):
-                raise self._connection.unreadable(str(answer)) from None
-
-        what = f"{self._connection.endpoint.label}: {method} {path}"
-        return self._runner.run(with_retries(once, self._policy, what))
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._runner.close()

@@ -178,3 +178,11 @@ class SessionDeleted(BaseModel):
     id: str
     object: Literal["training.session"] = "training.session"
     deleted: Literal[True] = True
+
+
+class TokenizerObject(BaseModel):
+    """The texts of a model's tokenizer and configuration, by the names of their files."""
+
+    object: Literal["training.tokenizer"] = "training.tokenizer"
+    model: str
+    files: dict[str, str]

@@ -1,0 +1,44 @@
+"""A trainer of one's own for a model at a training service: it says what each answer is worth.
+
+    ratchet run examples/language/my_remote_task.yaml
+
+``config.algorithm`` is what the experiment file says under ``trainer.algorithm``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ratchet.rollouts import Trajectory
+from trainers import RemoteApiTrainer
+
+
+class MyRemoteTrainer(RemoteApiTrainer):
+    """Weighs an answer by how much better it was than the others to its task."""
+
+    def __init__(self, config: Any) -> None:  # noqa: ANN401 -- an OmegaConf config, or a mapping
+        super().__init__(config)
+        self._advantage_weight = self._config.algorithm.get("advantage_weight", 1.0)
+
+    def _prepare_trajectories(
+        self, trajectories: list[Trajectory], metrics: dict[str, Any]
+    ) -> list[Trajectory]:
+        for group in self._group_by_task(trajectories).values():
+            advantages = self._compute_group_advantages(group)
+            for trajectory, advantage in zip(group, advantages, strict=True):
+                trajectory.advantage = advantage * self._advantage_weight
+        total = sum(trajectory.advantage or 0.0 for trajectory in trajectories)
+        metrics["custom/advantage_mean"] = total / len(trajectories)
+        return trajectories
+
+    def _group_by_task(self, trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
+        """Group by ``group_id``: a ``run_id`` is one attempt, a group all attempts at a task."""
+        groups: dict[str, list[Trajectory]] = {}
+        for trajectory in trajectories:
+            groups.setdefault(trajectory.get("group_id", "default"), []).append(trajectory)
+        return groups
+
+    def _compute_group_advantages(self, group: list[Trajectory]) -> list[float]:
+        rewards = [trajectory.reward for trajectory in group]
+        mean_reward = sum(rewards) / len(rewards)
+        return [reward - mean_reward for reward in rewards]

@@ -1,0 +1,351 @@
+"""Trainers whose model is at a service, over real HTTP: what they learn is what others would."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from flows.runs.resolving import resolve_file
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.errors import DataError, ParameterError
+from ratchet.language_models.connection import StatusError
+from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
+from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.retrying import RetryPolicy
+from ratchet.language_models.training_service import client, link
+from ratchet.language_models.training_service.link import Link
+from ratchet.language_models.training_service.models import upload_model
+from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from tasks.language.keys import LanguageArmKeys
+from tests.language_models.losing_proxy import LosingProxy
+from tests.language_models.service.conftest import FakeEngine, RunningService
+from tests.trainers.language.conftest import differ, weights_of
+from trainers.language.base import Beginning, Moment
+from trainers.language.grpo import GrpoTrainer
+from trainers.language.remote_api import RemoteApiTrainer
+from trainers.language.remote_grpo import RemoteGrpoTrainer
+from trainers.registry import trainer_class
+
+ROOT = Path(__file__).parents[3]
+LR = {"optimizer": {"lr": 1e-2}}
+WARM = {"num_steps": 2}
+
+
+class Plain(RemoteApiTrainer):
+    """Rewards are advantages."""
+
+    def _prepare_trajectories(self, trajectories, metrics):
+        for one in trajectories:
+            one.advantage = one.reward
+        metrics["mine/count"] = len(trajectories)
+        return trajectories
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    with RunningService(home, FakeEngine(0.0)).serving() as service:
+        yield service
+
+
+@pytest.fixture
+def begin(served, new_model):
+    """Make a remote trainer with the small model."""
+    begun = []
+
+    def begin(trainer_class=RemoteGrpoTrainer, url=None, agent=None, **config):
+        service = {"backend": "ratchet", "url": url or served.url, **config.pop("service", {})}
+        trainer = trainer_class({"max_tokens": 6, "train_service": service, **config})
+        agent = LanguageAgentParameters(**(agent or {}))
+        trainer.begin(Beginning(new_model, agent, ExperimentSettings(), "data"))
+        begun.append(trainer)
+        return trainer
+
+    yield begin
+    for trainer in begun:
+        trainer.close()
+
+
+PLAYED = {}
+
+
+def learn(trainer, play, steps=3, first=0):
+    """Learn from the same rollouts as any other trainer."""
+    metrics = []
+    for iteration in range(first, first + steps):
+        if iteration not in PLAYED:
+            PLAYED[iteration] = play(seed=iteration)
+        trainer.moment = Moment(seed=5, iteration=iteration, num_iterations=8)
+        metrics.append(trainer.train(PLAYED[iteration]))
+    return metrics
+
+
+def weights(served, trainer):
+    folder = served.service.models.get(trainer.take_state()["model"]).folder
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"num_epochs": 2, "minibatch_size": 6, "micro_batch_size": 4},
+        {"grpo": {"variant": "dapo", "sampler_correction": "token", "sampler_cap": 1.01}},
+        {"grpo": {"variant": "dr_grpo", "clip_low": 0.001, "clip_high": 0.002}, "num_epochs": 3},
+        {"grpo": {"variant": "gspo"}, "num_epochs": 2},
+        {"grpo": {"policy_loss": "cispo", "clip_high": 0.01}, "num_epochs": 2},
+        {"grpo": {"variant": "rloo"}, "num_epochs": 2},
+        {"grpo": {"variant": "reinforce_plus_plus", "policy_loss": "reinforce"}},
+        {"mode": "one_step_behind"},
+    ],
+    ids=["plain", "minibatches", "dapo", "clip", "gspo", "cispo", "rloo", "reinforce", "behind"],
+)
+def test_remote_grpo_is_self_hosted_grpo(config, served, begin, connected, play):
+    given = {**LR, **config}
+    here, there = connected(GrpoTrainer, **given), begin(**given)
+    told = [learn(trainer, play) for trainer in (here, there)]
+    moved = differ(weights_of(here), weights_of(connected(GrpoTrainer)))
+    assert differ(weights_of(here), weights(served, there)) < 2e-4 * moved + 1e-5
+    for one, other in zip(*told, strict=True):
+        shared = one.keys() & other.keys()
+        assert len(shared) > 30
+        for name in shared:
+            assert one[name] == pytest.approx(other[name], rel=2e-3, abs=2e-4), name
+        missing = {name for name in one if name.startswith("actor")} - shared
+        assert all("clip_fraction" in name for name in missing)
+
+
+OPTIMIZERS = {
+    "lr": 2e-2,
+    "beta1": 0.5,
+    "beta2": 0.9,
+    "eps": 1e-3,
+    "weight_decay": 1.0,
+    "max_grad_norm": 1e-4,
+    "schedule": "cosine",
+    "warmup_steps": 2,
+}
+
+
+def test_each_setting_of_the_optimizer_reaches_the_weights(served, begin, connected, play):
+    usual = begin(**LR)
+    learn(usual, play, steps=2)
+    seen = [weights(served, usual)]
+    for name, value in OPTIMIZERS.items():
+        optimizer = {"lr": 1e-2, "eps": 1e-5, name: value}
+        there, here = begin(optimizer=optimizer), connected(GrpoTrainer, optimizer=optimizer)
+        told = [learn(trainer, play, steps=2) for trainer in (there, here)]
+        found = weights(served, there)
+        assert differ(found, weights_of(here)) < 1e-5, name
+        assert all(differ(found, other) > 1e-6 for other in seen), name
+        assert told[0][1]["actor/lr"] == pytest.approx(told[1][1]["actor/lr"])
+        seen.append(found)
+    rate = {"service": {"config": {"learning_rate": 2e-2}}, "optimizer": {"eps": 1e-5}}
+    by_service = begin(**rate)
+    learn(by_service, play, steps=2)
+    assert differ(weights(served, by_service), seen[1]) == 0
+
+
+def test_lost_and_doubled_answers_change_nothing(served, begin, play, monkeypatch):
+    config = {**LR, "num_epochs": 2, "minibatch_size": 4, "micro_batch_size": 2}
+    config["grpo"] = {"variant": "dapo"}
+    through = begin(**config)
+    told = learn(through, play)
+    quick = RetryPolicy(max_attempts=30, first_delay_seconds=0.001, max_delay_seconds=0.01)
+    monkeypatch.setattr(link, "RetryPolicy", lambda: quick)
+    proxy = LosingProxy(served.url, share=0.4, seed=1)
+    try:
+        lossy = begin(url=proxy.url, **config)
+        assert learn(lossy, play) == told
+        assert lossy.take_state() == through.take_state(), "the very same models"
+        assert lossy.tokenizer.encode("ab=") == through.tokenizer.encode("ab=")
+        request = SampleRequest(tuple(through.tokenizer.encode("ab=")), 4, 7)
+        assert lossy.engine.generate([request]) == through.engine.generate([request])
+    finally:
+        proxy.close()
+    assert all(proxy.seen.values()), proxy.seen
+
+
+def test_an_update_that_was_cut_off_goes_on_where_it_was(served, begin, play, monkeypatch):
+    config = {**LR, "num_epochs": 2, "minibatch_size": 8, "micro_batch_size": 4}
+    through = begin(**config)
+    told = learn(through, play, steps=2)
+    before = len(served.service.training.records.all())
+    sent = []
+    real = client.HttpTrainingService._verb
+
+    def counted(self, verb, body, **fields):
+        sent.append(verb)
+        return real(self, verb, body, **fields)
+
+    monkeypatch.setattr(client.HttpTrainingService, "_verb", counted)
+    learn(begin(**config), play, steps=1)
+    verbs = len(sent)
+    assert verbs == 4 + 4 * (2 + 1) + 1, "scores, four steps, and the model"
+    state = None
+    for cut in range(0, verbs, 3):  # as if the process had ended there
+
+        def failing(self, verb, body, left=[cut], **fields):  # noqa: B006 -- it is counted down
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return real(self, verb, body, **fields)
+
+        monkeypatch.setattr(client.HttpTrainingService, "_verb", failing)
+        trainer = begin(**config)
+        with pytest.raises(KeyboardInterrupt):
+            learn(trainer, play, steps=1)
+        assert trainer.take_state()["model"] == "", "nothing has been learned"
+        monkeypatch.setattr(client.HttpTrainingService, "_verb", real)
+        again = begin(**config)
+        assert learn(again, play, steps=1) == told[:1]
+        state = again.take_state()
+    resumed = begin(**config)
+    resumed.put_state(state)
+    assert learn(resumed, play, steps=1, first=1) == told[1:]
+    assert resumed.take_state() == through.take_state()
+    assert len(served.service.training.records.all()) == before, "each update was taken once"
+
+
+def test_a_fork_leaves_the_continuation_of_its_parent_as_it_is(served, begin, play):
+    parent = begin(**LR)
+    learn(parent, play, steps=1)
+    state = parent.take_state()
+    whole = learn(parent, play, steps=2, first=1)
+    final = weights(served, parent)
+    fork = begin(**LR, num_epochs=2, grpo={"clip_high": 1e-4})
+    fork.put_state(state)
+    learn(fork, play, steps=2, first=1)
+    assert differ(weights(served, fork), final) > 0
+    other_step = begin(optimizer={"lr": 5e-3})  # the same gradient, followed otherwise
+    other_step.put_state(state)
+    learn(other_step, play, steps=2, first=1)
+    again = begin(**LR)
+    again.put_state(state)
+    assert learn(again, play, steps=2, first=1) == whole
+    assert again.take_state() == parent.take_state()
+    assert differ(weights(served, again), final) == 0
+
+
+def test_an_adapter_is_trained_at_the_service(served, begin, play, model_folder):
+    agent = {"model": str(model_folder), "lora": {"rank": 2, "alpha": 8}}
+    trainer = begin(agent=agent, **LR)
+    (first,) = learn(trainer, play, steps=1)
+    assert first["actor/grad_norm"] > 0
+    folder = served.service.models.get(trainer.take_state()["model"]).folder
+    assert (folder / "adapter_config.json").is_file()
+    learn(trainer, play, steps=1, first=1)
+    assert trainer.tokenizer.encode("ab=")
+
+
+def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
+    config = {"loss_fn": "importance_sampling", "learning_rate": 1e-2}
+    trainer = begin(Plain, service={"config": config})
+    (metrics,) = learn(trainer, play, steps=1)
+    assert metrics["mine/count"] == 16
+    assert metrics["actor/ratio"] == pytest.approx(1, abs=1e-4)
+    assert trainer.train([]) == {"training/num_trajectories": 0.0}
+
+    class Forgetful(Plain):
+        def _prepare_trajectories(self, trajectories, metrics):
+            for one in trajectories:
+                one.advantage = None
+            return trajectories
+
+    with pytest.raises(DataError, match="neither advantage nor"):
+        learn(begin(Forgetful), play, steps=1)
+    with pytest.raises(ParameterError, match="loss_fm"):
+        begin(Plain, service={"config": {"loss_fm": "ppo"}})
+
+
+def chosen(**more):
+    content = {
+        "scenario": "language_task",
+        "dataset": "reverse",
+        "trainer": "remote_grpo",
+        "language": {"train_service": {"backend": "ratchet"}},
+    }
+    return HyperParameters(**{**content, **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"language": {}}, "train_service.backend: got 'self-hosted'"),
+        ({"grpo": {"kl": {"coef": 0.1}}}, "grpo.kl.coef"),
+        ({"grpo": {"entropy_coef": 0.1}}, "grpo.entropy_coef"),
+        ({"grpo": {"dual_clip": 3.0}}, "grpo.dual_clip"),
+        ({"agents": {"_default": {"temperature": 0.7}}}, "temperature: expected 1"),
+        (
+            {"agents": {"_default": {"model": "m", "lora": {"rank": 4}, "warm_up": WARM}}},
+            "lora.rank: expected none",
+        ),
+        (
+            {"language": {"train_service": {"backend": "ratchet", "config": {"loss_fn": "ppo"}}}},
+            "config.loss_fn",
+        ),
+    ],
+)
+def test_what_the_service_cannot_is_refused(more, named):
+    trainer_class(chosen())
+    with pytest.raises(ParameterError, match=named):
+        trainer_class(chosen(**more))
+
+
+def test_models_that_are_brought_outlive_a_restart(tmp_path, model_folder):
+    with RunningService(tmp_path, FakeEngine(0.0)).serving() as service, Link(service.url) as one:
+        model = upload_model(one, model_folder, name="mine")
+        assert model == upload_model(one, model_folder, name="mine")
+        assert len(service.service.models.list().data) == 2
+        with pytest.raises(StatusError, match="name: got"):
+            upload_model(one, model_folder, name="../mine")
+        with pytest.raises(DataError, match=r"config\.json, tokenizer\.json"):
+            upload_model(one, tmp_path, name="mine")
+        broken = shutil.copytree(model_folder, tmp_path / "broken")
+        (broken / "tokenizer.json").write_text("{")
+        with pytest.raises(StatusError, match="400"):
+            upload_model(one, broken, name="mine")
+    with RunningService(tmp_path, FakeEngine(0.0)).serving() as service, Link(service.url) as one:
+        assert service.service.models.get(model).folder.is_dir()
+        assert upload_model(one, model_folder, name="mine") == model
+
+
+def test_a_name_that_is_no_folder_is_the_services(model_folder):
+    def inputs(model):
+        keys = LanguageArmKeys("main", chosen(agents={"_default": {"model": model}}))
+        return keys.initial_state(), keys.stage_parameters("initial_state", 0, "")
+
+    call, parameters = inputs("a/name-at-the-service")
+    assert not any(name.startswith("model") for name in call.inputs)
+    assert "a/name-at-the-service" in str(parameters)
+    call, parameters = inputs(str(model_folder))
+    assert "model.agent" in call.inputs or "model._default" in call.inputs
+    assert str(model_folder) not in str(parameters)
+
+
+def test_the_example_learns_and_is_tested(served, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(EMBEDDED_URL_VARIABLE, served.url)
+    short = ["rl.num_iterations=2", "language.tasks_per_step=2", "language.group_size=3"]
+    short += ["language_task.num_train=16", "language_task.num_test=4"]
+    short += ["agents._default.warm_up.num_steps=2"]
+    resolved = resolve_file(str(ROOT / "examples/language/my_remote_task.yaml"), short)
+    given, settings = resolved.arms["main"], resolved.settings
+    found = trainer_class(given, settings.base_dir)
+    instance = build_scenario_instance(
+        given, settings, trainer_type=found.trainer_type, base_dir=settings.base_dir
+    )
+    trainer = found(given, instance, settings)
+    trainer.initial_state()
+    before = trainer.state
+    trainer.play_rollouts(0)
+    assert trainer.state == before, "playing changes nothing"
+    metrics = trainer.run_iterations(0, 2)
+    assert all(abs(one["custom/advantage_mean"]) < 1e-6 for one in metrics)
+    assert all(one["actor/lr"] == 2e-3 for one in metrics)
+    assert trainer.run_test().metrics["num_datapoints"] == 4
+    trainer.close()

@@ -1,0 +1,34 @@
+"""The learning rate of language trainers, wherever their optimizer is. Light: no torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ratchet.parameters.language import LanguageOptimizerParameters
+
+
+class LearningRate:
+    """Rises over a warm-up of steps, and goes by a schedule of iterations."""
+
+    def __init__(self, given: LanguageOptimizerParameters) -> None:
+        self._given = given
+        self._share = 1.0
+
+    def set_progress(self, iteration: int, num_iterations: int) -> None:
+        """Let the rate be that of an iteration, from 0, of so many."""
+        left = 1 - iteration / max(num_iterations, 1)
+        match self._given.schedule:
+            case "linear":
+                self._share = left
+            case "cosine":
+                self._share = (1 - math.cos(math.pi * left)) / 2
+            case _:
+                self._share = 1.0
+
+    def after(self, steps: int) -> float:
+        """Return the rate of the step that comes after so many."""
+        warmup = self._given.warmup_steps
+        rise = min(1.0, (steps + 1) / (warmup + 1)) if warmup else 1.0
+        return self._given.lr * self._share * rise

@@ -1,0 +1,29 @@
+"""In which order a batch's rows are learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ratchet.seeding import torch_generator
+from trainers.language.base import Moment
+
+
+def minibatches(
+    rows: int, size: int, *, epoch: int, moment: Moment, together: int = 1
+) -> Iterator[Tensor]:
+    """Go through the places of a pass's minibatches: all rows once, by the seed.
+
+    In their own order where they are one minibatch. ``together`` rows that follow one another stay
+    together; ``size`` is a multiple of it.
+    """
+    if size >= rows:
+        yield torch.arange(rows)
+        return
+    generator = torch_generator(moment.seed, "train", moment.iteration, f"minibatches.{epoch}")
+    blocks = torch.arange(rows).view(-1, together)
+    order = torch.randperm(len(blocks), generator=generator)
+    for start in range(0, len(order), size // together):
+        yield blocks[order[start : start + size // together]].flatten()

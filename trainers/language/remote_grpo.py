@@ -1,0 +1,56 @@
+"""GRPO whose model is at a training service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ratchet.errors import ParameterError
+from trainers.algorithms.language.metrics import log_grpo_metrics
+from trainers.language.groups import ComparesGroups
+from trainers.language.remote_api import RemoteApiTrainer
+from trainers.language.remote_settings import ServiceConfig, check_loss
+from trainers.registry import register_trainer
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.rollouts.trajectory import Trajectory
+
+
+@register_trainer("remote_grpo")
+class RemoteGrpoTrainer(ComparesGroups, RemoteApiTrainer):
+    """Group relative policy optimisation at a training service, and what ``grpo.variant`` says.
+
+    See :class:`ratchet.parameters.language.GrpoParameters`; without what the service has not: a
+    pull towards the model at the beginning, an entropy bonus, a dual clip.
+    """
+
+    @classmethod
+    def check_learner(cls, hyper_params: HyperParameters) -> None:
+        """Refuse what a training service cannot do."""
+        super().check_learner(hyper_params)
+        check_loss(hyper_params.grpo.settled, "grpo")
+        config = ServiceConfig.of(hyper_params.language.train_service)
+        if config.loss_fn is not None:
+            raise ParameterError(
+                f"language.train_service.config.loss_fn: got {config.loss_fn!r} for remote_grpo,"
+                " whose loss is grpo.policy_loss; leave it out."
+            )
+
+    def _prepare_trajectories(
+        self, trajectories: list[Trajectory], metrics: dict[str, Any]
+    ) -> list[Trajectory]:
+        """Compare each answer with its group."""
+        found = self._compare(
+            torch.tensor([one.reward for one in trajectories]),
+            [one.group_id for one in trajectories],
+            runs=[one.run_id for one in trajectories],
+            agents=[one.agent for one in trajectories],
+            counts=torch.tensor([one.num_written > 0 for one in trajectories]),
+        )
+        for one, advantage in zip(trajectories, found.advantage.tolist(), strict=True):
+            one.advantage, one.token_advantages = advantage, None
+        log_grpo_metrics(trajectories, metrics)
+        metrics.update({f"grpo/{name}": value for name, value in found.metrics.items()})
+        return trajectories

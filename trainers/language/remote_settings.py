@@ -1,0 +1,143 @@
+"""What a remote trainer's parameters say about its service, and what the service cannot do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.endpoints import EMBEDDED
+from ratchet.parameters.language import RATCHET
+from ratchet.parameters.messages import describe_validation_error
+from trainers.language.remote_update import ServiceLoss
+
+if TYPE_CHECKING:
+    from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.language import (
+        LanguageOptimizerParameters,
+        PolicyLossParameters,
+        TrainServiceParameters,
+    )
+
+_LOSSES = {"clip": "ppo"}
+"""What the service calls by another name."""
+
+
+class ServiceConfig(BaseModel):
+    """What ``train_service.config`` may say.
+
+    Attributes
+    ----------
+    loss_fn, loss_config
+        A loss of the service's own, with ratios to the sampler's probabilities; when not given,
+        the loss is that of the trainer's parameters.
+    learning_rate
+        In the place of ``language.optimizer.lr``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss_fn: str | None = None
+    loss_config: dict[str, float] = Field(default_factory=dict)
+    learning_rate: PositiveFloat | None = None
+
+    @classmethod
+    def of(cls, service: TrainServiceParameters) -> ServiceConfig:
+        """Read it.
+
+        Raises ParameterError if it says something else.
+        """
+        try:
+            return cls.model_validate(service.config)
+        except ValidationError as error:
+            prefix = "language.train_service.config"
+            message = describe_validation_error(error, prefix=prefix, model=cls)
+            raise ParameterError(message) from error
+
+    def optimizer(self, given: LanguageOptimizerParameters) -> LanguageOptimizerParameters:
+        """Return the optimizer's parameters with this learning rate.
+
+        Raises ParameterError if both say one.
+        """
+        if self.learning_rate is None:
+            return given
+        usual = type(given).model_fields["lr"].default
+        if given.lr not in (usual, self.learning_rate):
+            raise ParameterError(
+                f"language.optimizer.lr: got {given.lr}, and train_service.config.learning_rate is"
+                f" {self.learning_rate}; expected one of them."
+            )
+        return given.model_copy(update={"lr": self.learning_rate})
+
+    def loss(self, given: PolicyLossParameters) -> ServiceLoss:
+        """Return the loss that the service is asked to follow."""
+        if self.loss_fn is not None:
+            return ServiceLoss(self.loss_fn, self.loss_config, of_sampler=True)
+        name, high = given.policy_loss, 1 + given.clip_high
+        match name:
+            case "importance_sampling" | "reinforce":
+                config = {}
+            case "cispo":  # only its weights' upper bound is its own
+                config = {"clip_low_threshold": 0.0, "clip_high_threshold": high}
+            case _:
+                config = {"clip_low_threshold": 1 - given.clip_low, "clip_high_threshold": high}
+        return ServiceLoss(_LOSSES.get(name, name), config)
+
+
+def service_url(service: TrainServiceParameters) -> str:
+    """Return where the service is: its URL, or the word for the one that a run starts."""
+    return service.url or EMBEDDED
+
+
+def check_service(hyper_params: HyperParameters) -> None:
+    """Refuse what a training service cannot do with an experiment's model.
+
+    Raises
+    ------
+    ParameterError
+        With the first such parameter.
+    """
+    service = hyper_params.language.train_service
+    if service.backend != RATCHET:
+        raise ParameterError(
+            f"language.train_service.backend: got {service.backend!r} for a remote trainer,"
+            f" expected {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the"
+            " run's own."
+        )
+    ServiceConfig.of(service).optimizer(hyper_params.language.optimizer)
+    for name in hyper_params.agents:
+        agent = hyper_params.agents[name]
+        here = agent.model == "small" or agent.warm_up.num_steps > 0
+        wrong = {
+            "temperature": agent.temperature != 1 and "1: the service scores tokens at that alone",
+            "precision": agent.precision != "float32" and "float32: the service trains in that",
+            "lora.target_modules": agent.lora.target_modules and "none: the service adapts all",
+            "lora.rank": agent.lora.rank is not None
+            and here
+            and "none for a model that is made or warmed up here and trained as a whole",
+        }
+        for field, expected in wrong.items():
+            if expected:
+                raise ParameterError(f"agents.{name}.{field}: expected {expected}; leave it out.")
+
+
+def check_loss(given: PolicyLossParameters, section: str) -> None:
+    """Refuse a loss that the service does not have.
+
+    Raises
+    ------
+    ParameterError
+        With the first of its parts.
+    """
+    wrong = {
+        "kl.coef": given.kl.coef > 0 and "a service keeps no reference model to pull towards",
+        "entropy_coef": given.entropy_coef > 0 and "a service's losses have no entropy term",
+        "dual_clip": given.dual_clip is not None and "a service's losses have one clip",
+    }
+    for field, reason in wrong.items():
+        if reason:
+            raise ParameterError(
+                f"{section}.{field}: expected none for a remote trainer, since {reason}. Leave it"
+                " out, or train in the run's own process, e.g. with the trainer grpo."
+            )
