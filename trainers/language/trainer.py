@@ -266,7 +266,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Play, learn, and hand the new weights to whoever plays."""
         rollouts = self._given.pop(iteration, None) or self.rollouts_of(iteration)
         self._cursor, self._pending = rollouts.cursor, None
-        if self._plays_ahead(iteration):
+        if self.hyper_params.language.mode == "one_step_behind":
+            # behind the last iteration too: a longer run goes on from the same state
             self._pending = self.play_rollouts(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
         learner = self.learner
@@ -277,11 +278,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         versions = [trajectory.model_version for trajectory in rollouts.trajectories]
         staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
         return {**rollouts.metrics, **metrics, **staleness}
-
-    def _plays_ahead(self, iteration: int) -> bool:
-        """Return whether the next iteration's rollouts are played with the weights as they are."""
-        behind = self.hyper_params.language.mode == "one_step_behind"
-        return behind and iteration + 1 < self.num_train_iterations
 
     # -- testing -----------------------------------------------------------------------------
 

@@ -1,0 +1,73 @@
+"""States that runs share: of the same key, whoever made them, and without a parameter of learning.
+
+What is shared is what another run has stored under the same key.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.language.keys import LanguageArmKeys
+from tests.trainers.language.test_language_trainer import (  # noqa: F401
+    build,
+    keep,
+    load,
+    model_in_files,
+    parameters,
+)
+
+KL = {"language_task": {"evaluator": "partial"}}
+
+
+def key(given, iteration):
+    return LanguageArmKeys("main", given).state_key(iteration)
+
+
+@pytest.mark.parametrize(
+    "learning",
+    [
+        {"language": {"optimizer": {"lr": 0.01, "beta1": 0.5, "beta2": 0.9, "weight_decay": 0.3}}},
+        {"grpo": {"kl": {"coef": 0.5}}},
+        {"grpo": {"kl": {"coef": 0.5, "place": "reward", "target": 0.01, "horizon": 20}}},
+    ],
+)
+def test_a_first_state_that_another_run_has_stored_brings_no_parameter_of_learning(
+    learning, tmp_path
+):
+    plain, own = parameters(**KL), parameters(**KL, **learning)
+    assert key(plain, 0) == key(own, 0), "else there is nothing to share"
+    other = build(plain)
+    other.initial_state()
+    keep(other, tmp_path, "initial")
+    alone, sharing = build(own), build(own)
+    alone.initial_state()
+    load(sharing, tmp_path, "initial")
+    assert sharing.run_iterations(0, 3) == alone.run_iterations(0, 3)
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
+def test_a_longer_run_goes_on_from_a_shorter_ones_last_state(mode, tmp_path):
+    short, long = (
+        parameters(language={"mode": mode}, rl={"num_iterations": iterations}, **KL)
+        for iterations in (2, 4)
+    )
+    assert key(short, 2) == key(long, 2)
+    first = build(short)
+    first.initial_state()
+    first.run_iterations(0, 2)
+    keep(first, tmp_path, "two")
+    through, longer = build(long), build(long)
+    through.initial_state()
+    whole = through.run_iterations(0, 4)
+    load(longer, tmp_path, "two")
+    assert longer.run_iterations(2, 4) == whole[2:]
+
+
+def test_the_pull_goes_to_the_model_as_it_was_warmed_up_under_an_adapter(model_in_files):
+    agent = {"max_tokens": 5, "model": str(model_in_files), "lora": {"rank": 2}}
+    agent["warm_up"] = {"num_steps": 10, "batch_size": 8, "lr": 0.01}
+    content = parameters(grpo={"kl": {"coef": 0.1}}, **KL).to_dict()
+    trainer = build(type(parameters())(**{**content, "agents": {"_default": agent}}))
+    trainer.initial_state()
+    (metrics,) = trainer.run_iterations(0, 1)
+    assert metrics["actor/kl"] == pytest.approx(0, abs=1e-9)
