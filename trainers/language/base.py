@@ -19,10 +19,9 @@ from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.language import LanguageParameters
 from ratchet.parameters.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
+from trainers.callbacks.base import CallbackState
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
@@ -157,11 +156,11 @@ class BaseTrainer(NamedTrainer):
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`take_state` returned."""
 
-    def take_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the weights that learn, where they are here; nothing where not."""
-        return {}
+    def take_weights(self) -> CallbackState:
+        """Return a copy of the weights that learn, or what names them where they are elsewhere."""
+        return CallbackState()
 
-    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
 
     def save_model(self, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,5 +59,6 @@ class LanguageOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        self._adam.load_state_dict({**self._adam.state_dict(), "state": state["moments"]})
+        moments = copy.deepcopy(state["moments"])  # steps change them in place
+        self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})
         self._done = int(state["done"])

@@ -22,6 +22,7 @@ from ratchet.rollouts.padding import scores_of_tokens
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.algorithms.language.value_losses import penalised_rewards
+from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
@@ -322,13 +323,13 @@ class SelfHostedTrainer(BaseTrainer):
         self._adapted_kl_coef = adapted if kl.coef > 0 and kl.target is not None else None
         self._engine.update(self.model)
 
-    def take_weights(self) -> dict[str, Tensor]:
+    def take_weights(self) -> CallbackState:
         """Return a copy of the weights that learn."""
-        return self.model.state_dict()
+        return CallbackState(tensors=self.model.state_dict())
 
-    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights.tensors)
         self._engine.update(self.model)
 
     def save_model(self, folder: Path) -> None:

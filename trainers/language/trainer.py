@@ -204,12 +204,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
         self.state = state
 
     def take_weights(self) -> CallbackState:
-        """Copy the weights that learn."""
-        return CallbackState(tensors=self.learner.take_weights())
+        """Copy the weights that learn, or what names them at a service."""
+        return self.learner.take_weights()
 
     def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
-        self.learner.put_weights(weights.tensors)
+        self.learner.put_weights(weights)
 
     # -- playing -----------------------------------------------------------------------------
 
@@ -218,6 +218,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
         Groups that the learner can learn nothing from give way to others, where it asks for that.
         """
+        seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
+        with self._threads(), seeded_globals(seed):
+            return self._play_rollouts(iteration)
+
+    def _play_rollouts(self, iteration: int) -> Rollouts:
         learner, language = self.learner, self.hyper_params.language
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, self._cursor)

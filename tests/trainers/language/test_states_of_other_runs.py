@@ -5,7 +5,12 @@ What is shared is what another run has stored under the same key.
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
+
+from ratchet.scenarios.language_task.evaluators.base import Evaluator
 
 from tasks.language.keys import LanguageArmKeys
 from tests.trainers.language.test_language_trainer import (  # noqa: F401
@@ -71,3 +76,39 @@ def test_the_pull_goes_to_the_model_as_it_was_warmed_up_under_an_adapter(model_i
     trainer.initial_state()
     (metrics,) = trainer.run_iterations(0, 1)
     assert metrics["actor/kl"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_state_stays_as_it_is_while_what_took_it_learns():
+    trainer = build(parameters(**KL))
+    trainer.initial_state()
+    trainer.run_iterations(0, 1)
+    state = trainer.state
+    trainer.state = state
+    once = trainer.run_iterations(1, 3)
+    trainer.state = state
+    assert trainer.run_iterations(1, 3) == once
+
+
+class Dice(Evaluator):
+    """Draws from what is common to all."""
+
+    def score(self, task, completion, messages):
+        return random.random()
+
+
+def test_what_an_evaluator_draws_depends_on_no_cut():
+    def begun():
+        trainer = build(parameters())
+        environments = trainer.scenario_instance.environments
+        train = environments["train"]
+        environments["train"] = replace(train, rules=replace(train.rules, evaluator=Dice()))
+        trainer.initial_state()
+        return trainer
+
+    through, cut, apart = begun(), begun(), begun()
+    whole = through.run_iterations(0, 2)
+    assert whole[0]["rollout/reward"] != whole[1]["rollout/reward"]
+    assert [*cut.run_iterations(0, 1), *cut.run_iterations(1, 2)] == whole
+    for iteration in range(2):
+        apart.give_rollouts(iteration, apart.play_rollouts(iteration))
+        assert apart.run_iterations(iteration, iteration + 1) == [whole[iteration]]
