@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from ratchet.errors import DataError
+from ratchet.language_models.local.loading import load_language_model
 from ratchet.scenarios.language_task.evaluators.base import Evaluator
 
 from tasks.language.keys import LanguageArmKeys
@@ -112,3 +114,27 @@ def test_what_an_evaluator_draws_depends_on_no_cut():
     for iteration in range(2):
         apart.give_rollouts(iteration, apart.play_rollouts(iteration))
         assert apart.run_iterations(iteration, iteration + 1) == [whole[iteration]]
+
+
+def test_an_adapter_is_found_again_where_its_base_was_moved(model_in_files, tmp_path):
+    def given(folder):
+        agent = {"max_tokens": 5, "model": str(folder), "lora": {"rank": 2}}
+        return type(parameters())(**{**parameters().to_dict(), "agents": {"_default": agent}})
+
+    first = build(given(model_in_files))
+    before = key(given(model_in_files), 0)
+    first.initial_state()
+    keep(first, tmp_path, "initial")
+    moved = model_in_files.rename(tmp_path / "moved")
+    assert key(given(moved), 0) == before
+    again = build(given(moved))
+    load(again, tmp_path, "initial")
+    assert again.run_iterations(0, 1) == first.run_iterations(0, 1)
+    adapter = tmp_path / "initial" / "models" / "agent"
+    with pytest.raises(DataError, match="not there any more"):
+        load_language_model(adapter, base_dir=tmp_path)
+    other = build(parameters(seed=3))
+    other.initial_state()
+    other.learner.save_model(model_in_files)
+    with pytest.raises(DataError, match="has other weights now"):
+        load_language_model(adapter, base_dir=tmp_path)
