@@ -138,3 +138,26 @@ def test_an_adapter_is_found_again_where_its_base_was_moved(model_in_files, tmp_
     other.learner.save_model(model_in_files)
     with pytest.raises(DataError, match="has other weights now"):
         load_language_model(adapter, base_dir=tmp_path)
+
+
+WORDY = """
+from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
+
+class Wordy(SingleTurn):
+    def __init__(self, sign):
+        self.sign = sign
+
+    def characters(self):
+        return self.sign
+"""
+
+
+def test_models_of_other_alphabets_have_other_keys(tmp_path):
+    (tmp_path / "mine.py").write_text(WORDY)
+    environment = {"name": f"{tmp_path}/mine.py:Wordy"}
+    first, other = (
+        parameters(language_task={"environment": {**environment, "sign": sign}}) for sign in "!?"
+    )
+    alphabets = [build(given).scenario_instance.characters for given in (first, other)]
+    assert alphabets[0] != alphabets[1]
+    assert key(first, 0) != key(other, 0)
