@@ -140,6 +140,21 @@ def test_an_adapter_is_found_again_where_its_base_was_moved(model_in_files, tmp_
         load_language_model(adapter, base_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"language.train_service.url": "http://other-host:8000"},
+        {"language.train_service.api_key_name": "OTHER_KEY"},
+        {"language.failures.retries": 7},
+        {"grpo.kl.horizon": 7},
+    ],
+)
+def test_where_a_service_is_and_what_nobody_reads_is_in_no_key(change):
+    given = parameters("remote_grpo", language={"train_service": {"backend": "ratchet"}})
+    assert key(given.replace(change), 2) == key(given, 2)
+    assert key(given.replace({"language.optimizer.beta1": 0.5}), 2) != key(given, 2)
+
+
 WORDY = """
 from ratchet.scenarios.language_task.environments.single_turn import SingleTurn
 
