@@ -13,17 +13,23 @@ import pytest
 from ratchet.errors import DataError
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.scenarios.language_task.evaluators.base import Evaluator
-
 from tasks.language.keys import LanguageArmKeys
-from tests.trainers.language.test_language_trainer import (  # noqa: F401
+from tests.trainers.language.test_language_trainer import (
     build,
     keep,
     load,
-    model_in_files,
     parameters,
 )
 
 KL = {"language_task": {"evaluator": "partial"}}
+
+
+@pytest.fixture
+def own_model(tmp_path):
+    trainer = build(parameters())
+    trainer.initial_state()
+    trainer.learner.save_model(tmp_path / "model")
+    return tmp_path / "model"
 
 
 def key(given, iteration):
@@ -70,8 +76,8 @@ def test_a_longer_run_goes_on_from_a_shorter_ones_last_state(mode, tmp_path):
     assert longer.run_iterations(2, 4) == whole[2:]
 
 
-def test_the_pull_goes_to_the_model_as_it_was_warmed_up_under_an_adapter(model_in_files):
-    agent = {"max_tokens": 5, "model": str(model_in_files), "lora": {"rank": 2}}
+def test_the_pull_goes_to_the_model_as_it_was_warmed_up_under_an_adapter(own_model):
+    agent = {"max_tokens": 5, "model": str(own_model), "lora": {"rank": 2}}
     agent["warm_up"] = {"num_steps": 10, "batch_size": 8, "lr": 0.01}
     content = parameters(grpo={"kl": {"coef": 0.1}}, **KL).to_dict()
     trainer = build(type(parameters())(**{**content, "agents": {"_default": agent}}))
@@ -116,16 +122,16 @@ def test_what_an_evaluator_draws_depends_on_no_cut():
         assert apart.run_iterations(iteration, iteration + 1) == [whole[iteration]]
 
 
-def test_an_adapter_is_found_again_where_its_base_was_moved(model_in_files, tmp_path):
+def test_an_adapter_is_found_again_where_its_base_was_moved(own_model, tmp_path):
     def given(folder):
         agent = {"max_tokens": 5, "model": str(folder), "lora": {"rank": 2}}
         return type(parameters())(**{**parameters().to_dict(), "agents": {"_default": agent}})
 
-    first = build(given(model_in_files))
-    before = key(given(model_in_files), 0)
+    first = build(given(own_model))
+    before = key(given(own_model), 0)
     first.initial_state()
     keep(first, tmp_path, "initial")
-    moved = model_in_files.rename(tmp_path / "moved")
+    moved = own_model.rename(tmp_path / "moved")
     assert key(given(moved), 0) == before
     again = build(given(moved))
     load(again, tmp_path, "initial")
@@ -135,7 +141,7 @@ def test_an_adapter_is_found_again_where_its_base_was_moved(model_in_files, tmp_
         load_language_model(adapter, base_dir=tmp_path)
     other = build(parameters(seed=3))
     other.initial_state()
-    other.learner.save_model(model_in_files)
+    other.learner.save_model(own_model)
     with pytest.raises(DataError, match="has other weights now"):
         load_language_model(adapter, base_dir=tmp_path)
 
