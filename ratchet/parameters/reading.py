@@ -47,12 +47,12 @@ def _values_read(
     declared = declared_purposes(type(hyper_params))
     result = {name: data[name] for name in declared if declared[name].intersection(purposes)}
     for section in sections:
-        values = data[section.name]
-        unread = getattr(hyper_params, section.name).unread()
+        values, given = data[section.name], getattr(hyper_params, section.name)
+        unread = given.unread()
         if not is_known and len(unread) < len(values):
             unread = ()
         read = {
-            name: values[name]
+            name: _part_read(getattr(given, name), values[name], purposes, is_known=is_known)
             for name, its in section.purposes.items()
             if its.intersection(purposes) and name not in unread
         }
@@ -89,19 +89,28 @@ def agents_read(
     return {name: read[name] for name in read if name == DEFAULT_AGENT or read[name] != default}
 
 
-def section_read(section: SubParameters, purposes: Collection[Purpose]) -> dict[str, Any]:
+def section_read(
+    section: SubParameters, purposes: Collection[Purpose], *, is_known: bool = True
+) -> dict[str, Any]:
     """Return what is read of one section for some purposes; a field that says nothing is.
 
-    Of a section within it, it is what that one's fields say.
+    Of a section within it, it is what that one's fields say. Unless it is known who reads it, what
+    it says that nobody reads counts too.
     """
-    declared, unread = declared_purposes(type(section)), section.unread()
+    declared, unread = declared_purposes(type(section)), section.unread() if is_known else ()
     return {
-        name: section_read(part, purposes)
-        if isinstance(part := getattr(section, name), SubParameters)
-        else value
+        name: _part_read(getattr(section, name), value, purposes, is_known=is_known)
         for name, value in section.to_dict().items()
-        if (declared[name] or EVERYTHING).intersection(purposes) and name not in unread
+        if (declared.get(name) or EVERYTHING).intersection(purposes) and name not in unread
     }
+
+
+def _part_read(
+    part: object, value: object, purposes: Collection[Purpose], *, is_known: bool
+) -> object:
+    if isinstance(part, SubParameters):
+        return section_read(part, purposes, is_known=is_known)
+    return value
 
 
 def data_parameters(hyper_params: HyperParameters) -> dict[str, Any]:

@@ -5,6 +5,7 @@ It knows no tasks and no stages; the loop around it is :class:`trainers.language
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,9 @@ from ratchet.parameters.base import SECTIONS, SubParameters
 from ratchet.parameters.language import LanguageParameters
 from ratchet.parameters.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
+from trainers.callbacks.base import CallbackState
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ratchet.rollouts.trajectory import Trajectory
     from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 
+_HORIZON = ("total_train_steps", "num_iterations")
+_NOT_OWN = {"trainers", "ratchet", "abc", "builtins", "typing"}
 _Section = TypeVar("_Section", bound=SubParameters)
 
 
@@ -117,8 +119,11 @@ class BaseTrainer(NamedTrainer):
 
     @classmethod
     def reads_horizon(cls, hyper_params: HyperParameters) -> bool:
-        """Return whether how it learns depends on the number of iterations."""
-        return bool(hyper_params.language.optimizer.schedule != "constant")
+        """Return whether how it learns depends on the number of iterations.
+
+        With a schedule it does; so does a trainer of one's own whose class names that number.
+        """
+        return hyper_params.language.optimizer.schedule != "constant" or _names_horizon(cls)
 
     @abstractmethod
     def train(self, trajectories: list[Trajectory]) -> dict[str, float]:
@@ -157,11 +162,11 @@ class BaseTrainer(NamedTrainer):
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`take_state` returned."""
 
-    def take_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the weights that learn, where they are here; nothing where not."""
-        return {}
+    def take_weights(self) -> CallbackState:
+        """Return a copy of the weights that learn, or what names them where they are elsewhere."""
+        return CallbackState()
 
-    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
 
     def save_model(self, folder: Path) -> None:
@@ -202,6 +207,19 @@ def config_of(
     found = OmegaConf.create(content)
     assert isinstance(found, DictConfig)
     return found
+
+
+def _names_horizon(learner: type[BaseTrainer]) -> bool:
+    """Return whether a class outside Ratchet speaks of how many iterations there are.
+
+    Who speaks of it without reading it has a longer run begin anew; the other way round a longer
+    run would go on from what a shorter one had learned in another way.
+    """
+    own = [c for c in learner.__mro__ if c.__module__.partition(".")[0] not in _NOT_OWN]
+    try:
+        return any(name in inspect.getsource(c) for c in own for name in _HORIZON)
+    except (OSError, TypeError):  # made without a file
+        return True
 
 
 def count_tokens(trajectories: Sequence[Trajectory]) -> int:

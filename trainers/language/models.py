@@ -51,7 +51,9 @@ def load_built_model(
     instance: LanguageTaskInstance, agent: str, settings: ExperimentSettings, folder: Path
 ) -> LanguageModel:
     """Load the model that :func:`build_model` had made, from where it was kept."""
-    return _load(str(folder.resolve()), instance.agents[agent].parameters, settings)
+    section = instance.agents[agent].parameters
+    base = None if section.lora.rank is None else section.model  # may have been moved since
+    return _load(str(folder.resolve()), section, settings, base=base)
 
 
 def _load(
@@ -60,6 +62,7 @@ def _load(
     settings: ExperimentSettings,
     lora: Lora | None = None,
     seed: int = 0,
+    base: str | None = None,
 ) -> LanguageModel:
     return load_language_model(
         place,
@@ -68,6 +71,7 @@ def _load(
         device=settings.device,
         dtype=section.precision,
         seed=seed,
+        base=base,
     )
 
 

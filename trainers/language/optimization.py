@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -53,10 +54,11 @@ class LanguageOptimizer:
         return norm.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next step depends on."""
-        return {"adam": self._adam.state_dict(), "done": self._done}
+        """Return what the next step depends on beside the parameters: moments, steps done."""
+        return {"moments": self._adam.state_dict()["state"], "done": self._done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        self._adam.load_state_dict(dict(state["adam"]))
+        moments = copy.deepcopy(state["moments"])  # steps change them in place
+        self._adam.load_state_dict({**self._adam.state_dict(), "state": moments})
         self._done = int(state["done"])

@@ -19,6 +19,7 @@ from ratchet.language_models.training_service.link import Link
 from ratchet.language_models.training_service.models import download_tokenizer, upload_model
 from ratchet.parameters.language import PolicyLossParameters
 from trainers.algorithms.language.metrics import log_rollout_metrics
+from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.learning_rate import LearningRate
 from trainers.language.minibatches import minibatches
@@ -237,6 +238,14 @@ class RemoteApiTrainer(BaseTrainer):
         """Continue from what :meth:`take_state` returned."""
         self._session_id, self._model = str(state["session"]), str(state["model"])
         self._steps = int(state["steps"])
+
+    def take_weights(self) -> CallbackState:
+        """Return which of the service's models is played with; the service keeps all of them."""
+        return CallbackState({"session": self._session_id, "model": self._model})
+
+    def put_weights(self, weights: CallbackState) -> None:
+        """Play with the model that :meth:`take_weights` returned."""
+        self._session_id, self._model = weights.values["session"], weights.values["model"]
 
     def close(self) -> None:
         """Let go of connections; what the service has stays."""

@@ -22,6 +22,7 @@ from ratchet.rollouts.padding import scores_of_tokens
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.algorithms.language.value_losses import penalised_rewards
+from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
@@ -58,7 +59,6 @@ class SelfHostedTrainer(BaseTrainer):
         most = int(self._config.get("max_tokens", 1))
         behind = self.language.mode == "one_step_behind"
         self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
-        self._kl_coef = self.loss_parameters.kl.coef
         self._reference: LanguageModel | None = None
 
     def _read_loss(self) -> PolicyLossParameters:
@@ -275,6 +275,14 @@ class SelfHostedTrainer(BaseTrainer):
     _kl_seen: float | None = None
     """KL(π‖π_ref) of a sequence in the batch that is learned from, once it is known."""
 
+    _adapted_kl_coef: float | None = None
+    """The strength of the pull, once it was adapted."""
+
+    @property
+    def _kl_coef(self) -> float:
+        adapted = self._adapted_kl_coef
+        return self.loss_parameters.kl.coef if adapted is None else adapted
+
     @property
     def _loss_kl_coef(self) -> float:
         return self._kl_coef if self.loss_parameters.kl.place == "loss" else 0.0
@@ -290,34 +298,38 @@ class SelfHostedTrainer(BaseTrainer):
             return
         metrics["critic/kl"] = seen
         if kl.target is not None:
-            self._kl_coef = adapt_kl_coefficient(
+            self._adapted_kl_coef = adapt_kl_coefficient(
                 self._kl_coef, seen, target=kl.target, horizon=kl.horizon, num_samples=sequences
             )
 
     # -- state -------------------------------------------------------------------------------
 
     def take_state(self) -> dict[str, Any]:
-        """Return weights, optimizer and the strength of the pull."""
+        """Return weights, moments of the optimizer and the adapted strength of the pull.
+
+        No parameters: runs that learn in other ways share their first states.
+        """
         return {
             "model": self.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "kl_coef": self._kl_coef,
+            "adapted_kl_coef": self._adapted_kl_coef,
         }
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`take_state` returned."""
         self.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._kl_coef = float(state["kl_coef"])
+        kl, adapted = self.loss_parameters.kl, state["adapted_kl_coef"]
+        self._adapted_kl_coef = adapted if kl.coef > 0 and kl.target is not None else None
         self._engine.update(self.model)
 
-    def take_weights(self) -> dict[str, Tensor]:
+    def take_weights(self) -> CallbackState:
         """Return a copy of the weights that learn."""
-        return self.model.state_dict()
+        return CallbackState(tensors=self.model.state_dict())
 
-    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
-        self.model.load_state_dict(weights)
+        self.model.load_state_dict(weights.tensors)
         self._engine.update(self.model)
 
     def save_model(self, folder: Path) -> None:

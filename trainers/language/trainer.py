@@ -204,12 +204,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
         self.state = state
 
     def take_weights(self) -> CallbackState:
-        """Copy the weights that learn."""
-        return CallbackState(tensors=self.learner.take_weights())
+        """Copy the weights that learn, or what names them at a service."""
+        return self.learner.take_weights()
 
     def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
-        self.learner.put_weights(weights.tensors)
+        self.learner.put_weights(weights)
 
     # -- playing -----------------------------------------------------------------------------
 
@@ -218,6 +218,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
         Groups that the learner can learn nothing from give way to others, where it asks for that.
         """
+        seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
+        with self._threads(), seeded_globals(seed):
+            return self._play_rollouts(iteration)
+
+    def _play_rollouts(self, iteration: int) -> Rollouts:
         learner, language = self.learner, self.hyper_params.language
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
         rollouts = Rollouts([], {}, self._cursor)
@@ -266,7 +271,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Play, learn, and hand the new weights to whoever plays."""
         rollouts = self._given.pop(iteration, None) or self.rollouts_of(iteration)
         self._cursor, self._pending = rollouts.cursor, None
-        if self._plays_ahead(iteration):
+        if self.hyper_params.language.mode == "one_step_behind":
+            # behind the last iteration too: a longer run goes on from the same state
             self._pending = self.play_rollouts(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
         learner = self.learner
@@ -277,11 +283,6 @@ class LanguageTrainer(StagedTensorDictTrainer):
         versions = [trajectory.model_version for trajectory in rollouts.trajectories]
         staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
         return {**rollouts.metrics, **metrics, **staleness}
-
-    def _plays_ahead(self, iteration: int) -> bool:
-        """Return whether the next iteration's rollouts are played with the weights as they are."""
-        behind = self.hyper_params.language.mode == "one_step_behind"
-        return behind and iteration + 1 < self.num_train_iterations
 
     # -- testing -----------------------------------------------------------------------------
 

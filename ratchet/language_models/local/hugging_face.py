@@ -158,8 +158,10 @@ class HuggingFaceLanguageModel(LanguageModel):
         return [p for p in self._network.parameters() if p.requires_grad and self._adapted]
 
     def reference(self) -> LanguageModel:
-        """Return a copy that is not trained, or what the adapter stands on."""
-        if self._base is None:
+        """Return a copy that is not trained, or what an adapter stands on that says nothing yet."""
+        if self._base is None or any(
+            bool(weight.any()) for name, weight in self._weights().items() if "lora_B" in name
+        ):
             return self.snapshot()
         return HuggingFaceLanguageModel(
             self._files, self._network, self.device, base=self._base, adapted=False

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from ratchet.errors import ParameterError
+from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.places import find_model
 from ratchet.language_models.local.plain_model import PlainLanguageModel
-from ratchet.language_models.service.engine.adapters import ADAPTER_CONFIG_FILE, AdapterBase
+from ratchet.language_models.service.engine.adapters import (
+    ADAPTER_CONFIG_FILE,
+    AdapterBase,
+    weights_print,
+)
 from ratchet.language_models.service.engine.llama_shape import plain_shape
 from ratchet.language_models.service.training.lora import Lora
 
@@ -26,6 +31,7 @@ def load_language_model(
     device: str = "cpu",
     dtype: WeightType = "float32",
     seed: int = 0,
+    base: str | None = None,
 ) -> LanguageModel:
     """Load a model to be trained; nothing is downloaded.
 
@@ -40,11 +46,14 @@ def load_language_model(
         Of the weights. Small Llamas in float32 run in plain torch, all else through transformers.
     seed
         Of a new adapter's weights.
+    base
+        What an adapter in the folder stands on, as ``name_or_folder``; where it lay when the
+        adapter was written when not given.
 
     Raises
     ------
     DataError
-        If there is no such model, or it cannot be loaded.
+        If there is no such model, it cannot be loaded, or it stands on one that has changed.
     ParameterError
         If the adapter asked for has dropout, or would stand on another.
     """
@@ -65,12 +74,28 @@ def load_language_model(
 
         if lora is not None and adds:
             return HuggingFaceLanguageModel.with_new_adapter(folder, place, dtype, lora, seed=seed)
-        base = AdapterBase.read(folder)
-        assert base is not None
-        return HuggingFaceLanguageModel.with_adapter(folder, base, place, dtype)
+        stands_on = AdapterBase.read(folder)
+        assert stands_on is not None
+        if base is not None:
+            stands_on = replace(stands_on, folder=str(find_model(base, base_dir)))
+        _check_base(stands_on, folder)
+        return HuggingFaceLanguageModel.with_adapter(folder, stands_on, place, dtype)
     shape = plain_shape(folder) if dtype == "float32" else None
     if shape is not None:
         return PlainLanguageModel.read(folder, shape, place)
     from ratchet.language_models.local.hugging_face import HuggingFaceLanguageModel
 
     return HuggingFaceLanguageModel.read(folder, place, dtype)
+
+
+def _check_base(base: AdapterBase, adapter: Path) -> None:
+    if not Path(base.folder).is_dir():
+        raise DataError(
+            f"the adapter in {adapter} stands on the model {base.name} in {base.folder}, which is"
+            " not there any more. Put it back."
+        )
+    if weights_print(Path(base.folder)) != base.weights:
+        raise DataError(
+            f"the adapter in {adapter} stands on the model {base.name} in {base.folder}, which has"
+            " other weights now. Put back those that it was trained on."
+        )

@@ -158,7 +158,7 @@ class LanguageModel(ABC):
     def reference(self) -> LanguageModel:
         """Return the model to stay close to, which training does not change.
 
-        A :meth:`snapshot`; of an adapted model its base, which is no copy.
+        A :meth:`snapshot`; of a model whose adapter changes nothing yet its base, which is no copy.
         """
 
     @abstractmethod

@@ -194,5 +194,5 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     chat: bool = False
     system_prompt: str | None = None
     evaluator: Annotated[_Named, *_PLAYED] = None
-    environment: Annotated[_Named, *_PLAYED] = None
+    environment: Annotated[_Named, Purpose.NETWORKS, *_PLAYED] = None  # its characters: tokenizers
     max_turns: Annotated[PositiveInt, *_PLAYED] = 10

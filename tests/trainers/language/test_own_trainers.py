@@ -11,7 +11,9 @@ from omegaconf import OmegaConf
 from ratchet.errors import DataError, ParameterError
 from ratchet.plugins import load_class
 from ratchet.rollouts import Batch, Trajectory, compute_position_id_with_mask, padding_data
+from tasks.language.keys import LanguageArmKeys
 from tests.trainers.language.test_language_examples import EXAMPLES
+from tests.trainers.language.test_language_trainer import parameters
 from trainers import BaseTrainer, SelfHostedTrainer
 from trainers.algorithms.language.metrics import log_grpo_metrics, log_rollout_metrics
 from trainers.algorithms.language.returns import token_n_step_returns
@@ -339,3 +341,28 @@ def test_what_an_algorithm_lacks_is_said():
     trainer = load_class("my_algorithm_trainer.py:MyTrainer", EXAMPLES)(OmegaConf.create(CONFIG))
     with pytest.raises(AttributeError, match="discount_factor"):
         trainer._prepare_batch(some_batch())
+
+
+FALLING = """
+from trainers import SelfHostedTrainer
+
+class Falling(SelfHostedTrainer):
+    def _prepare_batch(self, batch):
+        left = 1 - self.moment.iteration / HORIZON
+        batch.metadata["advantages"] = batch.metadata["rewards"] * left
+        return batch, {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("horizon", "reads"),
+    [("self._config.total_train_steps", True), ("self.moment.num_iterations", True), ("8", False)],
+)
+def test_a_trainer_that_reads_how_long_training_is_has_it_in_its_keys(tmp_path, horizon, reads):
+    (tmp_path / "mine.py").write_text(FALLING.replace("HORIZON", horizon))
+    where = {"module_path": str(tmp_path / "mine.py"), "class_name": "Falling"}
+    keys = [
+        LanguageArmKeys("main", parameters(where, rl={"num_iterations": steps})).state_key(2)
+        for steps in (4, 8)
+    ]
+    assert (keys[0] != keys[1]) is reads

@@ -327,6 +327,18 @@ def test_a_name_that_is_no_folder_is_the_services(model_folder):
     assert str(model_folder) not in str(parameters)
 
 
+def test_weights_that_a_callback_keeps_are_the_services(begin, play):
+    trainer = begin(**LR)
+    learn(trainer, play, steps=1)
+    kept, best = trainer.take_weights(), trainer.take_state()["model"]
+    learn(trainer, play, steps=1, first=1)
+    assert trainer.take_state()["model"] != best
+    trainer.put_weights(kept)
+    assert trainer.take_state()["model"] == best
+    request = SampleRequest(tuple(trainer.tokenizer.encode("ab=")), 3, seed=1)
+    assert trainer.sample([request])
+
+
 def test_the_example_learns_and_is_tested(served, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(EMBEDDED_URL_VARIABLE, served.url)

@@ -149,7 +149,12 @@ def test_a_target_adapts_the_pull(connected, play):
     for seed in range(8):
         trainer.train(play(seed=seed, groups=8, size=8, model=trainer.model))
     assert trainer._kl_coef > 0.1
-    assert trainer.take_state()["kl_coef"] == trainer._kl_coef
+    going_on = connected(GrpoTrainer, grpo={"kl": kl})
+    going_on.put_state(trainer.take_state())
+    assert going_on._kl_coef == trainer._kl_coef
+    fixed = connected(GrpoTrainer, grpo={"kl": {"coef": 0.3}})
+    fixed.put_state(trainer.take_state())
+    assert fixed._kl_coef == 0.3, "a fork without a target has its own"
 
 
 def test_pairs_are_the_best_and_the_worst_of_a_group():
