@@ -94,6 +94,18 @@ class SessionRecords:
             (model_id,),
         )
 
+    def history(self, session_id: str, sequence: int) -> str:
+        """Return the SHA-256 of all that has made a session's weights as they are after a verb."""
+        row = self.row(session_id)
+        verbs = self._database.rows(
+            "SELECT digest FROM training_verbs WHERE session = ? AND sequence <= ?"
+            " ORDER BY sequence",
+            (session_id, sequence),
+        )
+        began = [row[name] for name in ("id", "weights", *_SAME)]
+        content = json.dumps([began, [verb["digest"] for verb in verbs]])
+        return hashlib.sha256(content.encode()).hexdigest()
+
     def describe(self, row: sqlite3.Row) -> SessionObject:
         """Return a session as the API shows it."""
         names = ("id", "created_at", "model", "lora_rank", "lora_alpha", "seed", "intent", "steps")
@@ -119,8 +131,8 @@ class SessionRecords:
             404 without the session; 409 if the number was another verb's, or isn't the next.
         """
         digest = hashlib.sha256(f"{verb}:{request}".encode()).hexdigest()
-        self.row(session_id)
         with self._database.transaction() as connection:
+            self.row(session_id)
             known = connection.execute(
                 "SELECT * FROM training_verbs WHERE session = ? AND sequence = ?",
                 (session_id, sequence),

@@ -7,7 +7,6 @@ last such file is done again from the journal, with the same bits.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import shutil
@@ -290,10 +289,11 @@ class TrainingSessions:
         """Put the weights among the models; they are one with the answer to the verb."""
         session = self.records.row(row["session"])
         start = self._models.get(session["model"])
-        made_of = f"{session['id']}:{row['sequence']}"
-        identity = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        identity = self.records.history(session["id"], row["sequence"])[:12]
         model_id = f"train:{start.root}:{asked.name}:{identity}"
-        place = f"{session['id']}-{row['sequence']}"
+        if self.records.saver_of(model_id) is not None:  # before it was deleted and opened anew
+            return {"model": model_id}, _nothing
+        place = f"{session['id']}-{identity}"
         aside = self._folder / session["id"] / "saved"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
