@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from ratchet.errors import LanguageModelError
@@ -19,6 +20,7 @@ from ratchet.language_models.service.engine import model_folder
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training_sessions.adam import Adam
 from ratchet.language_models.service.training_sessions.state import SessionState
 from ratchet.language_models.service.training_sessions.uploads import add_model
 from ratchet.language_models.training_service import (
@@ -242,6 +244,25 @@ def test_a_session_goes_on_where_another_was_saved(served, open_session):
     plain = first.save_weights(sequence=first.next_sequence(), name="plain")
     with pytest.raises(StatusError, match="was not saved with its optimizer"):
         open_session(model=plain, resume=True)
+
+
+def test_what_a_step_has_written_is_not_written_again_where_it_is_saved(served, open_session):
+    session = open_session()
+    _step(session, 0)
+    saved = served.service.models.get(session.save_weights(sequence=2, name="w", optimizer=True))
+    file = next(saved.folder.glob("training_state*"))
+    assert file.stat().st_nlink == 2
+    session.forward_backward(EXAMPLES, loss="cross_entropy", loss_config={}, sequence=3)
+    session.optim_step(STEP, sequence=4)
+    session.delete()
+    assert file.stat().st_nlink == 1
+
+
+def test_who_only_samples_has_no_moments():
+    adam = Adam([torch.ones(3)])
+    assert not vars(adam).keys() & {"means", "squares"}
+    adam.step([torch.ones(3)], STEP)
+    assert float(adam.means[0][0]) != 0
 
 
 def test_a_session_that_was_deleted_and_comes_anew_saves_what_it_saved_or_another_model(

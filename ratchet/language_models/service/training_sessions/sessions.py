@@ -298,7 +298,9 @@ class TrainingSessions:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         state.save_model(aside)
-        if asked.optimizer:
+        if asked.optimizer and 0 < row["sequence"] == session["snapshot"]:  # it is there already
+            _link_or_copy(self._file(session["id"], row["sequence"]), aside / _STATE_FILE)
+        elif asked.optimizer:
             state.write(aside / _STATE_FILE)
         shutil.rmtree(self._models.folder / place, ignore_errors=True)  # of a save cut off below
         aside.rename(self._models.folder / place)
@@ -340,6 +342,13 @@ def _apply(state: SessionState, request: Verb) -> dict[str, Any]:
         backward=request.backward,
     )
     return {"metrics": found.metrics, "log_probs": found.log_probs}
+
+
+def _link_or_copy(file: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(file)
+    except OSError:  # not all file systems have links
+        shutil.copyfile(file, target)
 
 
 def _prints(model: StoredModel) -> str:
