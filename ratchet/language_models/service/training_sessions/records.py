@@ -17,9 +17,8 @@ from typing import Any
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.training import CreateSessionRequest, SessionObject
 from ratchet.language_models.service.database import Database
+from ratchet.language_models.training_service.interface import KEPT_ANSWERS
 
-KEPT_ANSWERS = 256
-"""So many of a session's last answers are kept for those who ask again."""
 _FORGOTTEN = "{}"
 _NEVER_RETRY = {"x-should-retry": "false"}
 _SAME = ("model", "lora_rank", "lora_alpha", "seed", "begins")
