@@ -20,6 +20,7 @@ from ratchet.language_models.service.engine import model_folder
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training_sessions import sessions
 from ratchet.language_models.service.training_sessions.adam import Adam
 from ratchet.language_models.service.training_sessions.state import SessionState
 from ratchet.language_models.service.training_sessions.uploads import add_model
@@ -256,6 +257,21 @@ def test_what_a_step_has_written_is_not_written_again_where_it_is_saved(served, 
     session.optim_step(STEP, sequence=4)
     session.delete()
     assert file.stat().st_nlink == 1
+
+
+def test_a_session_tells_its_steps_whatever_is_written(served, open_session, monkeypatch):
+    monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", 1e9)
+    session = open_session()
+    for number in range(3):
+        _step(session, number)
+    records = served.service.training.records
+    assert records.describe(records.row(session.session_id)).steps == 3
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(served, model):
+    files = {file.name: file.read_bytes() for file in model.iterdir()}
+    with pytest.raises(ApiError, match=r"tokenizer\.json cannot be read"):
+        add_model(served.service.models, "torn", {**files, "tokenizer.json": b'{"a": 1}'})
 
 
 def test_who_only_samples_has_no_moments():

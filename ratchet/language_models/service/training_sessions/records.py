@@ -203,14 +203,19 @@ class SessionRecords:
                 "UPDATE training_verbs SET answer = ? WHERE session = ? AND sequence = ?",
                 (json.dumps(answer, separators=(",", ":")), row["session"], row["sequence"]),
             )
+            step = answer.get("metrics", {}).get("step")
+            if step is not None:
+                connection.execute(
+                    "UPDATE training_sessions SET steps = ? WHERE id = ?",
+                    (int(step), row["session"]),
+                )
             also(connection)
 
-    def snapshot(self, session_id: str, verbs: int, steps: int) -> None:
+    def snapshot(self, session_id: str, verbs: int) -> None:
         """Write down that a file holds what the first verbs have made; their content can go."""
         with self._database.transaction() as connection:
             connection.execute(
-                "UPDATE training_sessions SET snapshot = ?, steps = ? WHERE id = ?",
-                (verbs, steps, session_id),
+                "UPDATE training_sessions SET snapshot = ? WHERE id = ?", (verbs, session_id)
             )
             connection.execute(
                 "UPDATE training_verbs SET request = NULL WHERE session = ? AND sequence < ?"

@@ -321,7 +321,7 @@ class TrainingSessions:
         file = self._file(session_id, session.done)
         file.parent.mkdir(parents=True, exist_ok=True)
         session.state.write(file)
-        self.records.snapshot(session_id, session.done, session.state.steps)
+        self.records.snapshot(session_id, session.done)
         for other in file.parent.glob("state-*"):
             if other != file:
                 other.unlink()

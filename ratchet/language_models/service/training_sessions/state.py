@@ -83,11 +83,6 @@ class SessionState:
         with torch.no_grad():
             self._vocabulary = self._model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
 
-    @property
-    def steps(self) -> int:
-        """How often the weights were changed."""
-        return self._adam.steps
-
     def forward_backward(
         self,
         examples: Sequence[TrainingExample],
