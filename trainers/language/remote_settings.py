@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED
@@ -42,6 +42,12 @@ class ServiceConfig(BaseModel):
     loss_config: dict[str, float] = Field(default_factory=dict)
     learning_rate: PositiveFloat | None = None
 
+    @model_validator(mode="after")
+    def _refuse_figures_of_no_loss(self) -> ServiceConfig:
+        if self.loss_config and self.loss_fn is None:
+            raise ValueError("loss_config is read with a loss_fn alone; name one, or leave it out")
+        return self
+
     @classmethod
     def of(cls, service: TrainServiceParameters) -> ServiceConfig:
         """Read it.
@@ -71,8 +77,17 @@ class ServiceConfig(BaseModel):
         return given.model_copy(update={"lr": self.learning_rate})
 
     def loss(self, given: PolicyLossParameters) -> ServiceLoss:
-        """Return the loss that the service is asked to follow."""
+        """Return the loss that the service is asked to follow.
+
+        Raises ParameterError if tokens would be weighed by the sampler's probabilities twice.
+        """
         if self.loss_fn is not None:
+            if given.sampler_correction not in (None, "none"):
+                raise ParameterError(
+                    f"language.algorithm.sampler_correction: got {given.sampler_correction!r} with"
+                    f" train_service.config.loss_fn {self.loss_fn!r}, whose ratios are to the"
+                    " sampler's probabilities already; leave one of them out."
+                )
             return ServiceLoss(self.loss_fn, self.loss_config, of_sampler=True)
         name, high = given.policy_loss, 1 + given.clip_high
         match name:

@@ -18,6 +18,7 @@ import torch
 from ratchet.errors import ParameterError
 from ratchet.language_models.local.rollout_engine import log_prob_differences
 from ratchet.language_models.training_service.interface import (
+    KEPT_ANSWERS,
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
@@ -30,8 +31,6 @@ from trainers.language.policy_loss import PolicyLoss
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_VERBS = 256
-"""So many of a session's answers are kept for whoever asks again."""
 _TOKENS_AT_ONCE = 2**16
 _MEASURED = {
     "ratio": "actor/ratio",
@@ -88,10 +87,10 @@ class Update:
     def __post_init__(self) -> None:
         verbs = 1 + sum(1 + len(list(self._parts(self._of(rows)))) for rows in self.batches)
         verbs += len(list(self._parts(self.examples))) if self._needs_old else 0
-        if verbs > MAX_VERBS:
+        if verbs > KEPT_ANSWERS:
             raise ParameterError(
                 f"language: an iteration's {len(self.batches)} steps are {verbs} requests, expected"
-                f" at most {MAX_VERBS}, which the service can answer again. Take a larger"
+                f" at most {KEPT_ANSWERS}, which the service can answer again. Take a larger"
                 " language.micro_batch_size, larger minibatches, or fewer epochs."
             )
 

@@ -100,6 +100,7 @@ class _Rows:
     top_p: Tensor  # float64[B, 1]
     stops: Tensor  # int[B, n], filled up with -1
     room: Tensor  # int[B], most tokens
+    left: Tensor  # int[B], most tokens for which the context has places
     drawn: Tensor  # int[B], tokens that were written
     numbers: Tensor  # float64[B, W], the beginning of the stream
 
@@ -162,7 +163,8 @@ class _Batch:
                     work = self._admit(self._size, _NUMBERS)
                     continue
                 admits = waits and work.cache.can_append and free >= _NEXT_ADMIT * self._size
-                if admits or len(going) < _NEXT_KEEP * len(is_over):
+                is_full = bool((work.rows.drawn >= work.rows.left).any())  # it cannot read on
+                if admits or is_full or len(going) < _NEXT_KEEP * len(is_over):
                     tokens = tokens[going]
                     work.keep(going)
             work.logits = self._model.step(tokens, work.cache)
@@ -191,8 +193,8 @@ class _Batch:
         stops = np.full((len(places), self._most_stops), -1)
         for row, place in enumerate(places):
             stops[row, : len(self._stops[place])] = self._stops[place]
-        context = self._model.context_length
-        room = np.array([min(r.max_tokens, context - len(r.prompt)) for r in requests])
+        left = np.array([self._model.context_length - len(r.prompt) for r in requests])
+        room = np.minimum([r.max_tokens for r in requests], left)
         temperature = np.array([r.temperature for r in requests], np.float64)
         is_greedy = temperature == 0
         columns = (
@@ -202,6 +204,7 @@ class _Batch:
             np.array([r.top_p for r in requests], np.float64)[:, None],
             stops,
             room,
+            left,
             np.zeros_like(room),
             uniforms([r.seed for r in requests], 0, width),
         )

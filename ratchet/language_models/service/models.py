@@ -101,6 +101,7 @@ class ModelRegistry:
         with self._lock:
             if self._database.row("SELECT id FROM models WHERE id = ?", (model_id,)) is not None:
                 return
+            shutil.rmtree(self.folder / model_id, ignore_errors=True)  # it was cut off below
             source.rename(self.folder / model_id)
             with self._database.transaction() as connection:
                 connection.execute(

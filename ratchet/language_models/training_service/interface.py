@@ -10,6 +10,9 @@ from typing import Protocol
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 
+KEPT_ANSWERS = 256
+"""So many of a session's last answers are kept for whoever asks again."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingExample:

@@ -10,14 +10,12 @@ from itertools import count
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.training_service.interface import (
+    KEPT_ANSWERS,
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
     TrainingService,
 )
-
-MAX_VERBS = 256
-"""So many of a session's answers a service keeps for who asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,11 @@ class TrainingSteps:
 
     def __post_init__(self) -> None:
         verbs = 1 + sum(1 + len(list(self._parts(batch))) for batch in self.batches)
-        if verbs > MAX_VERBS:
+        if verbs > KEPT_ANSWERS:
             raise ParameterError(
                 f"training: got {len(self.batches)} steps in {verbs} verbs, expected at most"
-                f" {MAX_VERBS}, which the service can answer again. Take a larger micro_batch_size"
-                f" than {self.micro_batch_size}, larger steps, or fewer epochs."
+                f" {KEPT_ANSWERS}, which the service can answer again. Take a larger"
+                f" micro_batch_size than {self.micro_batch_size}, larger steps, or fewer epochs."
             )
 
     @property

@@ -161,6 +161,14 @@ def test_answers_end_at_stop_tokens_at_their_length_and_with_the_context(plain):
     assert max(len(completion.tokens) for completion in found) == 256 - len(long)
 
 
+def test_an_answer_that_ends_with_the_context_leaves_longer_ones_alone(plain):
+    plain.end_ids = ()
+    asked = [SampleRequest((USER, *[FIRST] * place), 300, seed=0) for place in (250, *range(8))]
+    found = InProcessEngine(plain).generate(asked)
+    assert [len(c.tokens) for c in found] == [256 - len(request.prompt) for request in asked]
+    assert tokens(found) == [tokens(InProcessEngine(plain).generate([one]))[0] for one in asked]
+
+
 def test_long_answers_go_on_with_their_stream(plain):
     """More tokens than are drawn ahead, in rows that came at different times."""
     never_end = [SampleRequest(p, 100, seed=k) for k, p in enumerate(prompts(40))]

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from ratchet.errors import LanguageModelError
 from ratchet.language_models.connection import StatusError
 from ratchet.language_models.retrying import RetryPolicy
+from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.engine import model_folder
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.service.models import StoredModel
 from ratchet.language_models.service.training.lora import Lora
+from ratchet.language_models.service.training_sessions import sessions
+from ratchet.language_models.service.training_sessions.adam import Adam
 from ratchet.language_models.service.training_sessions.state import SessionState
+from ratchet.language_models.service.training_sessions.uploads import add_model
 from ratchet.language_models.training_service import (
     OptimizerSettings,
     SampleRequest,
@@ -149,6 +155,8 @@ def test_what_is_refused_changes_nothing_and_may_come_otherwise(served, open_ses
     steep = [replace(EXAMPLES[1], log_probs=(0, -500.0, -500.0))]
     with pytest.raises(StatusError, match="not finite"):
         session.forward_backward(steep, loss="importance_sampling", loss_config={}, sequence=0)
+    with pytest.raises(StatusError, match="not finite"):  # its gradient is, its ratios are not
+        session.forward_backward(steep, loss="reinforce", loss_config={}, sequence=0)
     assert _step(session, 0) == _step(other, 0)
     assert _equal(_weights(served, session), _weights(served, other))
 
@@ -237,6 +245,90 @@ def test_a_session_goes_on_where_another_was_saved(served, open_session):
     plain = first.save_weights(sequence=first.next_sequence(), name="plain")
     with pytest.raises(StatusError, match="was not saved with its optimizer"):
         open_session(model=plain, resume=True)
+
+
+def test_what_a_step_has_written_is_not_written_again_where_it_is_saved(served, open_session):
+    session = open_session()
+    _step(session, 0)
+    saved = served.service.models.get(session.save_weights(sequence=2, name="w", optimizer=True))
+    file = next(saved.folder.glob("training_state*"))
+    assert file.stat().st_nlink == 2
+    session.forward_backward(EXAMPLES, loss="cross_entropy", loss_config={}, sequence=3)
+    session.optim_step(STEP, sequence=4)
+    session.delete()
+    assert file.stat().st_nlink == 1
+
+
+def test_a_session_tells_its_steps_whatever_is_written(served, open_session, monkeypatch):
+    monkeypatch.setattr(sessions, "_WORK_PER_SNAPSHOT", 1e9)
+    session = open_session()
+    for number in range(3):
+        _step(session, number)
+    records = served.service.training.records
+    assert records.describe(records.row(session.session_id)).steps == 3
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(served, model):
+    files = {file.name: file.read_bytes() for file in model.iterdir()}
+    with pytest.raises(ApiError, match=r"tokenizer\.json cannot be read"):
+        add_model(served.service.models, "torn", {**files, "tokenizer.json": b'{"a": 1}'})
+
+
+def test_who_only_samples_has_no_moments():
+    adam = Adam([torch.ones(3)])
+    assert not vars(adam).keys() & {"means", "squares"}
+    adam.step([torch.ones(3)], STEP)
+    assert float(adam.means[0][0]) != 0
+
+
+def test_a_session_that_was_deleted_and_comes_anew_saves_what_it_saved_or_another_model(
+    served, open_session
+):
+    def take(rate):
+        session = open_session(intent="anew")
+        _step(session, 0, step=replace(STEP, learning_rate=rate))
+        name = session.save_weights(sequence=2, name="w", optimizer=True)
+        session.delete()
+        return name, load_file(served.service.models.get(name).folder / "model.safetensors")
+
+    first, weights = take(1e-2)
+    other, _ = take(2e-2)
+    again, still = take(1e-2)
+    assert first == again != other
+    assert _equal(weights, still)
+
+
+def test_a_verb_that_comes_while_its_session_is_deleted_is_none_of_the_next_ones(
+    served, open_session, monkeypatch
+):
+    session, training = open_session(intent="late"), served.service.training
+    database, records = served.service.database, training.records
+    own = database.transaction
+
+    def after_deletion():
+        monkeypatch.setattr(database, "transaction", own)
+        records.delete(session.session_id)
+        return own()
+
+    monkeypatch.setattr(database, "transaction", after_deletion)
+    with pytest.raises(ApiError, match="no training session"):
+        records.accept(session.session_id, "optim_step", 0, "{}")
+    assert open_session(intent="late").next_sequence() == 0
+
+
+def test_a_model_whose_row_found_no_room_can_be_brought_again(served, model, monkeypatch):
+    database, models = served.service.database, served.service.models
+    own = database.transaction
+    files = {file.name: file.read_bytes() for file in model.iterdir() if file.suffix != ".lock"}
+
+    def full():
+        monkeypatch.setattr(database, "transaction", own)
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(database, "transaction", full)
+    with pytest.raises(sqlite3.OperationalError):
+        add_model(models, "mine", files)
+    assert models.get(add_model(models, "mine", files)).folder.is_dir()
 
 
 @pytest.mark.slow

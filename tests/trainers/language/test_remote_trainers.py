@@ -260,6 +260,10 @@ def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
         learn(begin(Forgetful), play, steps=1)
     with pytest.raises(ParameterError, match="loss_fm"):
         begin(Plain, service={"config": {"loss_fm": "ppo"}})
+    with pytest.raises(ParameterError, match="loss_config is read with a loss_fn alone"):
+        begin(Plain, service={"config": {"loss_config": {"beta": 0.1}}})
+    with pytest.raises(ParameterError, match=r"sampler_correction: got 'token' with .*loss_fn"):
+        begin(Plain, service={"config": config}, algorithm={"sampler_correction": "token"})
 
 
 def chosen(**more):

@@ -57,7 +57,10 @@ class ChatTokenizer:
                 f"{folder} has no tokenizer.json. Save the model's fast tokenizer there"
                 " (AutoTokenizer.from_pretrained(...).save_pretrained(folder))."
             )
-        self._tokenizer = Tokenizer.from_file(str(file))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises nothing narrower
+            raise DataError(f"{file} cannot be read: {error}") from error
         self._config = read_json(folder / "tokenizer_config.json")
         self._special = {
             name: _token_text(self._config[name])

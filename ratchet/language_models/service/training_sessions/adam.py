@@ -6,6 +6,7 @@ Written out: the first use of torch's own imports its compiler, which takes long
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,9 +19,17 @@ class Adam:
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self._weights = weights
-        self.means = [torch.zeros_like(weight) for weight in weights]
-        self.squares = [torch.zeros_like(weight) for weight in weights]
         self.steps = 0
+
+    @cached_property
+    def means(self) -> list[Tensor]:
+        """Of the gradients; made when first needed, since who only samples needs none."""
+        return [torch.zeros_like(weight) for weight in self._weights]
+
+    @cached_property
+    def squares(self) -> list[Tensor]:
+        """Of the gradients' squares."""
+        return [torch.zeros_like(weight) for weight in self._weights]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], settings: OptimizerSettings) -> float:

@@ -17,9 +17,8 @@ from typing import Any
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.training import CreateSessionRequest, SessionObject
 from ratchet.language_models.service.database import Database
+from ratchet.language_models.training_service.interface import KEPT_ANSWERS
 
-KEPT_ANSWERS = 256
-"""So many of a session's last answers are kept for those who ask again."""
 _FORGOTTEN = "{}"
 _NEVER_RETRY = {"x-should-retry": "false"}
 _SAME = ("model", "lora_rank", "lora_alpha", "seed", "begins")
@@ -94,6 +93,18 @@ class SessionRecords:
             (model_id,),
         )
 
+    def history(self, session_id: str, sequence: int) -> str:
+        """Return the SHA-256 of all that has made a session's weights as they are after a verb."""
+        row = self.row(session_id)
+        verbs = self._database.rows(
+            "SELECT digest FROM training_verbs WHERE session = ? AND sequence <= ?"
+            " ORDER BY sequence",
+            (session_id, sequence),
+        )
+        began = [row[name] for name in ("id", "weights", *_SAME)]
+        content = json.dumps([began, [verb["digest"] for verb in verbs]])
+        return hashlib.sha256(content.encode()).hexdigest()
+
     def describe(self, row: sqlite3.Row) -> SessionObject:
         """Return a session as the API shows it."""
         names = ("id", "created_at", "model", "lora_rank", "lora_alpha", "seed", "intent", "steps")
@@ -119,8 +130,8 @@ class SessionRecords:
             404 without the session; 409 if the number was another verb's, or isn't the next.
         """
         digest = hashlib.sha256(f"{verb}:{request}".encode()).hexdigest()
-        self.row(session_id)
         with self._database.transaction() as connection:
+            self.row(session_id)
             known = connection.execute(
                 "SELECT * FROM training_verbs WHERE session = ? AND sequence = ?",
                 (session_id, sequence),
@@ -192,14 +203,19 @@ class SessionRecords:
                 "UPDATE training_verbs SET answer = ? WHERE session = ? AND sequence = ?",
                 (json.dumps(answer, separators=(",", ":")), row["session"], row["sequence"]),
             )
+            step = answer.get("metrics", {}).get("step")
+            if step is not None:
+                connection.execute(
+                    "UPDATE training_sessions SET steps = ? WHERE id = ?",
+                    (int(step), row["session"]),
+                )
             also(connection)
 
-    def snapshot(self, session_id: str, verbs: int, steps: int) -> None:
+    def snapshot(self, session_id: str, verbs: int) -> None:
         """Write down that a file holds what the first verbs have made; their content can go."""
         with self._database.transaction() as connection:
             connection.execute(
-                "UPDATE training_sessions SET snapshot = ?, steps = ? WHERE id = ?",
-                (verbs, steps, session_id),
+                "UPDATE training_sessions SET snapshot = ? WHERE id = ?", (verbs, session_id)
             )
             connection.execute(
                 "UPDATE training_verbs SET request = NULL WHERE session = ? AND sequence < ?"

@@ -7,7 +7,6 @@ last such file is done again from the journal, with the same bits.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import shutil
@@ -290,15 +289,18 @@ class TrainingSessions:
         """Put the weights among the models; they are one with the answer to the verb."""
         session = self.records.row(row["session"])
         start = self._models.get(session["model"])
-        made_of = f"{session['id']}:{row['sequence']}"
-        identity = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        identity = self.records.history(session["id"], row["sequence"])[:12]
         model_id = f"train:{start.root}:{asked.name}:{identity}"
-        place = f"{session['id']}-{row['sequence']}"
+        if self.records.saver_of(model_id) is not None:  # before it was deleted and opened anew
+            return {"model": model_id}, _nothing
+        place = f"{session['id']}-{identity}"
         aside = self._folder / session["id"] / "saved"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         state.save_model(aside)
-        if asked.optimizer:
+        if asked.optimizer and 0 < row["sequence"] == session["snapshot"]:  # it is there already
+            _link_or_copy(self._file(session["id"], row["sequence"]), aside / _STATE_FILE)
+        elif asked.optimizer:
             state.write(aside / _STATE_FILE)
         shutil.rmtree(self._models.folder / place, ignore_errors=True)  # of a save cut off below
         aside.rename(self._models.folder / place)
@@ -319,7 +321,7 @@ class TrainingSessions:
         file = self._file(session_id, session.done)
         file.parent.mkdir(parents=True, exist_ok=True)
         session.state.write(file)
-        self.records.snapshot(session_id, session.done, session.state.steps)
+        self.records.snapshot(session_id, session.done)
         for other in file.parent.glob("state-*"):
             if other != file:
                 other.unlink()
@@ -340,6 +342,13 @@ def _apply(state: SessionState, request: Verb) -> dict[str, Any]:
         backward=request.backward,
     )
     return {"metrics": found.metrics, "log_probs": found.log_probs}
+
+
+def _link_or_copy(file: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(file)
+    except OSError:  # not all file systems have links
+        shutil.copyfile(file, target)
 
 
 def _prints(model: StoredModel) -> str:

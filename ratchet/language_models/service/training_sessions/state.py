@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,11 +83,6 @@ class SessionState:
         with torch.no_grad():
             self._vocabulary = self._model.chosen_logits(_ONE_TOKEN, _ONE_TOKEN >= 0).shape[-1]
 
-    @property
-    def steps(self) -> int:
-        """How often the weights were changed."""
-        return self._adam.steps
-
     def forward_backward(
         self,
         examples: Sequence[TrainingExample],
@@ -118,15 +114,18 @@ class SessionState:
                 for sum_of, gradient in zip(gathered, part.gradients, strict=backward):
                     sum_of.add_(gradient)
             part.gradients = ()
+        metrics = _together(parts)
+        sums = gathered if backward and gathered else ()
+        is_finite = all(map(math.isfinite, metrics.values()))
+        if not is_finite or not all(bool(gradient.isfinite().all()) for gradient in sums):
+            raise DataError(
+                "The gradient, or a sum over the tokens, is not finite; nothing was gathered. Look"
+                " at the log-probabilities and advantages, or clip ratios."
+            )
         if backward:
-            if gathered and not all(bool(g.isfinite().all()) for g in gathered):
-                raise DataError(
-                    "The gradient is not finite; nothing of it was gathered. Look at the"
-                    " log-probabilities and advantages, or clip ratios."
-                )
             self._gradients = gathered
         log_probs = tuple(values for part in parts for values in part.log_probs)
-        return ForwardBackward(_together(parts), log_probs)
+        return ForwardBackward(metrics, log_probs)
 
     def optim_step(self, settings: OptimizerSettings) -> dict[str, float]:
         """Follow the gathered gradient and forget it."""
