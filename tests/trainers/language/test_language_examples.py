@@ -15,6 +15,7 @@ from flows.cli.main import app
 from flows.planning.plan import plan
 from flows.runs.resolving import resolve_file
 from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
@@ -61,6 +62,13 @@ def test_the_example_learns_and_is_tested(name):
     assert len(metrics) == 2
     assert all(metric in one and "actor/loss" in one for one in metrics)
     assert trainer.run_test().metrics["num_datapoints"] == 4
+
+
+@pytest.mark.parametrize("name", [*CASES, "my_remote_task.yaml"])
+def test_there_are_as_many_tasks_as_an_example_asks_for(name):
+    given = resolve_file(str(EXAMPLES / name), []).arms["main"]
+    made = build_scenario("language_task").build_datasets(given)
+    assert {side: len(tasks) for side, tasks in made.items()} == {"train": 512, "test": 64}
 
 
 def copied(folder: Path) -> Path:
