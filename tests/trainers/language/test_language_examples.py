@@ -111,6 +111,10 @@ def test_validation_is_a_stage_beside_training():
         (["trainer.custom_trainer_module_path=importing.py"], "No module named 'not_there'"),
         (["trainer.custom_trainer_module_path=dotted.py"], "no absent.py beside it"),
         (["trainer.custom_trainer_module_path=other.py"], "expected a subclass of"),
+        (
+            ["trainer.custom_trainer_module_path=bare.py"],
+            "has no ['begin', 'engine', 'tokenizer'], which a BaseTrainer needs",
+        ),
     ],
 )
 def test_a_trainer_that_is_not_loaded_is_told_why(changes, said, tmp_path):
@@ -119,6 +123,11 @@ def test_a_trainer_that_is_not_loaded_is_told_why(changes, said, tmp_path):
     (folder / "importing.py").write_text("import not_there\n")
     (folder / "dotted.py").write_text("from .absent import x\n")
     (folder / "other.py").write_text("class MyCustomTrainer: ...\n")
+    (folder / "bare.py").write_text(
+        "from trainers import BaseTrainer\n"
+        "class MyCustomTrainer(BaseTrainer):\n"
+        "    def train(self, trajectories): return {}\n"
+    )
     result = CliRunner().invoke(app, ["plan", str(folder / "my_task.yaml"), *changes])
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())
