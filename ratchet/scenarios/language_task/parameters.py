@@ -194,5 +194,6 @@ class LanguageTaskParameters(SubParameters, read_for=SCENARIO):
     chat: bool = False
     system_prompt: str | None = None
     evaluator: Annotated[_Named, *_PLAYED] = None
-    environment: Annotated[_Named, *_PLAYED] = None
+    # what it says is in the alphabet of a model that is made for it
+    environment: Annotated[_Named, Purpose.GAME] = None
     max_turns: Annotated[PositiveInt, *_PLAYED] = 10
