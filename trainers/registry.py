@@ -58,7 +58,9 @@ def trainer_class(
         the parameters.
     """
     refuse_not_run(hyper_params.trainer_name)
-    found = TRAINERS.find(hyper_params.trainer, base_dir).trainer_class()
+    named = TRAINERS.find(hyper_params.trainer, base_dir)
+    _check_whole(named)
+    found = named.trainer_class()
     _check_agents(found, hyper_params)
     found.check_parameters(hyper_params, None if base_dir is None else Path(base_dir))
     return found
@@ -72,6 +74,16 @@ def build_trainer(
 ) -> Trainer:
     """Make the trainer of an experiment (errors as in :func:`trainer_class`)."""
     return trainer_class(hyper_params, base_dir)(hyper_params, scenario_instance, settings)
+
+
+def _check_whole(named: type[NamedTrainer]) -> None:
+    """Refuse a class that leaves methods to its subclasses."""
+    missing = sorted(getattr(named, "__abstractmethods__", ()))
+    if missing:
+        base = named.__mro__[1].__name__
+        raise ParameterError(
+            f"trainer: {named.__name__} has no {missing}, which a {base} needs. Write them, or derive it from a class that has them."
+        )
 
 
 def _check_agents(trainer: type[Trainer], hyper_params: HyperParameters) -> None:

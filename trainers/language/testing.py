@@ -39,8 +39,8 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
     for part in dict.fromkeys(
         name for answer in last for name in (*answer.scores, *answer.metrics)
     ):
-        found = [answer.get(part) for answer in last if answer.get(part) is not None]
-        metrics[part] = fmean(found)
+        found = [answer.metrics.get(part, answer.scores.get(part)) for answer in last]
+        metrics[part] = fmean(value for value in found if value is not None)
     return TestResult(metrics, table)
 
 

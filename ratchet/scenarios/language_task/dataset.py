@@ -29,7 +29,11 @@ class TaskDataset(StoredDataset):
         self._tasks = tuple(tasks)
         if len(ids := Counter(task.task_id for task in self._tasks)) < len(self._tasks):
             (task_id, count), *_ = ids.most_common(1)
-            raise DataError(f"dataset: got {count} tasks of id {task_id!r}, expected each id once.")
+            raise DataError(
+                f"dataset: got {count} tasks of id {task_id!r}, expected each id once. A task that"
+                " is read without a task_id has one made of its prompt: leave out prompts that come"
+                " again, or give them ids."
+            )
 
     def __len__(self) -> int:
         return len(self._tasks)

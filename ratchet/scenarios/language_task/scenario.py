@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.errors import ParameterError
+from ratchet.errors import DataError, ParameterError
 from ratchet.parameters.references import Reference
 from ratchet.plugins import file_at, is_class_spec
 from ratchet.scenarios.base import Scenario
@@ -63,7 +63,7 @@ class LanguageTaskScenario(Scenario):
         Raises
         ------
         DataError
-            If there are not enough, or a file can't be read.
+            If there are not enough, a file can't be read, or a source makes sets of other names.
         """
         section: LanguageTaskParameters = hyper_params.language_task
         seed = hyper_params.seed if section.dataset_seed is None else section.dataset_seed
@@ -72,6 +72,12 @@ class LanguageTaskScenario(Scenario):
         sizes = Sizes(both, section.num_test, hyper_params.test_size)
         built = self._source(hyper_params).build(seed, sizes)
         made = set_apart(built, wanted, num_train)
+        if untested := sorted(made.keys() - self.untested - {*self.test_sets(hyper_params)}):
+            raise DataError(
+                f"dataset: {hyper_params.dataset} has the sets {untested}, which nothing would test"
+                " on. Expected 'train', 'test' and, if need be, 'validation'; further test sets are"
+                " files of a folder."
+            )
         most = hyper_params.dataset_options.max_train_size
         return {
             name: TaskDataset(tasks[:most] if name == "train" else tasks)
@@ -87,8 +93,8 @@ class LanguageTaskScenario(Scenario):
         return ["test", *sorted(extra)]
 
     def data_code(self) -> tuple[Callable[..., object], ...]:
-        """Return the code that draws and reads tasks."""
-        return (TaskDataset, TaskFiles)
+        """Return the code that draws, reads and divides tasks."""
+        return (TaskDataset, TaskFiles, set_apart)
 
     def own_data_code(self, hyper_params: HyperParameters) -> tuple[Callable[..., object], ...]:
         """Return what draws or brings these tasks."""

@@ -6,8 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
+import numpy as np
 from pydantic import JsonValue
 
 from ratchet.errors import DataError
@@ -74,7 +76,11 @@ class Task:
         """
         said = data["messages"] if "messages" in data else data["prompt"]
         prompt = said if isinstance(said, str) else _read_messages(said)
-        answer, info = data.get("answer", ""), data.get("info") or {}
+        answer, info = data["answer"], data.get("info") or {}
+        if answer is None:
+            raise TypeError(
+                "answer is null, expected what is right, or an empty text where nothing is"
+            )
         if not isinstance(info, Mapping):
             raise TypeError(f"info is {type(info).__name__}, expected an object")
         text = answer if isinstance(answer, str) else json.dumps(answer)
@@ -93,18 +99,30 @@ class Evaluation:
     parts: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def wrong_number(self) -> str | None:
-        """Return what is no finite number among all that is said; None if everything is."""
-        said = {
-            "reward": self.reward,
-            **{f"parts[{name!r}]": value for name, value in self.parts.items()},
-            **{f"metrics[{name!r}]": value for name, value in self.metrics.items()},
-        }
-        for name, value in said.items():
-            is_number = isinstance(value, int | float)
-            if not is_number or not math.isfinite(value):
-                return f"{name} = {value!r}"
-        return None
+    def checked(self) -> Evaluation:
+        """Return it with numbers that are floats, those of NumPy too.
+
+        Raises
+        ------
+        ValueError
+            Naming what is no finite number.
+        """
+        return Evaluation(
+            _float("reward", self.reward),
+            {name: _float(f"parts[{name!r}]", value) for name, value in self.parts.items()},
+            {name: _float(f"metrics[{name!r}]", value) for name, value in self.metrics.items()},
+        )
+
+
+def is_number(value: object) -> bool:
+    """Return whether something is one real number, NumPy's among them."""
+    return isinstance(value, Real | np.bool_)
+
+
+def _float(name: str, value: float) -> float:
+    if not is_number(value) or not math.isfinite(value):
+        raise ValueError(f"got {name} = {value!r}, expected finite numbers")
+    return float(value)
 
 
 def _read_messages(messages: object) -> tuple[ChatMessage, ...]:

@@ -1,11 +1,12 @@
 """Evaluators by name and from files: what they take, and what they say."""
 
+import numpy as np
 import pytest
 
-from ratchet.errors import ParameterError, UnknownNameError
+from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters.references import Reference
-from ratchet.scenarios.language_task.evaluators.base import build_evaluator
-from ratchet.scenarios.language_task.task import Task
+from ratchet.scenarios.language_task.evaluators.base import build_evaluator, checked
+from ratchet.scenarios.language_task.task import Evaluation, Task
 
 TASK = Task("one", "abc=", "cba")
 OWN = """
@@ -78,3 +79,19 @@ def test_functions_and_classes_of_a_file_with_their_parameters(folder):
 def test_what_is_no_evaluator_is_told(folder, reference, what):
     with pytest.raises((ParameterError, UnknownNameError), match=f"(?s){what}"):
         build_evaluator(Reference(**reference), folder)
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.int64(1), np.bool_(True), True])
+def test_numbers_of_arrays_are_numbers(number):
+    found = checked(Evaluation(number, {"part": number}, {"metric": number}), "own", TASK)
+    numbers = (found.reward, found.parts["part"], found.metrics["metric"])
+    assert numbers == (float(number),) * 3
+    assert {type(each) for each in numbers} == {float}
+    assert checked(number, "own", TASK).reward == float(number)
+
+
+@pytest.mark.parametrize("other", ["0.5", None, np.zeros(2), float("nan")])
+def test_other_values_are_refused(other):
+    for scored in (other, Evaluation(other), Evaluation(0.0, {"part": other})):
+        with pytest.raises(DataError, match="evaluator own, task 'one': got"):
+            checked(scored, "own", TASK)

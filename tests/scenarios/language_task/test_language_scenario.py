@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 from pydantic import Field
 
+from flows.planning.plan import plan
+from flows.runs.resolving import resolve_file
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError
 from ratchet.parameters.base import SECTIONS, Section, SubParameters
@@ -179,3 +181,32 @@ def test_another_protocol_is_refused():
         scenario.build_instance(
             hyper_params, ExperimentSettings(), SimpleNamespace(agent_names=()), {}, "rl"
         )
+
+
+SPEAKS = """
+from ratchet.scenarios.language_task.environments.base import LanguageEnvironment, PlainEpisode
+
+class Speaks(LanguageEnvironment):
+    def __init__(self, words):
+        self.words = words
+
+    def begin(self, task, seed):
+        return PlainEpisode(task)
+
+    def characters(self):
+        return self.words
+"""
+
+
+def test_a_small_model_that_is_made_for_another_environment_is_another(tmp_path):
+    (tmp_path / "mine.py").write_text(SPEAKS)
+    file = tmp_path / "mine.yaml"
+    file.write_text("scenario: language_task\ntrainer: grpo\ndataset: reverse\n")
+
+    def first_state(words):
+        environment = ["environment.name=mine.py:Speaks", f"environment.words={words}"]
+        given = [f"language_task.{each}" for each in environment]
+        stages = plan(resolve_file(str(file), given))
+        return next(stage.key for stage in stages if stage.stage == "initial_state")
+
+    assert first_state("yes") != first_state("no!")

@@ -175,14 +175,16 @@ def test_a_prompt_in_both_files_is_refused(tmp_path):
     ("line", "what"),
     [
         ('{"answer": "x"}', "KeyError"),
+        ('{"prompt": "x", "anwser": "x"}', "KeyError: 'answer'"),
+        ('{"prompt": "x", "answer": null}', "answer is null"),
         ("[1]", "expected an object"),
         ("{", "JSONDecodeError"),
-        ('{"prompt": ""}', "neither of them empty"),
-        ('{"prompt": "x", "info": 3}', "expected an object"),
+        ('{"prompt": "", "answer": "x"}', "neither of them empty"),
+        ('{"prompt": "x", "answer": "x", "info": 3}', "expected an object"),
     ],
 )
 def test_a_line_that_is_no_task_is_named(tmp_path, line, what):
-    (tmp_path / "bad.jsonl").write_text(f'{{"prompt": "good"}}\n{line}\n')
+    (tmp_path / "bad.jsonl").write_text(f'{{"prompt": "good", "answer": ""}}\n{line}\n')
     with pytest.raises(DataError, match=rf"(?s)bad\.jsonl, line 2: .*{what}"):
         datasets("bad.jsonl", tmp_path)
 
@@ -223,3 +225,12 @@ def test_a_damaged_dataset_is_refused(tmp_path, damage):
 def test_an_id_comes_once():
     with pytest.raises(DataError, match="2 tasks of id 'one'"):
         TaskDataset([TASKS[0], TASKS[0]])
+
+
+def test_a_prompt_that_comes_again_without_ids_is_told_of(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for side, prompt in (("train", "1+1="), ("test", "2+2=")):
+        line = json.dumps({"prompt": prompt, "answer": "x"})
+        (tmp_path / "mine" / f"{side}.jsonl").write_text(f"{line}\n{line}\n")
+    with pytest.raises(DataError, match="leave out prompts that come again, or give them ids"):
+        datasets("mine", tmp_path)

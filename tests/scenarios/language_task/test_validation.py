@@ -10,6 +10,7 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import DataError, ParameterError
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.registry import build_scenario
+from ratchet.store.fingerprint import code_fingerprint
 from trainers.registry import trainer_class
 
 GIVEN = {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"}
@@ -78,3 +79,21 @@ def test_validation_without_tasks_for_it_is_refused(tmp_path):
     with pytest.raises(ParameterError, match=r"validation\.jsonl"):
         trainer_class(parameters(tmp_path, validate_every=2))
     trainer_class(parameters(validate_every=2, num_validation=5))
+
+
+def test_what_divides_tasks_counts_for_the_data():
+    code = code_fingerprint(*build_scenario("language_task").data_code())
+    assert "ratchet.scenarios.language_task.validation" in code.modules
+
+
+def test_sets_that_nothing_would_test_on_are_refused(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from ratchet.scenarios.language_task.sources.base import TaskSource\n"
+        "from ratchet.scenarios.language_task.task import Task\n"
+        "class Own(TaskSource):\n"
+        "    def build(self, seed, sizes):\n"
+        "        names = ['train', 'test', 'hard']\n"
+        "        return {name: [Task(name, name, 'x')] for name in names}\n"
+    )
+    with pytest.raises(DataError, match=r"has the sets \['hard'\], which nothing would test on"):
+        build_scenario("language_task", tmp_path).build_datasets(parameters("own.py:Own"))

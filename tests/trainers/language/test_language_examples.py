@@ -15,6 +15,7 @@ from flows.cli.main import app
 from flows.planning.plan import plan
 from flows.runs.resolving import resolve_file
 from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
@@ -63,6 +64,13 @@ def test_the_example_learns_and_is_tested(name):
     assert trainer.run_test().metrics["num_datapoints"] == 4
 
 
+@pytest.mark.parametrize("name", [*CASES, "my_remote_task.yaml"])
+def test_there_are_as_many_tasks_as_an_example_asks_for(name):
+    given = resolve_file(str(EXAMPLES / name), []).arms["main"]
+    made = build_scenario("language_task").build_datasets(given)
+    assert {side: len(tasks) for side, tasks in made.items()} == {"train": 512, "test": 64}
+
+
 def copied(folder: Path) -> Path:
     folder.mkdir()
     for file in EXAMPLES.glob("my_*"):
@@ -103,6 +111,10 @@ def test_validation_is_a_stage_beside_training():
         (["trainer.custom_trainer_module_path=importing.py"], "No module named 'not_there'"),
         (["trainer.custom_trainer_module_path=dotted.py"], "no absent.py beside it"),
         (["trainer.custom_trainer_module_path=other.py"], "expected a subclass of"),
+        (
+            ["trainer.custom_trainer_module_path=bare.py"],
+            "has no ['begin', 'engine', 'tokenizer'], which a BaseTrainer needs",
+        ),
     ],
 )
 def test_a_trainer_that_is_not_loaded_is_told_why(changes, said, tmp_path):
@@ -111,6 +123,11 @@ def test_a_trainer_that_is_not_loaded_is_told_why(changes, said, tmp_path):
     (folder / "importing.py").write_text("import not_there\n")
     (folder / "dotted.py").write_text("from .absent import x\n")
     (folder / "other.py").write_text("class MyCustomTrainer: ...\n")
+    (folder / "bare.py").write_text(
+        "from trainers import BaseTrainer\n"
+        "class MyCustomTrainer(BaseTrainer):\n"
+        "    def train(self, trajectories): return {}\n"
+    )
     result = CliRunner().invoke(app, ["plan", str(folder / "my_task.yaml"), *changes])
     assert result.exit_code == 2
     assert said in " ".join(result.stderr.split())

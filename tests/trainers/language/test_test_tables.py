@@ -63,3 +63,10 @@ def test_a_conversation_that_was_rewritten_counts_once():
     assert found.table["response_length"] == [5, 1]
     assert found.metrics["agent.mean_episode_reward"] == 0.5
     assert found.metrics["exact_match"] == 0.5
+
+
+def test_metrics_and_parts_are_found_whatever_they_are_called():
+    (one,) = [answer("ab", reward=2.0, tokens=3.0)]
+    one.scores = {"reward": 0.5}
+    metrics = summarise_answers(PLACES, [one]).metrics
+    assert (metrics["tokens"], metrics["reward"]) == (3.0, 0.5)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import DataError, ParameterError, UnknownNameError, nearest
 from ratchet.plugins import is_class_spec, load_module
 from ratchet.registry import Registry
-from ratchet.scenarios.language_task.task import Evaluation, Task
+from ratchet.scenarios.language_task.task import Evaluation, Task, is_number
 
 if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
@@ -81,19 +81,16 @@ def checked(scored: object, evaluator: str, task: Task) -> Evaluation:
     DataError
         Naming evaluator and task, if it is none.
     """
-    is_number = isinstance(scored, int | float)
-    evaluation = Evaluation(float(scored)) if is_number else scored  # type: ignore[arg-type]
+    evaluation = Evaluation(scored) if is_number(scored) else scored  # type: ignore[arg-type]
+    about = f"evaluator {evaluator}, task {task.task_id!r}"
     if not isinstance(evaluation, Evaluation):
         raise DataError(
-            f"evaluator {evaluator}, task {task.task_id!r}: got {type(scored).__name__}, expected"
-            " a number or an Evaluation."
+            f"{about}: got {type(scored).__name__}, expected a number or an Evaluation."
         )
-    wrong = evaluation.wrong_number()
-    if wrong is not None:
-        raise DataError(
-            f"evaluator {evaluator}, task {task.task_id!r}: got {wrong}, expected finite numbers."
-        )
-    return evaluation
+    try:
+        return evaluation.checked()
+    except ValueError as error:
+        raise DataError(f"{about}: {error}.") from error
 
 
 def find_scoring(reference: Reference, base_dir: Path | None) -> Callable[..., object]:

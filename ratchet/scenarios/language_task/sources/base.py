@@ -53,7 +53,7 @@ class TaskSource(ABC):
 
     @abstractmethod
     def build(self, seed: int, sizes: Sizes) -> Mapping[str, Sequence[Task]]:
-        """Make the tasks of ``train`` and ``test``, and of extra test sets by name.
+        """Make the tasks of ``train`` and ``test``, and of ``validation`` if there are any.
 
         Raises
         ------
