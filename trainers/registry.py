@@ -80,9 +80,10 @@ def _check_whole(named: type[NamedTrainer]) -> None:
     """Refuse a class that leaves methods to its subclasses."""
     missing = sorted(getattr(named, "__abstractmethods__", ()))
     if missing:
+        base = named.__mro__[1].__name__
         raise ParameterError(
-            f"trainer: {named.__name__} has no {missing}, which a {named.__base__.__name__} needs."
-            " Write them, or derive it from a class that has them."
+            f"trainer: {named.__name__} has no {missing}, which a {base} needs. Write"
+            " them, or derive it from a class that has them."
         )
 
 
