@@ -82,7 +82,8 @@ def _check_whole(named: type[NamedTrainer]) -> None:
     if missing:
         base = named.__mro__[1].__name__
         raise ParameterError(
-            f"trainer: {named.__name__} has no {missing}, which a {base} needs. Write them, or derive it from a class that has them."
+            f"trainer: {named.__name__} has no {missing}, which a {base} needs. Write"
+            " them, or derive it from a class that has them."
         )
 
 
