@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
 from ratchet.errors import ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_class, plugin_label
+from ratchet.plugins import is_class_spec, load_class, module_name, plugin_label
 
 _T = TypeVar("_T")
 _Class = TypeVar("_Class", bound=type)
@@ -213,6 +213,9 @@ def _is_same(one: type, other: type) -> bool:
         return False
     if _file(one) == _file(other):
         return True
+    pairs = ((one, other), (other, one))
+    if any(module_name(Path(_file(a))) == b.__module__ for a, b in pairs):
+        return True  # the plug-in's module is no longer there
     label = plugin_label(one.__module__)
     return label is not None and label == plugin_label(other.__module__)
 

@@ -23,6 +23,7 @@ class FakeState:
 class FakeTrainer(StagedTrainer):
     State = FakeState
     state = None
+    learns_tokens = False
 
     def __init__(self, hyper_params, instance, settings):
         pass

@@ -85,7 +85,7 @@ def test_a_started_service_answers_and_ends_when_it_is_left(home, monkeypatch):
     monkeypatch.setenv(API_KEY_VARIABLE, "not for the embedded one")
     began = time.monotonic()
     with _start(home) as service:
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         client = openai.OpenAI(base_url=service.url, api_key="none")
         ask = {"model": service.model, "messages": [{"role": "user", "content": "?"}]}
         assert client.chat.completions.create(**ask).choices[0].message.content

@@ -97,4 +97,4 @@ def _check(case):
 
 @pytest.mark.slow
 def test_any_request_is_answered_as_described(described):
-    assert _check_operations(described, examples=50) >= 20
+    assert _check_operations(described, examples=50, derandomize=True) >= 20

@@ -91,7 +91,7 @@ def test_what_is_wrong_with_frames_is_said(small, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("grpo", "trainer: pure_text_ei"), ("dreamer_v3", "optimizer and optimization stepper")],
+    [("grpo", "trainer: pure_text_grpo"), ("dreamer_v3", "optimizer and optimization stepper")],
 )
 def test_algorithms_that_are_not_run_say_what_to_do(tmp_path, name, advice):
     params = HyperParameters(scenario="gymnasium", dataset="CartPole-v1", trainer=f"torchrl_{name}")

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ratchet.language_models.service.api.errors import ApiError
-from ratchet.language_models.service.engine.model_folder import configuration_files
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import ModelRegistry
 from ratchet.language_models.training_service.models import check_model_files, uploaded_model_id
@@ -50,6 +49,8 @@ def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> s
 
 def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
     """Return the texts that a model's tokenizer is read from, by their names."""
+    from ratchet.language_models.service.engine.model_folder import configuration_files
+
     folder = models.get(model_id).whole_folder
     found = [file for file in configuration_files(folder) if file.suffix in _READABLE]
     return {file.name: file.read_text("utf-8") for file in found}
