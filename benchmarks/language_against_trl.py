@@ -2,8 +2,8 @@
 
 Run with ``python benchmarks/language_against_trl.py [--seeds N] [--steps N]``. Every seed of either
 library is a process of its own on one thread, in rotation. Both train the same small Llama with the
-settings of ``experiments/reverse_grpo.yaml``; TRL in float32 without checkpointing, logging or
-saving, all answers of a step in one batch, which on a CPU is its fastest way.
+settings of ``experiments/reverse_grpo.yaml``, from the same weights with the same prompts; TRL in
+float32 without checkpointing, logging or saving, all answers of a step in one batch.
 """
 
 from __future__ import annotations

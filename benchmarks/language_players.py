@@ -92,17 +92,17 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
     import transformers
     import trl
 
-    given = trainer.hyper_params
-    language, loss, steps = given.language, given.grpo.settled, trainer.num_train_iterations
-    tasks = trainer.scenario_instance.train_dataset
-    order = DataOrder(given.seed, len(tasks)).take(0, steps * language.tasks_per_step)
-    shown = [tasks[place] for place in order.tolist()]
-    evaluate = trainer.scenario_instance.train_environment.rules.evaluator
+    given, instance = trainer.hyper_params, trainer.scenario_instance
+    order = DataOrder(given.seed, len(instance.train_dataset))
+    count = trainer.num_train_iterations * given.language.tasks_per_step
+    shown = [instance.train_dataset[place] for place in order.take(0, count).tolist()]
+    evaluate = instance.train_environment.rules.evaluator
     assert evaluate is not None
 
-    def reward(completions: list[str], task: list[int], **_: object) -> list[float]:
-        pairs = zip(task, completions, strict=True)
-        return [evaluate.evaluate(shown[place], said, []).reward for place, said in pairs]
+    def reward(completions: list[Any], task: list[int], **_: object) -> list[float]:
+        said = [completion[0]["content"] for completion in completions]
+        pairs = zip(task, said, strict=True)
+        return [evaluate.evaluate(shown[place], text, []).reward for place, text in pairs]
 
     class Ends(transformers.TrainerCallback):
         """Notes when steps have ended."""
@@ -113,7 +113,29 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
     ends: list[float] = []
     trainer.learner.save_model(folder / "begun")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "begun", dtype="float32")
-    adam = language.optimizer
+    prompts = [[{"role": "user", "content": task.messages[0].content}] for task in shown]
+    peer = trl.GRPOTrainer(
+        model=model,
+        processing_class=transformers.AutoTokenizer.from_pretrained(
+            folder / "begun", padding_side="left"
+        ),
+        reward_funcs=reward,
+        train_dataset=datasets.Dataset.from_dict({"prompt": prompts, "task": range(count)}),
+        optimizers=_optimizer(model, trainer),
+        callbacks=[Ends()],
+        args=trl.GRPOConfig(output_dir=str(folder / "trl"), **_settings(trainer)),
+    )
+    peer.remove_callback(transformers.trainer_callback.PrinterCallback)
+    begin = time.process_time()
+    peer.train()
+    assert torch.get_num_threads() == 1
+    model.save_pretrained(folder / "begun")  # beside its tokenizer
+    return Trained(begin, ends, load_language_model("begun", base_dir=folder))
+
+
+def _optimizer(model: torch.nn.Module, trainer: LanguageTrainer) -> tuple[Any, Any]:
+    """Return the experiment's optimizer and schedule, for a model of transformers'."""
+    adam, steps = trainer.hyper_params.language.optimizer, trainer.num_train_iterations
     optimizer = torch.optim.AdamW(
         model.parameters(),
         lr=adam.lr,
@@ -125,48 +147,37 @@ def train_with_trl(trainer: LanguageTrainer, folder: Path) -> Trained:
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: (1 - step / steps) * min(1, (step + 1) / (adam.warmup_steps + 1))
     )
-    peer = trl.GRPOTrainer(
-        model=model,
-        processing_class=transformers.AutoTokenizer.from_pretrained(
-            folder / "begun", padding_side="left"
-        ),
-        reward_funcs=reward,
-        train_dataset=datasets.Dataset.from_dict(
-            {"prompt": [task.messages[0].content for task in shown], "task": range(len(shown))}
-        ),
-        optimizers=(optimizer, schedule),
-        callbacks=[Ends()],
-        args=trl.GRPOConfig(
-            output_dir=str(folder / "trl"),
-            max_steps=steps,
-            per_device_train_batch_size=language.tasks_per_step * language.group_size,
-            num_generations=language.group_size,
-            num_iterations=language.num_epochs,
-            shuffle_dataset=False,
-            max_completion_length=trainer.scenario_instance.agents["agent"].parameters.max_tokens,
-            temperature=trainer.scenario_instance.agents["agent"].parameters.temperature,
-            loss_type="grpo",  # a mean over answers of their tokens' mean
-            scale_rewards="group",
-            epsilon=loss.clip_low,
-            epsilon_high=loss.clip_high,
-            beta=0.0,
-            max_grad_norm=adam.max_grad_norm,
-            seed=given.seed,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        ),
-    )
-    peer.remove_callback(transformers.trainer_callback.PrinterCallback)
-    begin = time.process_time()
-    peer.train()
-    assert torch.get_num_threads() == 1
-    model.save_pretrained(folder / "begun")  # beside its tokenizer
-    return Trained(begin, ends, load_language_model("begun", base_dir=folder))
+    return optimizer, schedule
+
+
+def _settings(trainer: LanguageTrainer) -> dict[str, Any]:
+    """Return the experiment's settings in TRL's words."""
+    given, agent = trainer.hyper_params, trainer.scenario_instance.agents["agent"].parameters
+    language, loss = given.language, given.grpo.settled
+    aggregations = {"token_mean": "dapo", "sequence_mean_token_mean": "grpo"}
+    return {
+        "max_steps": trainer.num_train_iterations,
+        "per_device_train_batch_size": language.tasks_per_step * language.group_size,
+        "num_generations": language.group_size,
+        "num_iterations": language.num_epochs,
+        "shuffle_dataset": False,
+        "max_completion_length": agent.max_tokens,
+        "temperature": agent.temperature,
+        "loss_type": aggregations[loss.aggregation],
+        "scale_rewards": loss.advantage_scale,
+        "epsilon": loss.clip_low,
+        "epsilon_high": loss.clip_high,
+        "beta": 0.0,
+        "max_grad_norm": language.optimizer.max_grad_norm,
+        "seed": given.seed,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
 
 
 PLAYERS: dict[str, Callable[[LanguageTrainer, Path], Trained]] = {
