@@ -221,9 +221,9 @@ def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinke
 
     given = example.weights or (1.0,) * len(example.tokens)
     factors = [mask * factor for mask, factor in zip(example.loss_mask, given, strict=True)]
-    inputs: dict[str, list[float] | list[int]] = {"target_tokens": list(example.tokens[1:])}
+    rows: dict[str, list[float]] = {}
     if loss == "cross_entropy":
-        inputs["weights"] = factors[1:]
+        rows["weights"] = factors[1:]
     elif example.advantages is None or example.log_probs is None or min(factors) < 0:
         raise ParameterError(
             f"loss {loss!r}: tinker needs advantages and log_probs of each example, and weights of"
@@ -231,7 +231,9 @@ def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinke
         )
     else:  # its losses know no weights; they grow with the advantages
         scaled = [f * a for f, a in zip(factors, example.advantages, strict=True)]
-        inputs |= {"advantages": scaled[1:], "logprobs": list(example.log_probs[1:])}
+        rows |= {"advantages": scaled[1:], "logprobs": list(example.log_probs[1:])}
+    inputs = {name: tinker.TensorData(row, "float32") for name, row in rows.items()}
+    inputs["target_tokens"] = tinker.TensorData(list(example.tokens[1:]), "int64")
     prompt = tinker.ModelInput.from_ints(list(example.tokens[:-1]))
     return tinker.Datum(model_input=prompt, loss_fn_inputs=inputs)
 
