@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,12 +60,13 @@ def pad_rows(
     if longest > width:
         cut = slice(-width, None) if truncation == "left" else slice(width)
         rows = [row[cut] for row in rows]
-    lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)[:, None]
-    column = torch.arange(width)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))[:, None]
+    column = np.arange(width)
     taken = column >= width - lengths if left_pad else column < lengths
-    padded = torch.full((len(rows), width), pad_value, dtype=dtype)
-    padded[taken] = torch.tensor([*chain.from_iterable(rows)], dtype=dtype)
-    return padded
+    kind = np.int64 if dtype == torch.int64 else np.float64
+    padded = np.full((len(rows), width), pad_value, kind)
+    padded[taken] = np.fromiter(chain.from_iterable(rows), kind, int(lengths.sum()))
+    return torch.from_numpy(padded).to(dtype)
 
 
 def scores_of_tokens(rewards: Tensor, loss_mask: Tensor) -> Tensor:

@@ -113,17 +113,18 @@ class Trajectory:
             )
         if min(self.tokens, default=0) < 0:
             raise DataError(f"trajectory {self._name}: got the token {min(self.tokens)}, below 0.")
-        wrong = [value for value in self.loss_mask if value not in (0, 1)]
-        if wrong:
+        if not {0, 1}.issuperset(self.loss_mask):
+            wrong = next(value for value in self.loss_mask if value not in (0, 1))
             raise DataError(
-                f"trajectory {self._name}: loss_mask: got {wrong[0]}, expected 1 where the model"
+                f"trajectory {self._name}: loss_mask: got {wrong}, expected 1 where the model"
                 " wrote the token and 0 elsewhere."
             )
         if self.advantage is not None:
             lists["advantage"] = [self.advantage]
         parts = {"scores": self.scores.values(), "metrics": self.metrics.values()}
         for name, numbers in {**lists, "reward": [self.reward], **parts}.items():
-            if not all(map(math.isfinite, numbers)):
+            # a sum is finite only of finite numbers: asked first, as it is the fastest
+            if not (math.isfinite(sum(numbers)) or all(map(math.isfinite, numbers))):
                 infinite = next(number for number in numbers if not math.isfinite(number))
                 raise DataError(
                     f"trajectory {self._name}: {name}: got {infinite}, expected finite numbers."

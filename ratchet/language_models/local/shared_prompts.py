@@ -48,14 +48,16 @@ def share_prompts(ids: Tensor, chosen: Tensor) -> SharedPrompts | None:
     place = torch.arange(longest, device=ids.device)
     # -1 is no token: a prompt differs from a longer one that begins like it
     keys = ids[:, :longest].masked_fill(place >= lengths[:, None], -1)
-    prompts, of_row = torch.unique(keys, dim=0, return_inverse=True)
-    if _PAYS * len(prompts) > rows:
+    seen: dict[bytes, int] = {}
+    of_row = [seen.setdefault(key.tobytes(), len(seen)) for key in keys.cpu().numpy()]
+    if _PAYS * len(seen) > rows:
         return None
+    firsts = [of_row.index(prompt) for prompt in range(len(seen))]
     following = lengths[:, None] + torch.arange(width - int(lengths.min()), device=ids.device)
     places = following.clamp(max=width - 1)
     return SharedPrompts(
-        prompts=prompts.clamp(min=0),
-        of_row=of_row,
+        prompts=keys[firsts].clamp(min=0),
+        of_row=torch.tensor(of_row, device=ids.device),
         lengths=lengths,
         rest=ids.gather(1, places),
         chosen=chosen.gather(1, places) & (following < width),

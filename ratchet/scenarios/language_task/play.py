@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
@@ -162,17 +161,17 @@ class _Player:
 
     def play(self, rollouts: Sequence[Rollout]) -> None:
         for rollout in rollouts:
-            self._guard(rollout, partial(self._begin, rollout))
+            self._guard(self._begin, rollout)
         while active := [rollout for rollout in rollouts if rollout.is_active]:
             completions = self.engine.generate([self._request(rollout) for rollout in active])
             for rollout, completion in zip(active, completions, strict=True):
-                self._guard(rollout, partial(self._go_on, rollout, completion))
+                self._guard(self._go_on, rollout, completion)
 
-    def _guard(self, rollout: Rollout, step: Callable[[], None]) -> None:
-        """Do a step; where it fails, what the policy says."""
+    def _guard(self, step: Callable[..., None], rollout: Rollout, *given: Completion) -> None:
+        """Do a rollout's step; where it fails, what the policy says."""
         while True:
             try:
-                return step()
+                return step(rollout, *given)
             except Exception as error:
                 rollout.num_failures += 1
                 rollout.attempt = None
@@ -185,7 +184,7 @@ class _Player:
                 if not again:
                     rollout.is_dropped = True
                     return None
-                step = partial(self._begin, rollout)
+                step, given = self._begin, ()
 
     def _seed(self, rollout: Rollout, purpose: str) -> int:
         again = f"/again{rollout.num_failures}" if rollout.num_failures else ""

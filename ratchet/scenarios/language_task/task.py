@@ -109,8 +109,8 @@ class Evaluation:
         """
         return Evaluation(
             _float("reward", self.reward),
-            {name: _float(f"parts[{name!r}]", value) for name, value in self.parts.items()},
-            {name: _float(f"metrics[{name!r}]", value) for name, value in self.metrics.items()},
+            {name: _float("parts", value, name) for name, value in self.parts.items()},
+            {name: _float("metrics", value, name) for name, value in self.metrics.items()},
         )
 
 
@@ -119,9 +119,10 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real | np.bool_)
 
 
-def _float(name: str, value: float) -> float:
+def _float(what: str, value: float, part: str | None = None) -> float:
     if not is_number(value) or not math.isfinite(value):
-        raise ValueError(f"got {name} = {value!r}, expected finite numbers")
+        about = what if part is None else f"{what}[{part!r}]"
+        raise ValueError(f"got {about} = {value!r}, expected finite numbers")
     return float(value)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from statistics import fmean, pstdev
+from math import fsum, sqrt
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trainers.algorithms.language.trajectories import trajectory_advantages
@@ -74,7 +75,8 @@ def _advantages(trajectories: Sequence[Trajectory]) -> list[float]:
 def _describe(name: str, values: Sequence[float], metrics: MutableMapping[str, float]) -> None:
     """Add the mean, population deviation, least and greatest; nothing of nothing."""
     if values:
-        metrics[f"{name}/mean"] = fmean(values)
-        metrics[f"{name}/std"] = pstdev(values)
+        mean = fmean(values)
+        metrics[f"{name}/mean"] = mean
+        metrics[f"{name}/std"] = sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
         metrics[f"{name}/min"] = min(values)
         metrics[f"{name}/max"] = max(values)

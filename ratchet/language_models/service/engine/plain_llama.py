@@ -52,7 +52,8 @@ class Cache:
     def keep(self, rows: Tensor) -> None:
         """Keep these rows, int[B'], in this order; one may be there several times."""
         room = min(self.mask.shape[1], self.length + _KEPT_ROOM)
-        self.values = self.values[..., :room, :].index_select(2, rows)
+        values = self.values[..., :room, :].contiguous()  # of others, it selects bit by bit
+        self.values = values.index_select(2, rows)
         self.mask = self.mask[:, :room].index_select(0, rows)
         self.positions = self.positions[rows]
 
@@ -119,8 +120,9 @@ class PlainLlama(nn.Module):
         angles = torch.arange(shape.max_position_embeddings, dtype=torch.float64)[:, None] * (
             shape.rope_theta**-places
         )
-        self.register_buffer("_cos", angles.cos(), persistent=False)
-        self.register_buffer("_sin", angles.sin(), persistent=False)
+        cos, sin = angles.cos(), angles.sin()
+        self.register_buffer("_cos", torch.cat([cos, cos], dim=1), persistent=False)
+        self.register_buffer("_sin", torch.cat([-sin, sin], dim=1), persistent=False)
 
     def initialise(self, generator: torch.Generator, scale: float = 0.06) -> None:
         """Draw all weights anew: matrices normal with this standard deviation, norms 1."""
@@ -257,7 +259,7 @@ class PlainLlama(nn.Module):
         return zeros.masked_fill_(~readable, -torch.inf)
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [1 or B, 1, T, head / 2] of positions int[T] or int[B, T]."""
+        """Return what :func:`_rotate` takes, [1 or B, 1, T, head], of int[T] or int[B, T]."""
         places = positions if positions.ndim == 2 else positions[None]
         dtype = self.embeddings.dtype
         return self._cos[places][:, None].to(dtype), self._sin[places][:, None].to(dtype)
@@ -336,8 +338,9 @@ class PlainLlama(nn.Module):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs, one of each half of x, by angles; the sines of the first half are negative."""
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return x * cos + torch.cat([second, first], dim=-1) * sin
 
 
 def _unflatten(heads: Tensor, rows: int, places: int) -> Tensor:
