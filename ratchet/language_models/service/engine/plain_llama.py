@@ -18,6 +18,7 @@ from ratchet.language_models.service.engine.llama_shape import LlamaShape
 
 _GROWTH = 32  # tokens by which a full cache is made longer
 _KEPT_ROOM = 8  # tokens for which a copied cache has room: less is copied
+_FEW_PAIRS = 512  # of places: with fewer, torch's attention takes longer to differentiate
 _ROWS_AT_A_TIME = 16  # of prompts that are read: what these take stays in a core's cache
 
 
@@ -278,9 +279,13 @@ class PlainLlama(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attention over what lies before, or where the mask allows it, [B, T, hidden]."""
         shared = self._queries != self._keys
-        read = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=shared
-        )
+        pairs = query.shape[2] * key.shape[2]
+        if mask is not None and key.requires_grad and not shared and pairs <= _FEW_PAIRS:
+            read = _attend_by_products(query, key, value, mask)
+        else:
+            read = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=shared
+            )
         return read.transpose(1, 2).flatten(-2)
 
     def _add(self, layer: LlamaLayer, x: Tensor, attended: Tensor) -> Tensor:
@@ -335,6 +340,15 @@ class PlainLlama(nn.Module):
             case "mlp_in":
                 return [s.intermediate_size] * 2
         return [s.hidden_size]
+
+
+def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """Attention by matrix products [B, heads, T, head]; ``mask`` [B, 1, T, S] is added."""
+    rows, heads, places, width = query.shape
+    added = mask.expand(-1, heads, -1, -1).flatten(0, 1)
+    query, key, value = (part.flatten(0, 1) for part in (query, key, value))
+    scores = torch.baddbmm(added, query, key.transpose(1, 2), alpha=width**-0.5)
+    return torch.bmm(scores.softmax(-1), value).view(rows, heads, places, width)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
