@@ -17,6 +17,7 @@ from ratchet.language_models.training_service.client import HttpTrainingService,
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.link import Link
 from ratchet.language_models.training_service.models import download_tokenizer, upload_model
+from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import PolicyLossParameters
 from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.callbacks.base import CallbackState
@@ -25,7 +26,7 @@ from trainers.language.learning_rate import LearningRate
 from trainers.language.minibatches import minibatches
 from trainers.language.policy_loss import PolicyLoss
 from trainers.language.remote_settings import ServiceConfig, check_loss, check_service, service_url
-from trainers.language.remote_update import Update
+from trainers.language.remote_update import PolicyWeighing, update_metrics
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
@@ -194,14 +195,15 @@ class RemoteApiTrainer(BaseTrainer):
         metrics["training/num_trajectories"] = float(len(taken))
         if not taken:
             return metrics | {"training/num_updates": 0.0}
-        update = self._update(taken)
-        session = self._session(update.digest)
-        self._model, found = update.take(session, "trained")
+        steps = self._update(taken)
+        session = self._session(steps.digest)
+        self._model, done = steps.take(session, "trained")
         self._session_id = session.session_id
-        self._steps += len(update.batches)
-        return metrics | found | {"training/num_updates": float(len(update.batches))}
+        self._steps += len(done)
+        found = update_metrics(steps, done)
+        return metrics | found | {"training/num_updates": float(len(done))}
 
-    def _update(self, trajectories: Sequence[Trajectory]) -> Update:
+    def _update(self, trajectories: Sequence[Trajectory]) -> TrainingSteps:
         """Return all that an iteration learns from these trajectories."""
         rows, language = len(trajectories), self.language
         size = language.minibatch_size or rows
@@ -225,8 +227,8 @@ class RemoteApiTrainer(BaseTrainer):
             for number in range(len(batches))
         ]
         examples = [_example(one) for one in trajectories]
-        micro = language.micro_batch_size
-        return Update(examples, batches, settings, self._loss, self._policy_loss, micro)
+        weighing, micro = PolicyWeighing(self._policy_loss), language.micro_batch_size
+        return TrainingSteps(examples, batches, settings, self._loss, micro, weighing)
 
     # -- state -------------------------------------------------------------------------------
 

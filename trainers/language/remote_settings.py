@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.endpoints import EMBEDDED
+from ratchet.language_models.training_service.steps import ServiceLoss
 from ratchet.parameters.language import RATCHET
 from ratchet.parameters.messages import describe_validation_error
-from trainers.language.remote_update import ServiceLoss
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters

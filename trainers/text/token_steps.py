@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
-from ratchet.language_models.training_service.steps import TrainingSteps
+from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,29 +32,29 @@ def training_steps(
     """
     taken = [one for one in trajectories if one.num_written]
     size = parameters.batch_size or max(1, len(taken))
+    examples: list[TrainingExample] = []
     batches = []
     for _ in range(parameters.num_epochs):
         order = generator.permutation(len(taken)) if size < len(taken) else range(len(taken))
         for start in range(0, len(taken), size):
             batch = [taken[place] for place in order[start : start + size]]
-            examples = _examples(batch, parameters, longest_reply)
-            if examples:
-                batches.append(examples)
+            first = len(examples)
+            examples += _examples(batch, parameters, longest_reply)
+            if len(examples) > first:
+                batches.append(range(first, len(examples)))
     if not batches:
         return None
-    return TrainingSteps(
-        batches=batches,
-        loss=_LOSSES.get(parameters.policy_loss, parameters.policy_loss),
-        loss_config=_loss_config(parameters),
-        optimizer=OptimizerSettings(
-            learning_rate=parameters.lr,
-            beta1=parameters.beta1,
-            beta2=parameters.beta2,
-            weight_decay=parameters.weight_decay,
-            max_grad_norm=parameters.max_grad_norm,
-        ),
-        micro_batch_size=parameters.micro_batch_size,
+    optimizer = OptimizerSettings(
+        learning_rate=parameters.lr,
+        beta1=parameters.beta1,
+        beta2=parameters.beta2,
+        weight_decay=parameters.weight_decay,
+        max_grad_norm=parameters.max_grad_norm,
     )
+    name = _LOSSES.get(parameters.policy_loss, parameters.policy_loss)
+    loss = ServiceLoss(name, _loss_config(parameters), of_sampler=True)
+    optimizers = [optimizer] * len(batches)
+    return TrainingSteps(examples, batches, optimizers, loss, parameters.micro_batch_size)
 
 
 def _loss_config(parameters: PureTextGrpoParameters) -> Mapping[str, float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
+from typing import Protocol, TypeVar
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.training_service.interface import (
@@ -17,6 +18,61 @@ from ratchet.language_models.training_service.interface import (
     TrainingService,
 )
 
+T = TypeVar("T")
+LogProbs = Sequence[tuple[float, ...]]
+_TOKENS_AT_ONCE = 2**16
+
+
+@dataclass(frozen=True)
+class ServiceLoss:
+    """A loss as the service knows it.
+
+    ``of_sampler`` says that ratios are to the examples' own log-probabilities; else they are to
+    those of the weights before the update.
+    """
+
+    name: str
+    config: Mapping[str, float]
+    of_sampler: bool = False
+
+
+class Weighing(Protocol):
+    """Says what tokens weigh where their examples do not say it."""
+
+    @property
+    def reads_scores(self) -> bool:
+        """Whether it needs the log-probabilities of the weights before the update."""
+        ...
+
+    @property
+    def content(self) -> Mapping[str, object]:
+        """All that decides what it returns, as JSON has it."""
+        ...
+
+    def __call__(
+        self, examples: Sequence[TrainingExample], before: LogProbs | None
+    ) -> list[tuple[float, ...]]:
+        """Return the weights of a step's tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TakenStep:
+    """A step that was taken.
+
+    Parameters
+    ----------
+    examples
+        As they were given.
+    log_probs
+        What they had before the update where that was asked, else before the step.
+    """
+
+    examples: Sequence[TrainingExample]
+    passes: Sequence[ForwardBackward]
+    log_probs: LogProbs
+    grad_norm: float
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingSteps:
@@ -25,11 +81,11 @@ class TrainingSteps:
     Parameters
     ----------
     batches
-        The examples of each step; none is empty.
-    loss, loss_config
-        See :mod:`ratchet.language_models.training_service.token_losses`.
+        The places of each step's examples; none is empty.
+    optimizers
+        Of each step.
     micro_batch_size
-        So many examples are sent at once.
+        The most examples that are sent at once.
 
     Raises
     ------
@@ -37,28 +93,45 @@ class TrainingSteps:
         If they are more verbs than could be asked for again.
     """
 
-    batches: Sequence[Sequence[TrainingExample]]
-    loss: str
-    loss_config: Mapping[str, float]
-    optimizer: OptimizerSettings
-    micro_batch_size: int
+    examples: Sequence[TrainingExample]
+    batches: Sequence[Sequence[int]]
+    optimizers: Sequence[OptimizerSettings]
+    loss: ServiceLoss
+    micro_batch_size: int | None = None
+    weighing: Weighing | None = None
 
     def __post_init__(self) -> None:
-        verbs = 1 + sum(1 + len(list(self._parts(batch))) for batch in self.batches)
+        sent = [self.examples] if self.asks_first else []
+        sent += [_at(self.examples, rows) for rows in self.batches]
+        verbs = 1 + len(self.batches) + sum(len(list(self._parts(one))) for one in sent)
         if verbs > KEPT_ANSWERS:
             raise ParameterError(
                 f"training: got {len(self.batches)} steps in {verbs} verbs, expected at most"
                 f" {KEPT_ANSWERS}, which the service can answer again. Take a larger"
-                f" micro_batch_size than {self.micro_batch_size}, larger steps, or fewer epochs."
+                f" micro_batch_size than {self.micro_batch_size}, larger batches, or fewer epochs."
             )
 
     @property
+    def asks_first(self) -> bool:
+        """Whether the weights before the update have to score all examples first."""
+        several = len(self.batches) > 1 and not self.loss.of_sampler
+        return several or (self.weighing is not None and self.weighing.reads_scores)
+
+    @property
     def digest(self) -> str:
-        """The SHA-256 of all that is sent, 64 hexadecimal digits."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """The SHA-256 of all that decides what is sent, 64 hexadecimal digits."""
+        content = {
+            "examples": [asdict(example) for example in self.examples],
+            "batches": [list(rows) for rows in self.batches],
+            "optimizers": [asdict(settings) for settings in self.optimizers],
+            "loss": asdict(self.loss),
+            "micro_batch_size": self.micro_batch_size,
+            **({} if self.weighing is None else self.weighing.content),
+        }
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def take(self, session: TrainingService, name: str) -> tuple[str, dict[str, float]]:
+    def take(self, session: TrainingService, name: str) -> tuple[str, list[TakenStep]]:
         """Take the steps in a session of their own, and keep what they make with its optimizer.
 
         The session's verbs are numbered from 0, so that steps which were cut off go on where they
@@ -67,31 +140,66 @@ class TrainingSteps:
         Returns
         -------
         tuple
-            The model's id, and means over steps: of the loss, of what each token gave, of the
-            gradient's norm; ``steps`` and ``tokens`` are sums.
+            The model's id, and what the steps were like.
         """
         numbers = count()
-        passes: list[ForwardBackward] = []
-        norms = []
-        for batch in self.batches:
-            passes += (
+        before = self._score(session, numbers) if self.asks_first else None
+        taken = []
+        for rows, optimizer in zip(self.batches, self.optimizers, strict=True):
+            examples = _at(self.examples, rows)
+            known = None if before is None else _at(before, rows)
+            passes = [
                 session.forward_backward(
-                    part, loss=self.loss, loss_config=self.loss_config, sequence=next(numbers)
+                    part,
+                    loss=self.loss.name,
+                    loss_config=self.loss.config,
+                    sequence=next(numbers),
                 )
-                for part in self._parts(batch)
-            )
-            norms.append(session.optim_step(self.optimizer, sequence=next(numbers))["grad_norm"])
-        model = session.save_weights(sequence=next(numbers), name=name, optimizer=True)
-        return model, _together(passes, norms)
+                for part in self._parts(self._weighed(examples, known))
+            ]
+            if known is None:
+                known = [values for one in passes for values in one.log_probs]
+            done = session.optim_step(optimizer, sequence=next(numbers))
+            taken.append(TakenStep(examples, passes, known, done["grad_norm"]))
+        return session.save_weights(sequence=next(numbers), name=name, optimizer=True), taken
 
-    def _parts(self, batch: Sequence[TrainingExample]) -> Iterator[Sequence[TrainingExample]]:
-        for start in range(0, len(batch), self.micro_batch_size):
-            yield batch[start : start + self.micro_batch_size]
+    def _score(self, session: TrainingService, numbers: Iterator[int]) -> LogProbs:
+        return [
+            values
+            for part in self._parts(self.examples)
+            for values in session.forward(part, sequence=next(numbers)).log_probs
+        ]
+
+    def _weighed(
+        self, examples: Sequence[TrainingExample], before: LogProbs | None
+    ) -> Sequence[TrainingExample]:
+        """Return a step's examples with what their tokens weigh, and what ratios are to."""
+        given = examples
+        if not self.loss.of_sampler:
+            ratios_to = [None] * len(examples) if before is None else before
+            given = [replace(one, log_probs=to) for one, to in zip(given, ratios_to, strict=True)]
+        if self.weighing is None:
+            return given
+        weights = self.weighing(examples, before)
+        return [replace(one, weights=own) for one, own in zip(given, weights, strict=True)]
+
+    def _parts(self, examples: Sequence[TrainingExample]) -> Iterator[list[TrainingExample]]:
+        """Cut examples into what is sent at once."""
+        part: list[TrainingExample] = []
+        tokens, most = 0, self.micro_batch_size or len(examples)
+        for example in examples:
+            size = len(example.tokens)
+            if part and (len(part) >= most or tokens + size > _TOKENS_AT_ONCE):
+                yield part
+                part, tokens = [], 0
+            part.append(example)
+            tokens += size
+        yield part
 
 
-def _together(passes: Sequence[ForwardBackward], norms: Sequence[float]) -> dict[str, float]:
-    """Return what all passes have given: means over their tokens, and of losses over steps."""
-    metrics = [one.metrics for one in passes]
+def mean_figures(taken: Sequence[TakenStep]) -> dict[str, float]:
+    """Return means over tokens of all steps, and of losses over steps; counts are sums."""
+    metrics = [one.metrics for step in taken for one in step.passes]
     tokens = sum(each["tokens"] for each in metrics)
     means = {
         name: sum(each[name] * each["tokens"] for each in metrics) / max(tokens, 1.0)
@@ -100,8 +208,12 @@ def _together(passes: Sequence[ForwardBackward], norms: Sequence[float]) -> dict
     }
     return {
         **means,
-        "loss": sum(each["loss"] for each in metrics) / len(norms),
-        "grad_norm": sum(norms) / len(norms),
-        "steps": float(len(norms)),
+        "loss": sum(each["loss"] for each in metrics) / len(taken),
+        "grad_norm": sum(step.grad_norm for step in taken) / len(taken),
+        "steps": float(len(taken)),
         "tokens": tokens,
     }
+
+
+def _at(values: Sequence[T], places: Sequence[int]) -> list[T]:
+    return [values[place] for place in places]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from ratchet.language_models.endpoints import Endpoint
 from ratchet.language_models.service.engine.torch_engine import TorchEngine
 from ratchet.language_models.training_service import OptimizerSettings, TrainingExample, connect
-from ratchet.language_models.training_service.steps import TrainingSteps
+from ratchet.language_models.training_service.steps import ServiceLoss, TrainingSteps
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
 from ratchet.scenarios.pure_text.agents.token_training import train_on_tokens
@@ -21,7 +21,9 @@ MODEL = "ratchet-tiny"
 EXAMPLES = [
     TrainingExample((1, 2, 3, n), (0, 0, 1, 1), advantages=(0, 0, 1.0, -0.5)) for n in range(4, 9)
 ]
-STEPS = TrainingSteps([EXAMPLES[:2], EXAMPLES[2:]], "ppo", {}, OptimizerSettings(1e-2), 2)
+PPO = ServiceLoss("ppo", {}, of_sampler=True)
+OPTIMIZERS = [OptimizerSettings(1e-2)] * 2
+STEPS = TrainingSteps(EXAMPLES, [range(2), range(2, len(EXAMPLES))], OPTIMIZERS, PPO, 2)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +76,9 @@ def test_a_fork_is_a_session_of_its_own(served, group):
     first, _ = train(group)
     forks = []
     for changed in (
-        replace(STEPS, optimizer=OptimizerSettings(1e-3)),
-        replace(STEPS, loss="reinforce"),
-        replace(STEPS, batches=STEPS.batches[:1]),
+        replace(STEPS, optimizers=[OptimizerSettings(1e-3)] * 2),
+        replace(STEPS, loss=replace(PPO, name="reinforce")),
+        replace(STEPS, batches=STEPS.batches[:1], optimizers=OPTIMIZERS[:1]),
     ):
         group.state = before
         forks.append(train(group, changed)[0])
@@ -92,7 +94,7 @@ def test_the_next_iteration_goes_on_with_the_moments(served, group):
     second, _ = train(group, name="g-1")
     seed = group.training_seed("tokens")
     with connect(served.url, model=MODEL, lora_rank=2, seed=seed) as whole:
-        both = replace(STEPS, batches=[*STEPS.batches, *STEPS.batches])
+        both = replace(STEPS, batches=[*STEPS.batches] * 2, optimizers=OPTIMIZERS * 2)
         model, _ = both.take(whole, "whole")
     found, expected = weights(served, second.model), weights(served, model)
     assert found.keys() == expected.keys()

@@ -10,6 +10,7 @@ import pytest
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.training_service.interface import ForwardBackward
+from ratchet.language_models.training_service.steps import ServiceLoss, mean_figures
 from ratchet.parameters.text_trainers import PureTextGrpoParameters
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
 from ratchet.rollouts.outcomes import episode_rewards
@@ -138,7 +139,7 @@ def test_advantages_are_measured_from_an_agents_running_average(learned):
     trainer, taken, metrics = learned(
         rollouts, pure_text_grpo__advantage_scale="none", pure_text_grpo__baseline_decay=0.5
     )
-    advantages = [[example.advantages[-1] for example in steps.batches[0]] for steps in taken]
+    advantages = [[example.advantages[-1] for example in steps.examples] for steps in taken]
     # The first average is that of the rewards themselves, -0.5; so is the second.
     assert advantages == [[1.5, 1.5, -1.5]] * 2
     assert trainer.state.shared_model_groups["verifier"] == PureTextSharedModelGroupState(
@@ -151,7 +152,7 @@ def test_advantages_are_measured_from_an_agents_running_average(learned):
     assert metrics["verifier.critic/rewards/max"] == 1.0
     trainer._stage = "create_fine_tune_jobs"
     trainer.create_fine_tune_jobs(2, rollouts_of((0, 1.5, [FIRST])))
-    assert taken[2].batches[0][0].advantages[-1] == 2.0
+    assert taken[2].examples[0].advantages[-1] == 2.0
     averages = trainer.state.shared_model_groups["verifier"].token_training.reward_averages
     assert averages == {"verifier": 0.5}
 
@@ -160,9 +161,7 @@ def test_advantages_are_measured_among_the_rollouts_of_a_datapoint(learned):
     same = rollouts_of((0, 1.0, [FIRST]), (0, 0.0, [SECOND]), (1, 1.0, [FIRST]), (1, 1.0, [FIRST]))
     changes = {"text_rl__rollouts_per_datapoint": 2, "pure_text_grpo__advantage_scale": "group"}
     _, taken, metrics = learned(same, pure_text_grpo__baseline="mean", **changes)
-    assert [example.advantages[-1] for example in taken[0].batches[0]] == pytest.approx(
-        [1, -1], 1e-5
-    )
+    assert [example.advantages[-1] for example in taken[0].examples] == pytest.approx([1, -1], 1e-5)
     assert metrics["verifier.grpo/frac_constant_groups"] == 0.5
     alike = rollouts_of((0, 1.0, [FIRST]), (0, 1.0, [SECOND]))
     trainer, taken, metrics = learned(alike, pure_text_grpo__baseline="mean", **changes)
@@ -221,16 +220,15 @@ def test_what_is_not_sent_counts_in_means(aggregation, weights):
     steps = training_steps(
         replies(1.0, 0.0, -2.0), parameters, np.random.default_rng(0), longest_reply=20
     )
-    ((first, last),) = steps.batches
+    first, last = steps.examples
+    assert [list(rows) for rows in steps.batches] == [[0, 1]]
     assert [first.weights, last.weights] == [
         pytest.approx((0.0, weights[0])),
         pytest.approx((0.0, *[weights[1]] * 3)),
     ]
     assert last.advantages == (0, -2.0, -2.0, -2.0)
-    assert (steps.loss, steps.loss_config) == (
-        "ppo",
-        {"clip_low_threshold": 0.8, "clip_high_threshold": 1.28},
-    )
+    clips = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.28}
+    assert steps.loss == ServiceLoss("ppo", clips, of_sampler=True)
 
 
 def test_each_pass_draws_anew_which_replies_are_in_which_step():
@@ -245,10 +243,11 @@ def test_each_pass_draws_anew_which_replies_are_in_which_step():
     assert made[0].digest == made[1].digest != made[2].digest
     passes = [made[0].batches[:3], made[0].batches[3:]]
     assert [[len(batch) for batch in one] for one in passes] == [[2, 2, 1]] * 2
-    seen = [[example.advantages[-1] for batch in one for example in batch] for one in passes]
+    given = [example.advantages[-1] for example in made[0].examples]
+    seen = [[given[place] for batch in one for place in batch] for one in passes]
     assert seen[0] != seen[1]
     assert sorted(seen[0]) == sorted(seen[1]) == [1, 2, 3, 4, 5]
-    assert made[0].loss_config == {}
+    assert made[0].loss.config == {}
 
 
 class _Session:
@@ -277,7 +276,7 @@ def test_verbs_are_numbered_in_their_order_and_their_answers_averaged():
         replies(1, 2, 3, 4), parameters, np.random.default_rng(0), longest_reply=9
     )
     session = _Session()
-    model, metrics = steps.take(session, "name")
+    model, taken = steps.take(session, "name")
     assert session.asked == [
         *[(0, 2), (1, 1), (2, "step"), (3, 1), (4, "step")],
         (5, "name", True),
@@ -285,7 +284,7 @@ def test_verbs_are_numbered_in_their_order_and_their_answers_averaged():
     assert model == "made"
     # kl: tokens times the number of the verb
     expected = {"loss": 2.0, "kl": (2 * 0 + 1 + 3) / 4, "grad_norm": 2.0, "steps": 2.0}
-    assert metrics == {**expected, "tokens": 4.0}
+    assert mean_figures(taken) == {**expected, "tokens": 4.0}
 
 
 def test_more_verbs_than_a_service_can_answer_again_are_refused():

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ratchet.language_models.training_service import connect
+from ratchet.language_models.training_service.steps import mean_figures
 from ratchet.scenarios.pure_text.agents.group_state import TokenTraining
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def _train(
         api_key_name=group.endpoint.api_key_name,
         timeout_seconds=group.endpoint.timeout_seconds,
     ) as session:
-        saved, metrics = steps.take(session, name[:_NAME_LETTERS])
-        return session.session_id, saved, metrics
+        saved, taken = steps.take(session, name[:_NAME_LETTERS])
+        return session.session_id, saved, mean_figures(taken)
 
 
 def _rank(group: PureTextSharedModelGroup) -> int:
