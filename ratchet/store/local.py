@@ -232,6 +232,15 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_tree(folder: Path) -> None:
+    """Flush all that a folder holds to the disk."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with open(Path(place, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(place))
+
+
 def _seal(path: Path) -> FileEntry:
     with open(path, "rb") as file:
         os.fsync(file.fileno())

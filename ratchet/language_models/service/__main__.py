@@ -70,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--lora-alpha", type=int, help="default: twice the rank")
     parser.add_argument("--lora-dropout", type=float, default=0.0, help="of the adapters' inputs")
     parser.add_argument("--micro-batch-size", type=int, help="examples in memory at once")
-    parser.add_argument("--keep-checkpoints", type=int, help="of each job; default: all")
+    parser.add_argument(
+        "--keep-checkpoints", type=int, help="of each job or training session; default: all"
+    )
     parser.add_argument(
         "--keep-days", type=float, help="what no run and no model needs, after its last use"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ratchet.errors import StateError
 
-VERSION = 3
+VERSION = 4
 _TABLES = """
 CREATE TABLE models (
     id TEXT PRIMARY KEY, folder TEXT NOT NULL, created INTEGER NOT NULL,
@@ -66,8 +66,14 @@ CREATE TABLE training_verbs (
     request TEXT, answer TEXT, PRIMARY KEY (session, sequence)
 ) STRICT;
 """
-_LATER = (_SINCE_VERSION_1, *_SINCE_VERSION_2.split(";\n"))
-_TO_DO = {0: (*_TABLES.split(";\n"), *_LATER), 1: _LATER, 2: _LATER[1:]}
+_SINCE_VERSION_3 = """
+ALTER TABLE training_sessions ADD COLUMN used_at INTEGER NOT NULL DEFAULT 0;
+"""
+_STEPS = (_TABLES, _SINCE_VERSION_1, _SINCE_VERSION_2, _SINCE_VERSION_3)
+_TO_DO = {
+    version: tuple(one for step in _STEPS[version:] for one in step.split(";\n"))
+    for version in range(VERSION)
+}
 """What makes a file of an earlier version one of this; 0 is an empty one."""
 
 Value = str | int | float | None

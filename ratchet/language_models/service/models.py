@@ -17,10 +17,11 @@ from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.objects import ModelList, ModelObject
 from ratchet.language_models.service.database import UNFINISHED, Database, record_deleted
 from ratchet.language_models.service.engine.adapters import AdapterBase, weights_print
+from ratchet.store.local import sync_folder, sync_tree
 
 logger = logging.getLogger(__name__)
 _HOUR = 3600.0
-_BROUGHT = "upload"
+BROUGHT = "upload"
 """What stands in the place of a job's id for a model that a client has brought."""
 
 
@@ -101,13 +102,19 @@ class ModelRegistry:
         with self._lock:
             if self._database.row("SELECT id FROM models WHERE id = ?", (model_id,)) is not None:
                 return
-            shutil.rmtree(self.folder / model_id, ignore_errors=True)  # it was cut off below
-            source.rename(self.folder / model_id)
+            self.put(source, model_id)
             with self._database.transaction() as connection:
                 connection.execute(
                     "INSERT INTO models VALUES (?, ?, ?, ?, ?)",
-                    (model_id, model_id, int(time.time()), model_id, _BROUGHT),
+                    (model_id, model_id, int(time.time()), model_id, BROUGHT),
                 )
+
+    def put(self, source: Path, place: str) -> None:
+        """Put a model's folder among those of others, on the disk before a row names it."""
+        shutil.rmtree(self.folder / place, ignore_errors=True)  # of whom a kill cut off
+        sync_tree(source)
+        source.rename(self.folder / place)
+        sync_folder(self.folder)
 
     def last_used(self, model_id: str) -> float:
         """Return when a model was last asked for, within an hour, or made; 0 if it is gone."""
@@ -120,7 +127,7 @@ class ModelRegistry:
     def _touched(self, model: StoredModel) -> StoredModel:
         """Note at its folder that a model is used."""
         now = time.monotonic()
-        if model.is_fine_tuned and now - self._used.get(model.id, -_HOUR) >= _HOUR:
+        if model.id != self.base.id and now - self._used.get(model.id, -_HOUR) >= _HOUR:
             self._used[model.id] = now
             with contextlib.suppress(OSError):  # it may be deleted right now
                 os.utime(model.folder)

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from ratchet.errors import RatchetError
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.files import FileStore
-from ratchet.language_models.service.models import ModelRegistry
+from ratchet.language_models.service.models import BROUGHT, ModelRegistry
 from ratchet.language_models.service.settings import RetentionRules
+from ratchet.language_models.service.training_sessions.records import TINKER
+from ratchet.language_models.service.training_sessions.sessions import TrainingSessions
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +27,22 @@ SELECT model_id FROM (
     AND model_id NOT IN (SELECT fine_tuned_model FROM jobs WHERE fine_tuned_model IS NOT NULL)
 ) WHERE place > ? AND model_id NOT IN ({_STARTS_OF_RUNS})
 """
+_SURPLUS_OF_SESSIONS = f"""
+SELECT model_id FROM (
+    SELECT models.id AS model_id,
+    ROW_NUMBER() OVER (PARTITION BY job_id ORDER BY models.rowid DESC) AS place
+    FROM models JOIN training_sessions ON training_sessions.id = job_id
+) WHERE place > 1 + ? AND model_id NOT IN ({_STARTS_OF_RUNS})
+"""
 _OTHERS_MODELS = f"""
-SELECT models.id, models.created FROM models JOIN jobs ON jobs.id = models.job_id
-WHERE NOT ({_OF_A_RUN}) AND models.id NOT IN ({_STARTS_OF_RUNS})
-ORDER BY models.created DESC, models.rowid DESC
+SELECT models.id, models.created FROM models
+LEFT JOIN jobs ON jobs.id = models.job_id
+LEFT JOIN training_sessions AS sessions ON sessions.id = models.job_id
+WHERE models.id NOT IN ({_STARTS_OF_RUNS}) AND (
+    models.job_id = '{BROUGHT}' OR (jobs.id IS NOT NULL AND NOT ({_OF_A_RUN}))
+    OR (sessions.id IS NOT NULL
+        AND (sessions.intent IS NULL OR sessions.intent LIKE '{TINKER}%'))
+) ORDER BY models.created DESC, models.rowid DESC
 """
 _OTHERS_FILES = f"""
 SELECT id, MAX(created_at, COALESCE(
@@ -52,20 +66,24 @@ class Retention:
         database: Database,
         files: FileStore,
         models: ModelRegistry,
+        training: TrainingSessions,
         forget: Callable[[str], None],
     ) -> None:
         self._rules = rules
         self._database = database
         self._files = files
         self._models = models
+        self._training = training
         self._forget = forget
 
     def sweep(self) -> None:
         """Delete what is not kept; what is in use stays until the next time."""
         if self._rules.checkpoints is not None:
             kept = self._rules.checkpoints
-            for row in self._database.rows(_SURPLUS, (kept,)):
-                self._delete_model(row["model_id"], f"of a job's checkpoints, {kept} are kept")
+            for surplus, whose in ((_SURPLUS, "job"), (_SURPLUS_OF_SESSIONS, "training session")):
+                for row in self._database.rows(surplus, (kept,)):
+                    reason = f"of a {whose}'s checkpoints, {kept} are kept"
+                    self._delete_model(row["model_id"], reason)
         if self._rules.days is None:
             return
         before = time.time() - self._rules.days * _DAY
@@ -73,6 +91,7 @@ class Retention:
         for row in self._database.rows(_OTHERS_MODELS):  # adapters before what they stand on
             if max(row["created"], self._models.last_used(row["id"])) < before:
                 self._delete_model(row["id"], reason)
+        self._training.forget_unused(before, reason)
         for row in self._database.rows(_OTHERS_FILES, (before,)):
             try:
                 self._files.delete(row["id"], reason=reason)

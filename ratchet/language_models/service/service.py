@@ -43,7 +43,8 @@ class ModelService:
             make_engine, waiting_max=limits.waiting_completions, loaded_max=limits.loaded_models
         )
         retention = Retention(
-            settings.retention, self.database, self.files, self.models, self.batcher.forget
+            *(settings.retention, self.database, self.files, self.models, self.training),
+            forget=self.batcher.forget,
         )
         self.runner = JobRunner(
             *(self.database, self.files, self.models, folder / "jobs", trainer),

@@ -58,10 +58,12 @@ class RetentionRules:
     Parameters
     ----------
     checkpoints
-        The models of a job's last epochs, beside its own, that are kept; None for all.
+        The models of a job's last epochs, beside its own, that are kept, and of a training
+        session's beside its last; None for all.
     days
-        After how many days models and files go that nobody has used; None for never. Those that a
-        run of Ratchet's has asked for stay, and so does what another model stands on.
+        After how many days models, files and training sessions go that nobody has used; None for
+        never. Those that a run of Ratchet's has asked for stay, and so does what another model
+        stands on or a session starts from.
 
     Raises
     ------

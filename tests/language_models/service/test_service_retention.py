@@ -19,6 +19,10 @@ _OF_VERSION_1 = """
 DROP TABLE deleted; DROP TABLE training_sessions; DROP TABLE training_verbs;
 PRAGMA user_version = 1;
 """
+_OF_VERSION_3 = """
+ALTER TABLE training_sessions DROP COLUMN used_at;
+PRAGMA user_version = 3;
+"""
 
 
 def train(client, upload, wait_for, *, word="?", **more):
@@ -139,11 +143,14 @@ def test_what_a_client_has_deleted_is_said_too(make_service, upload, wait_for):
         assert client.models.retrieve(third.fine_tuned_model).id == job.fine_tuned_model
 
 
-def test_the_database_of_an_earlier_version_is_taken_over(make_service, tmp_path, upload, wait_for):
+@pytest.mark.parametrize("earlier", [_OF_VERSION_1, _OF_VERSION_3], ids=["1", "3"])
+def test_the_database_of_an_earlier_version_is_taken_over(
+    make_service, tmp_path, upload, wait_for, earlier
+):
     with make_service().serving() as service, service.client() as client:
         job = train(client, upload, wait_for)
     with contextlib.closing(sqlite3.connect(tmp_path / "llm" / "service.sqlite3")) as connection:
-        connection.executescript(_OF_VERSION_1)
+        connection.executescript(earlier)
     with make_service().serving() as service, service.client() as client:
         assert client.models.retrieve(job.fine_tuned_model).id == job.fine_tuned_model
         client.models.delete(job.fine_tuned_model)

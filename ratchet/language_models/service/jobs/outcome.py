@@ -54,8 +54,7 @@ def record_success(
         step = f"step-{checkpoint.step}"
         places.append((f"{name}:ckpt-{step}", f"{job_id}-{step}", folder / checkpoint.folder))
     for _, target, source in places:
-        shutil.rmtree(models.folder / target, ignore_errors=True)  # of an attempt cut off below
-        source.rename(models.folder / target)
+        models.put(source, target)
     result_file = files.add_result_file("step_metrics.csv", io.BytesIO(_metrics_csv(folder)))
     now = int(time.time())
     with database.transaction() as connection:

@@ -16,11 +16,20 @@ from typing import Any
 
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.training import CreateSessionRequest, SessionObject
-from ratchet.language_models.service.database import Database
+from ratchet.language_models.service.database import Database, record_deleted
 from ratchet.language_models.training_service.interface import KEPT_ANSWERS
 
 _FORGOTTEN = "{}"
 _NEVER_RETRY = {"x-should-retry": "false"}
+TINKER = "tinker:"
+"""What intents of tinker's clients begin with; they are drawn, and nobody asks for them later."""
+_MINUTE = 60
+_UNUSED = """
+SELECT id FROM training_sessions WHERE MAX(created_at, used_at) < ?
+AND NOT EXISTS (SELECT 1 FROM models WHERE job_id = training_sessions.id)
+AND NOT EXISTS (SELECT 1 FROM training_verbs
+                WHERE session = training_sessions.id AND answer IS NULL)
+"""
 _SAME = ("model", "lora_rank", "lora_alpha", "seed", "begins")
 
 
@@ -63,6 +72,7 @@ class SessionRecords:
                     "SELECT * FROM training_sessions ORDER BY sequence DESC LIMIT 1"
                 ).fetchone()
         assert row is not None
+        self._touch(row)
         if any(row[name] != given[name] for name in _SAME):
             raise conflict(
                 f"The intent {asked.intent!r} has a session already, with another model, adapter"
@@ -75,8 +85,25 @@ class SessionRecords:
         """Find a session; a 404 if there is none."""
         row = self._database.row("SELECT * FROM training_sessions WHERE id = ?", (session_id,))
         if row is None:
-            raise not_found("training session", session_id)
+            more = self._database.deletion("training session", session_id)
+            raise not_found("training session", session_id, more=more)
         return row
+
+    def used(self, session_id: str) -> sqlite3.Row:
+        """Find a session for somebody who uses it now; a 404 if there is none."""
+        row = self.row(session_id)
+        self._touch(row)
+        return row
+
+    def _touch(self, row: sqlite3.Row) -> None:
+        """Write down, within a minute, that a session is used."""
+        now = int(time.time())
+        if now - _last_used(row) < _MINUTE:
+            return
+        with self._database.transaction() as connection:
+            connection.execute(
+                "UPDATE training_sessions SET used_at = ? WHERE id = ?", (now, row["id"])
+            )
 
     def of_intent(self, intent: str) -> sqlite3.Row:
         """Find the session of an intent; a 404 if there is none."""
@@ -130,6 +157,7 @@ class SessionRecords:
             404 without the session; 409 if the number was another verb's, or isn't the next.
         """
         digest = hashlib.sha256(f"{verb}:{request}".encode()).hexdigest()
+        self.used(session_id)
         with self._database.transaction() as connection:
             self.row(session_id)
             known = connection.execute(
@@ -253,8 +281,29 @@ class SessionRecords:
         """Forget a session."""
         self.row(session_id)
         with self._database.transaction() as connection:
-            connection.execute("DELETE FROM training_verbs WHERE session = ?", (session_id,))
-            connection.execute("DELETE FROM training_sessions WHERE id = ?", (session_id,))
+            _delete(connection, session_id)
+
+    def unused(self, before: float) -> list[str]:
+        """Return the sessions that nobody has used since, with no work left and no model here."""
+        return [row["id"] for row in self._database.rows(_UNUSED, (before,))]
+
+    def forget_unused(self, before: float, reason: str) -> list[str]:
+        """Forget what :meth:`unused` returns; return it."""
+        with self._database.transaction() as connection:
+            gone = self.unused(before)
+            for session_id in gone:
+                _delete(connection, session_id)
+                record_deleted(connection, "training session", session_id, reason)
+        return gone
+
+
+def _last_used(row: sqlite3.Row) -> int:
+    return max(row["created_at"], row["used_at"])
+
+
+def _delete(connection: sqlite3.Connection, session_id: str) -> None:
+    connection.execute("DELETE FROM training_verbs WHERE session = ?", (session_id,))
+    connection.execute("DELETE FROM training_sessions WHERE id = ?", (session_id,))
 
 
 def _is_refused(verb: sqlite3.Row) -> bool:

@@ -37,6 +37,7 @@ from ratchet.language_models.service.models import ModelRegistry, StoredModel
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.language_models.service.training_sessions.records import SessionRecords, conflict
 from ratchet.language_models.training_service.interface import TrainingExample
+from ratchet.store.local import sync_folder
 
 if TYPE_CHECKING:  # they stand on torch, which the engine's start imports beside
     from ratchet.language_models.service.training_sessions.state import SessionState
@@ -74,6 +75,11 @@ class TrainingSessions:
         self._samplers: OrderedDict[str, SessionState] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="training")
         self._stopping = threading.Event()
+        folder.mkdir(parents=True, exist_ok=True)
+        known = {row["id"] for row in database.rows("SELECT id FROM training_sessions")}
+        for path in folder.iterdir():
+            if path.name not in known:  # a kill came between a session's rows and its files
+                shutil.rmtree(path, ignore_errors=True)
 
     def start(self) -> None:
         """Go on with what was accepted before the service ended."""
@@ -125,7 +131,7 @@ class TrainingSessions:
         self, session_id: str, requests: Sequence[SampleRequest], model: str | None = None
     ) -> Future[list[Completion]]:
         """Sample with a session's weights after all its verbs, or with those of a saved model."""
-        self.records.row(session_id)
+        self.records.used(session_id)
         if model is not None:
             return self._thread.submit(self._sample_model, self._models.get(model), requests)
         return self._thread.submit(self._sample, session_id, requests)
@@ -156,8 +162,20 @@ class TrainingSessions:
         return self._thread.submit(self._delete, session_id)
 
     def _delete(self, session_id: str) -> None:
-        self._open.pop(session_id, None)
         self.records.delete(session_id)
+        self._drop(session_id)
+
+    def forget_unused(self, before: float, reason: str) -> None:
+        """Forget, between verbs, what nobody has used since; see :meth:`SessionRecords.unused`."""
+        if self.records.unused(before):
+            self._thread.submit(self._forget_unused, before, reason)
+
+    def _forget_unused(self, before: float, reason: str) -> None:
+        for session_id in self.records.forget_unused(before, reason):
+            self._drop(session_id)
+
+    def _drop(self, session_id: str) -> None:
+        self._open.pop(session_id, None)
         shutil.rmtree(self._folder / session_id, ignore_errors=True)
 
     def _sample(self, session_id: str, requests: Sequence[SampleRequest]) -> list[Completion]:
@@ -302,8 +320,7 @@ class TrainingSessions:
             _link_or_copy(self._file(session["id"], row["sequence"]), aside / _STATE_FILE)
         elif asked.optimizer:
             state.write(aside / _STATE_FILE)
-        shutil.rmtree(self._models.folder / place, ignore_errors=True)  # of a save cut off below
-        aside.rename(self._models.folder / place)
+        self._models.put(aside, place)
 
         def register(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -321,6 +338,8 @@ class TrainingSessions:
         file = self._file(session_id, session.done)
         file.parent.mkdir(parents=True, exist_ok=True)
         session.state.write(file)
+        sync_folder(file.parent)
+        sync_folder(self._folder)
         self.records.snapshot(session_id, session.done)
         for other in file.parent.glob("state-*"):
             if other != file:

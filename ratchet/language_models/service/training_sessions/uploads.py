@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
+from ratchet.errors import DataError
 from ratchet.language_models.service.api.errors import ApiError
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.models import ModelRegistry
@@ -37,7 +39,8 @@ def add_model(models: ModelRegistry, name: str, files: Mapping[str, bytes]) -> s
         for file, content in files.items():
             if Path(file).suffix == ".json":
                 json.loads(content)
-            _write(aside / file, content)
+            (aside / file).write_bytes(content)
+        _check_weights(aside)
         ChatTokenizer(aside)
         models.add(model_id, aside)
     except ValueError as error:  # of JSON, or a DataError
@@ -56,8 +59,14 @@ def tokenizer_files(models: ModelRegistry, model_id: str) -> dict[str, str]:
     return {file.name: file.read_text("utf-8") for file in found}
 
 
-def _write(file: Path, content: bytes) -> None:
-    with file.open("wb") as target:
-        target.write(content)
-        target.flush()
-        os.fsync(target.fileno())
+def _check_weights(folder: Path) -> None:
+    """Refuse files that are cut off, or no safetensors at all, by their headers."""
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except SafetensorError as error:
+            raise DataError(
+                f"{file.name}: cannot be read as safetensors ({error}), expected a whole file."
+                " Save the model again."
+            ) from error

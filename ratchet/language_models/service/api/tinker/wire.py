@@ -24,6 +24,7 @@ from ratchet.language_models.service.api.schemas.training import (
 from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import PROTOBUF, write_pass, write_samples
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.training_sessions.records import TINKER
 from ratchet.seeding import derive_seed
 
 SCHEME = "tinker://"
@@ -164,7 +165,7 @@ def _told(kind: str, model_id: str, number: str, answer: Json) -> Response:
 
 
 def _intent(model_id: str) -> str:
-    return f"tinker:{model_id}"
+    return f"{TINKER}{model_id}"
 
 
 async def _within(waiting: Future[_Result]) -> _Result:
