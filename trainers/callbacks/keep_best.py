@@ -56,8 +56,22 @@ class KeepBest(Callback):
         trainer: type[Trainer],
         handler: ProtocolHandler,
     ) -> None:
-        """Refuse tests of chat models after each iteration, which cost money: ParameterError."""
+        """Refuse what would cost money, or keep other weights than those that did best.
+
+        Raises
+        ------
+        ParameterError
+            If chat models were tested after each iteration; if an iteration's rollouts are played
+            by the weights of the iteration before.
+        """
         dataset = getattr(spec.parameters, "dataset", None)
+        behind = trainer.learns_tokens and hyper_params.language.mode == "one_step_behind"
+        if dataset is None and behind:
+            raise ParameterError(
+                f"{spec.path}.dataset: got none with language.mode 'one_step_behind', where an"
+                " iteration's rollouts are not of the weights that it begins with. Name a dataset,"
+                " or take the mode 'synchronous'."
+            )
         if dataset is not None and trainer.plays_text:
             raise ParameterError(
                 f"{spec.path}.dataset: got {dataset!r}, but the agents are chat models, whose tests"

@@ -49,6 +49,7 @@ def reply_trajectories(
                 task_id=f"{datapoint}",
                 agent=agent,
                 finish_reason="length" if cut[row, step] else "stop",
+                is_truncated=bool(cut[row, step]),
                 model_version=model_version,
             )
         )

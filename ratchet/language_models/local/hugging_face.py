@@ -20,8 +20,13 @@ from ratchet.language_models.service.engine.adapters import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_WEIGHTS_FILE,
     AdapterBase,
+    without_peft_warnings,
 )
-from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceCache, read_on
+from ratchet.language_models.service.engine.hugging_face_model import (
+    HuggingFaceCache,
+    head_at,
+    read_on,
+)
 from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.training.lora import Lora
@@ -84,7 +89,8 @@ class HuggingFaceLanguageModel(LanguageModel):
 
         config = lora.as_peft()
         config.base_model_name_or_path = str(folder)
-        with seeded_globals(derive_seed(seed, "adapter", purpose="weights")):
+        seed = derive_seed(seed, "adapter", purpose="weights")
+        with seeded_globals(seed), without_peft_warnings():
             try:
                 network = get_peft_model(_read_network(folder, dtype), config)
             except ValueError as error:
@@ -100,7 +106,8 @@ class HuggingFaceLanguageModel(LanguageModel):
         from peft import PeftModel
 
         whole = _read_network(Path(base.folder), dtype)
-        with torch.random.fork_rng():  # layers that are made are initialised first
+        # layers that are made are initialised first
+        with torch.random.fork_rng(), without_peft_warnings():
             try:
                 network = PeftModel.from_pretrained(whole, str(folder), is_trainable=True)
             except (OSError, ValueError, RuntimeError) as error:
@@ -109,19 +116,8 @@ class HuggingFaceLanguageModel(LanguageModel):
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return the logits after chosen places."""
-        chosen = chosen.to(self.device)
-        head = self._whole.get_output_embeddings()
-
-        def only_chosen(_: object, given: tuple[Tensor, ...]) -> tuple[Tensor]:
-            return (given[0][chosen][None],)
-
-        # what comes after the head, e.g. a soft cap, is still the model's own
-        hook = head.register_forward_pre_hook(only_chosen)
-        try:
-            with self._reading():
-                logits = self._network(input_ids=ids.to(self.device), use_cache=False).logits
-        finally:
-            hook.remove()
+        with self._reading(), head_at(self._whole, chosen.to(self.device)):
+            logits = self._network(input_ids=ids.to(self.device), use_cache=False).logits
         picked: Tensor = logits[0]
         return picked
 

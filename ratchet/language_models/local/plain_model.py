@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.model_files import ModelFiles
-from ratchet.language_models.local.shared_prompts import share_prompts
 from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape
 from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache, save_llama
 from ratchet.language_models.service.engine.plain_llama import Cache, PlainLlama
+from ratchet.language_models.service.engine.shared_prompts import chosen_logits
 
 
 class PlainLanguageModel(LanguageModel):
@@ -40,12 +40,7 @@ class PlainLanguageModel(LanguageModel):
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Return the logits after chosen places; what rows share before them is read once."""
-        ids, chosen = ids.to(self.device), chosen.to(self.device)
-        shared = share_prompts(ids, chosen)
-        if shared is None:
-            return self._llama.logits(self._llama(ids)[chosen])
-        read = self._llama.read_behind(shared.prompts, shared.of_row, shared.lengths, shared.rest)
-        return self._llama.logits(read[shared.chosen])
+        return chosen_logits(self._llama, ids.to(self.device), chosen.to(self.device))
 
     def _last_hidden(self, ids: Tensor) -> Tensor:
         hidden: Tensor = self._llama(ids)

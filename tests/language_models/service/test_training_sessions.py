@@ -332,14 +332,19 @@ def test_a_model_whose_row_found_no_room_can_be_brought_again(served, model, mon
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_other_models_train_as_small_ones_do(tmp_path, model, monkeypatch):
     pytest.importorskip("peft")
     start = StoredModel(MODEL, model, MODEL)
     expected = SessionState(start, Lora(), 0).forward_backward(EXAMPLES, "ppo", {})
     monkeypatch.setattr(model_folder, "plain_shape", lambda _: None)
     for rank in (0, 3):
-        state = SessionState(start, Lora(rank=rank), 5)
+        state, made = SessionState(start, Lora(rank=rank), 5), []
+        head = state._model._model.get_output_embeddings()
+        hook = head.register_forward_hook(lambda *given, made=made: made.append(given[2].shape[:2]))
         found = state.forward_backward(EXAMPLES, "ppo", {})
+        hook.remove()
+        assert made == [(1, 5)], "logits are made where something is learned"
         for one, other in zip(found.log_probs, expected.log_probs, strict=True):
             assert one == pytest.approx(other, abs=1e-5)
         state.optim_step(STEP)
@@ -354,6 +359,29 @@ def test_other_models_train_as_small_ones_do(tmp_path, model, monkeypatch):
         saved = StoredModel("saved", folder, MODEL, (model,) if rank else ())
         served = SessionState(saved, Lora(), 0).sample(requests)
         assert [c.tokens for c in served] == [c.tokens for c in completions]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_what_examples_begin_with_is_read_once(model, rank):
+    """Answers to two prompts, three each."""
+    examples = [
+        TrainingExample((*range(1, 4 + n % 2), 7, n), (0,) * (3 + n % 2) + (1, 1), advantages=None)
+        for n in range(6)
+    ]
+    told, states = [], []
+    for shares in (True, False):
+        state, read = SessionState(StoredModel(MODEL, model, MODEL), Lora(rank=rank), 5), []
+        if not shares:
+            state._model.shares_prompts = False
+        llama = state._model.llama
+        inside = llama.read_behind
+        llama.read_behind = lambda *given, r=read, f=inside: r.append(len(given[0])) or f(*given)
+        found = state.forward_backward(examples, "cross_entropy", {})
+        told.append([*found.log_probs, *found.metrics.values(), *state.optim_step(STEP).values()])
+        states.append(read)
+    assert states == [[2], []]
+    for one, other in zip(*told, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
 _OTHER_STEPS = {

@@ -9,6 +9,7 @@ from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
+from trainers.combinations import check_combination
 from trainers.language.trainer import Rollouts
 from trainers.registry import trainer_class
 
@@ -124,6 +125,16 @@ def test_one_step_behind_learns_from_the_weights_before():
     assert without[3]["actor/grad_norm"] != pytest.approx(metrics[3]["actor/grad_norm"], rel=1e-4)
 
 
+def test_the_best_weights_are_not_known_from_rollouts_of_those_before():
+    mode = {"language": {"mode": "one_step_behind"}}
+    watched = {"name": "keep_best", "metric": "rollout/reward_mean"}
+    with pytest.raises(ParameterError, match=r"callbacks\.0\.dataset: got none with language.mode"):
+        check_combination(parameters(callbacks=[watched], **mode))
+    tested = [{**watched, "dataset": "test"}]
+    for given in ({"callbacks": tested, **mode}, {"callbacks": [watched]}):
+        check_combination(parameters(**given))
+
+
 def test_dynamic_sampling_goes_on_to_tasks_that_differ():
     grpo = {"variant": "dapo", "max_resamples": 6}
     trainer = build(parameters(grpo=grpo))
@@ -181,6 +192,7 @@ def model_in_files(tmp_path):
     return tmp_path / "model"
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, tmp_path):
     before = (model_in_files / "model.safetensors").read_bytes()
     agents = {"_default": {"max_tokens": 5, "model": str(model_in_files), "lora": {"rank": 2}}}

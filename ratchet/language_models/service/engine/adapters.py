@@ -6,8 +6,11 @@ model the adapter was trained, and knows its weights again: on others it is anot
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from ratchet.language_models.service.engine.tokenizer import read_json
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 _BASE_FILE = "base.json"
+_ASKED_BY_PEFT = "`is_gradient_checkpointing` is deprecated"
 _PIECES, _PIECE_BYTES = 64, 2**16
 
 
@@ -80,3 +84,11 @@ def weights_print(folder: Path) -> str:
                 file.seek(start)
                 digest.update(file.read(_PIECE_BYTES))
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def without_peft_warnings() -> Iterator[None]:
+    """Don't tell users that PEFT asks transformers for a property by its earlier name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_ASKED_BY_PEFT, category=FutureWarning)
+        yield

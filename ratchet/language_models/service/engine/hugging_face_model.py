@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ratchet.errors import DataError
+from ratchet.language_models.service.engine.adapters import without_peft_warnings
 from ratchet.language_models.service.engine.llama_shape import LARGEST_PLAIN_MODEL
 from ratchet.language_models.service.engine.merging import with_adapters
 from ratchet.language_models.service.engine.model_folder import GenerationCache, copy_configuration
@@ -68,6 +70,21 @@ def read_on(model: Any, ids: Tensor, cache: HuggingFaceCache) -> Tensor:  # noqa
     cache.past = output.past_key_values
     logits: Tensor = output.logits[:, -1]
     return logits
+
+
+@contextlib.contextmanager
+def head_at(model: Any, chosen: Tensor) -> Iterator[None]:  # noqa: ANN401 -- PreTrainedModel
+    """Have a model make logits at chosen places, bool[B, T], alone: [1, n, V]."""
+
+    def only_chosen(_: object, given: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (given[0][chosen][None],)
+
+    # what comes after the head, e.g. a soft cap, is still the model's own
+    hook = model.get_output_embeddings().register_forward_pre_hook(only_chosen)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _pad_left(values: Tensor, length: int, dim: int = -1) -> Tensor:
@@ -136,8 +153,9 @@ class HuggingFaceModel:
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Logits [n, V] after the places chosen by bool[B, T], rows padded on the right."""
-        logits = self._model(input_ids=ids.to(self._device), use_cache=False).logits
-        picked: Tensor = logits[chosen.to(self._device)]
+        with head_at(self._model, chosen.to(self._device)):
+            logits = self._model(input_ids=ids.to(self._device), use_cache=False).logits
+        picked: Tensor = logits[0]
         return picked.cpu()
 
     def hidden(self, ids: Tensor) -> Tensor:
@@ -162,7 +180,8 @@ class HuggingFaceModel:
         require_packages(["peft"], "LoRA")
         from peft import get_peft_model
 
-        with seeded_globals(derive_seed(seed, "low-rank change")):
+        seed = derive_seed(seed, "low-rank change")
+        with seeded_globals(seed), without_peft_warnings():
             self._model = get_peft_model(self._model, lora.as_peft())
         self._is_adapted = True
 

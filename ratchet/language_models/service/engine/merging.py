@@ -19,6 +19,7 @@ from ratchet.errors import DataError
 from ratchet.language_models.service.engine.adapters import (
     ADAPTER_CONFIG_FILE,
     ADAPTER_WEIGHTS_FILE,
+    without_peft_warnings,
 )
 from ratchet.language_models.service.engine.tokenizer import read_json
 
@@ -126,7 +127,9 @@ def with_adapters(model: Any, adapters: Sequence[Path]) -> Any:  # noqa: ANN401 
     with torch.random.fork_rng():  # layers that are made are initialised first
         for adapter in adapters:
             try:
-                model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+                with without_peft_warnings():
+                    adapted = PeftModel.from_pretrained(model, str(adapter))
+                model = adapted.merge_and_unload()
             except (OSError, ValueError, RuntimeError) as error:
                 raise DataError(f"PEFT cannot load the adapter in {adapter}: {error}") from error
     return model.requires_grad_(True)  # PEFT has frozen it

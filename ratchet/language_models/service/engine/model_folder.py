@@ -14,6 +14,7 @@ from torch import Tensor
 from ratchet.language_models.service.engine.llama_shape import WEIGHTS_FILE, LlamaShape, plain_shape
 from ratchet.language_models.service.engine.merging import LowRankChange, read_weights
 from ratchet.language_models.service.engine.plain_llama import PlainLlama
+from ratchet.language_models.service.engine.shared_prompts import chosen_logits
 
 _CONFIGURATION_SUFFIXES = {".json", ".jinja", ".model", ".txt"}
 
@@ -68,7 +69,9 @@ class CausalModel(Protocol):
         ...
 
 
-def load_model(folder: Path, adapters: Sequence[Path] = (), *, training: bool) -> CausalModel:
+def load_model(
+    folder: Path, adapters: Sequence[Path] = (), *, training: bool, shares_prompts: bool = False
+) -> CausalModel:
     """Read a model in Hugging Face's layout, in float32 with gradients if ``training``.
 
     Parameters
@@ -77,6 +80,8 @@ def load_model(folder: Path, adapters: Sequence[Path] = (), *, training: bool) -
         A whole model.
     adapters
         Folders of adapters that are merged into it, in this order.
+    shares_prompts
+        Whether a small Llama reads once what rows begin with; that is faster, and rounds otherwise.
 
     Raises
     ------
@@ -85,7 +90,9 @@ def load_model(folder: Path, adapters: Sequence[Path] = (), *, training: bool) -
     """
     shape = plain_shape(folder)
     if shape is not None:
-        return PlainModel(folder, shape, adapters, training=training)
+        model = PlainModel(folder, shape, adapters, training=training)
+        model.shares_prompts = shares_prompts
+        return model
     from ratchet.language_models.service.engine.hugging_face_model import HuggingFaceModel
 
     return HuggingFaceModel(folder, adapters, training=training)
@@ -111,6 +118,8 @@ def configuration_files(folder: Path) -> list[Path]:
 
 class PlainModel:
     """A small Llama in plain torch: for training float32 with gradients, else float64 without."""
+
+    shares_prompts = False
 
     def __init__(
         self, folder: Path, shape: LlamaShape, adapters: Sequence[Path] = (), *, training: bool
@@ -139,6 +148,8 @@ class PlainModel:
 
     def chosen_logits(self, ids: Tensor, chosen: Tensor) -> Tensor:
         """Logits after chosen places; see :class:`CausalModel`."""
+        if self.shares_prompts:
+            return chosen_logits(self.llama, ids, chosen)
         return self.llama.logits(self.llama(ids)[chosen])
 
     def hidden(self, ids: Tensor) -> Tensor:

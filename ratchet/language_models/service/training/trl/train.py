@@ -27,6 +27,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
+from ratchet.language_models.service.engine.adapters import without_peft_warnings
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training.job_folder import (
     MODEL_FOLDER,
@@ -132,13 +133,15 @@ def make_trainer(folder: Path, job: TrainingJob, plan: Plan, seed: int) -> SFTTr
         "peft_config": plan.lora.as_peft() if plan.lora.rank else None,
     }
     if job.method == "supervised":
-        return SFTTrainer(args=SFTConfig(**settings), **parts)
+        with without_peft_warnings():
+            return SFTTrainer(args=SFTConfig(**settings), **parts)
     preferences: dict[str, Any] = {
         "beta": plan.beta,
         "precompute_ref_log_probs": True,  # with the start model itself: no second one in memory
         "disable_dropout": plan.lora.dropout == 0,
     }
-    return PreferenceTrainer(args=DPOConfig(**settings, **preferences), **parts)
+    with without_peft_warnings():
+        return PreferenceTrainer(args=DPOConfig(**settings, **preferences), **parts)
 
 
 def _settings(plan: Plan, examples: int) -> dict[str, Any]:

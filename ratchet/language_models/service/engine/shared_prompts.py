@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from ratchet.language_models.service.engine.plain_llama import PlainLlama
 
 _PAYS = 2  # rows a beginning, on average; with fewer, more is moved about than saved
 
@@ -33,6 +37,18 @@ class SharedPrompts:
     lengths: Tensor
     rest: Tensor
     chosen: Tensor
+
+
+def chosen_logits(llama: PlainLlama, ids: Tensor, chosen: Tensor) -> Tensor:
+    """Return the logits [n, V] after chosen places, as rows that are read alone have them.
+
+    But for rounding; see :func:`share_prompts` for the shapes.
+    """
+    shared = share_prompts(ids, chosen)
+    if shared is None:
+        return llama.logits(llama(ids)[chosen])
+    read = llama.read_behind(shared.prompts, shared.of_row, shared.lengths, shared.rest)
+    return llama.logits(read[shared.chosen])
 
 
 def share_prompts(ids: Tensor, chosen: Tensor) -> SharedPrompts | None:
