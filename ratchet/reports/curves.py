@@ -11,7 +11,7 @@ from typing import Any
 
 from ratchet.reports.content import Arm
 from ratchet.reports.labels import metric_label
-from ratchet.reports.plots import Figure, rounded
+from ratchet.reports.plots import Figure, counted_axis, rounded
 
 MAX_POINTS = 500
 SMOOTH_FROM = 40
@@ -26,6 +26,7 @@ FAMILIES = (
 )
 UNITS = {"KL divergence": "nats", "Entropy": "nats", "Length": "tokens"}
 OTHER = "Other"
+_SUCCESS = ("Accuracy", "Reward")  # which often are one
 Series = tuple[list[int], list[float]]
 Curves = dict[tuple[int, str], Series]
 """A metric's curves by the place of the arm and the name of the agent, empty for all agents."""
@@ -73,13 +74,16 @@ def _standing(base: str, grouped: Mapping[str, Curves]) -> _Standing:
     """Judge a metric. Accuracies and rewards that never change still say how it stands."""
     family, is_spread = family_of(base), _SPREAD.search(base) is not None
     constant = is_constant(grouped[base].values()) or is_nothing(grouped[base].values())
-    twin = "" if constant else _same_as(base, grouped) or _summed(base, grouped)
-    tells = family in ("Accuracy", "Reward") and not is_spread
-    folded = family == OTHER or bool(twin) or (constant and not tells)
+    told = {name: curves for name, curves in grouped.items() if family_of(name) in _SUCCESS}
+    if constant:  # it is often like something of another kind
+        twin = _same_as(base, told) if base in told else ""
+    else:
+        twin = _same_as(base, grouped) or _summed(base, grouped)
+    folded = family == OTHER or bool(twin) or (constant and (base not in told or is_spread))
     folded |= _ENDS.search(base) is not None
     order = [name for name, _ in FAMILIES] + [OTHER]
     place = (bool(twin), constant, order.index(family), is_spread, base)
-    return _Standing(place, folded, "never changes" if constant else twin)
+    return _Standing(place, folded, twin or ("never changes" if constant else ""))
 
 
 def is_constant(curves: Iterable[Series]) -> bool:
@@ -225,7 +229,8 @@ def _curve_figure(
         color = place if several else max(0, number - ("" in agents))
         dash = DASHES[max(0, number - ("" in agents)) % len(DASHES)] if several else "solid"
         traces += _curve_traces(series, label or base, color, dash)
-    layout: dict[str, Any] = {"xaxis": {"title": {"text": x_title}}, "yaxis": {}}
+    iterations = [x for xs, _ in curves.values() for x in xs]
+    layout: dict[str, Any] = {"xaxis": counted_axis(x_title, iterations), "yaxis": {}}
     layout["showlegend"] = sum("name" in trace for trace in traces) > 1
     family = family_of(base)
     if family in UNITS:

@@ -16,6 +16,8 @@ from ratchet.reports.tables import GroupRow
 from ratchet.reports.transcripts import PackedTranscripts
 from ratchet.statistics.estimate import Estimate
 
+_SHORT_AXIS = 10
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -79,7 +81,7 @@ def tested_figures(
     if not traces:
         return []
     layout = {
-        "xaxis": {"title": {"text": "iteration"}},
+        "xaxis": counted_axis("iteration", [x for trace in traces for x in trace["x"]]),
         "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
         "shapes": [chance_line()],
         "showlegend": len(traces) > 1,
@@ -140,6 +142,13 @@ def _group_trace(
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"color": place},
     }
+
+
+def counted_axis(title: str, counts: Sequence[int]) -> dict[str, Any]:
+    """Describe an axis of whole numbers; a short one would be ticked between them, too."""
+    axis: dict[str, Any] = {"title": {"text": title}}
+    is_short = max(counts) - min(counts) <= _SHORT_AXIS
+    return axis | {"tick0": 0, "dtick": 1} if is_short else axis
 
 
 def chance_line() -> dict[str, Any]:

@@ -92,10 +92,19 @@
     refresh();
   }
 
+  // A task is answered: it is right or wrong, or has a score alone, which no filter parts.
+  function says(name) {
+    if (name === "all" || !rollouts.length || !rollouts.every(isTask)) return true;
+    if (rollouts.every((one) => one.correct === null)) return false;
+    return name !== "undecided" || rollouts.some((one) => one.correct === null);
+  }
+
   function refresh() {
     const matching = rollouts.filter(found);
+    if (!says(filter)) filter = "all";
     for (const button of buttons) {
       const name = button.dataset.filter;
+      button.hidden = !says(name);
       button.setAttribute("aria-pressed", String(name === filter));
       button.querySelector("i").textContent = matching.filter((one) => passes(one, name)).length;
     }

@@ -200,15 +200,25 @@ def test_a_loss_is_drawn_once_and_what_never_changes_comes_last():
     ]
 
 
-def test_a_metric_that_equals_another_throughout_is_drawn_once():
-    values = [0.1, 0.4, 0.2]
+@pytest.mark.parametrize("values", [[0.1, 0.4, 0.2], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("other", ["mean_datapoint_accuracy", "rewarded_mean"])
+def test_a_metric_that_equals_another_throughout_is_drawn_once(values, other):
     points = [
-        MetricPoint("train", i, {"accuracy": y, "mean_datapoint_accuracy": y}, "main")
+        MetricPoint("train", i, {"accuracy": y, other: y, "some_other_ratio": y}, "main")
         for i, y in enumerate(values)
     ]
-    first, second = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
-    assert (first.title, first.folded) == ("Accuracy", False)
-    assert (second.folded, second.note) == (True, "the same as “Accuracy”")
+    figures = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    (first,) = (figure for figure in figures if not figure.folded)
+    assert first.title == "Accuracy"
+    second = next(figure for figure in figures if "ean" in figure.title)
+    assert second.note == "the same as “Accuracy”"
+
+
+@pytest.mark.parametrize(("count", "step"), [(1, 1), (2, 1), (7, 1), (40, None)])
+def test_iterations_are_whole_on_a_short_axis_too(count, step):
+    points = [MetricPoint("train", i, {"accuracy": i / 100}, "main") for i in range(count)]
+    (figure,) = curve_figures([Arm("main", {}, points, {}, [])], "train", "iteration")
+    assert figure.layout["xaxis"].get("dtick") == step
 
 
 def test_what_has_had_no_time_to_change_is_not_called_constant():

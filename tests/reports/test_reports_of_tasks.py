@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+
 import pytest
 
 from flows.runs import result_table
 from ratchet.errors import DataError
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.reports import build_report
 from ratchet.reports.comparison import comparison
 from ratchet.reports.comparison.runs import check_same_tests, read_compared_runs
 from ratchet.reports.content import read_content
@@ -153,7 +157,9 @@ def test_runs_are_compared_by_accuracy_and_reward(tmp_path):
         check_same_tests([*runs, *read_compared_runs([other])[0]])
 
 
-def test_the_transcripts_of_tasks_say_what_is_known(tmp_path):
+@pytest.fixture
+def told(tmp_path):
+    """A run with transcripts of which one file knows what is right, and one the rewards alone."""
     folder = make_run(tmp_path, "told", ResultTable("test", columns(8)))
     rounds = [{"round": 0, "messages": [], "raw": {}, "decision": {}}]
     one = {"rollout": 0, "datapoint_id": 0, "question": "ab=", "solution": "ba", "rounds": rounds}
@@ -161,10 +167,34 @@ def test_the_transcripts_of_tasks_say_what_is_known(tmp_path):
     unknown = [{**one, "correct": None, "rewards": {"agent": k / 4}} for k in range(4)]
     for name, lines in (("0", known), ("test", unknown)):
         save_report_transcripts(folder.transcripts_path / "main" / f"{name}.jsonl", lines)
-    first, last = read_transcripts([folder])
+    return folder
+
+
+def test_the_transcripts_of_tasks_say_what_is_known(told):
+    first, last = read_transcripts([told])
     assert (first.told, first.accuracy.value) == ("1 of 4 right", 0.25)
     assert (last.told, last.accuracy) == ("mean reward 0.375", None)
-    assert 'data-told="mean reward 0.375"' in render(read_content([folder]))
+    assert 'data-told="mean reward 0.375"' in render(read_content([told]))
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs chromium and chromedriver")
+def test_answers_are_filtered_by_what_is_known_of_them(told, browser):
+    browser.get(build_report(told).as_uri())
+
+    def offered(file):
+        chosen = browser.find_element("css selector", f'#t-file option[value="{file}"]')
+        chosen.click()
+        for _ in range(100):
+            if len(browser.find_elements("css selector", "#t-list li[role=option]")) == 4:
+                break
+            time.sleep(0.05)
+        buttons = browser.find_elements("css selector", ".t-filters button")
+        return [button.text for button in buttons if button.is_displayed()]
+
+    assert offered("0") == ["All 4", "Right 1", "Wrong 3", "Always failed 0"]
+    browser.find_element("css selector", '[data-filter="wrong"]').click()
+    assert offered("test") == ["All 4"]
 
 
 CURVES = {
