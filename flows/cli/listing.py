@@ -13,7 +13,7 @@ from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
     from ratchet.parameters.reference import DocumentedParameter, DocumentedSection
-    from ratchet.registry import Entry, Registry
+    from ratchet.registry import Registry
 
 
 class Kind(StrEnum):
@@ -25,23 +25,31 @@ class Kind(StrEnum):
     NETWORKS = "networks"
     ANALYSERS = "analysers"
     ENVIRONMENTS = "environments"
+    TASKS = "tasks"
+    EVALUATORS = "evaluators"
     CALLBACKS = "callbacks"
     TUNING_BACKENDS = "tuning_backends"
     EXPERIMENTS = "experiments"
     PARAMETERS = "parameters"
 
 
+_TASKS = "ratchet.scenarios.language_task"
 _REGISTRIES = {
-    Kind.TRAINERS: "trainers.registry",
-    Kind.PROTOCOLS: "ratchet.protocols.registry",
-    Kind.SCENARIOS: "ratchet.scenarios.registry",
-    Kind.NETWORKS: "ratchet.agents.networks.registry",
-    Kind.ANALYSERS: "ratchet.analysis.registry",
-    Kind.ENVIRONMENTS: "ratchet.scenarios.gymnasium.registry",
-    Kind.CALLBACKS: "trainers.callbacks.registry",
-    Kind.TUNING_BACKENDS: "ratchet.language_models.tuning.registry",
+    Kind.TRAINERS: ("trainers.registry:TRAINERS",),
+    Kind.PROTOCOLS: ("ratchet.protocols.registry:PROTOCOLS",),
+    Kind.SCENARIOS: ("ratchet.scenarios.registry:SCENARIOS",),
+    Kind.NETWORKS: ("ratchet.agents.networks.registry:NETWORKS",),
+    Kind.ANALYSERS: ("ratchet.analysis.registry:ANALYSERS",),
+    Kind.ENVIRONMENTS: (
+        "ratchet.scenarios.gymnasium.registry:ENVIRONMENTS",
+        f"{_TASKS}.environments.base:ENVIRONMENTS",
+    ),
+    Kind.TASKS: (f"{_TASKS}.sources.base:SOURCES",),
+    Kind.EVALUATORS: (f"{_TASKS}.evaluators.base:EVALUATORS",),
+    Kind.CALLBACKS: ("trainers.callbacks.registry:CALLBACKS",),
+    Kind.TUNING_BACKENDS: ("ratchet.language_models.tuning.registry:TUNING_BACKENDS",),
 }
-"""Where the registry of a kind is, under the kind's name in capitals. None imports torch."""
+"""Where a kind's registries are. None imports torch."""
 
 
 def list_names(
@@ -58,23 +66,30 @@ def list_names(
     if kind is Kind.EXPERIMENTS:
         _list_experiments(words or [])
         return
-    rows = [(entry.name, entry.origin) for entry in _entries(kind) if _has(entry.name, words or [])]
+    registries = _registries(kind)
+    several = len(registries) > 1
+    rows = [
+        (entry.name, *((registry.parameter,) if several else ()), entry.origin)
+        for registry in registries
+        for entry in registry.entries()
+        if _has(entry.name, words or [])
+    ]
     if rows:
-        print_table("", (kind.value, "from"), rows)
+        print_table("", (kind.value, *(("given as",) if several else ()), "from"), rows)
     else:
         print_warning(f"There are no {kind.value} that have a name.")
+    groups = " or ".join(registry.group for registry in registries)
     print_plain(
         "One of your own is given as path/to/file.py:ClassName; installed packages offer theirs as"
-        f" entry points in the group ratchet.{kind.value}."
+        f" entry points in the group {groups}."
     )
     if kind is Kind.ENVIRONMENTS:
         print_plain("Ids of gymnasium and modules of PettingZoo are played too.")
 
 
-def _entries(kind: Kind) -> list[Entry]:
-    module = _REGISTRIES[kind]
-    registry: Registry[object] = getattr(import_module(module), kind.name)
-    return registry.entries()
+def _registries(kind: Kind) -> list[Registry[object]]:
+    named = (place.partition(":") for place in _REGISTRIES[kind])
+    return [getattr(import_module(module), name) for module, _, name in named]
 
 
 def _list_experiments(words: list[str]) -> None:

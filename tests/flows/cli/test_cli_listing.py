@@ -23,7 +23,10 @@ RUNNER = CliRunner()
         ("protocols", ["debate", "built-in"]),
         ("scenarios", ["graph_isomorphism", "built-in"]),
         ("analysers", ["code_quoting", "built-in"]),
-        ("environments", ["CartPole-v1", "built-in"]),
+        ("environments", ["CartPole-v1", "dataset", "built-in"]),
+        ("environments", ["python_tool", "language_task.environment", "built-in"]),
+        ("tasks", ["reverse", "built-in"]),
+        ("evaluators", ["partial", "built-in"]),
         ("networks", ["listed_network", "package", "listed_plugin", "3.4"]),
         ("experiments", ["experiments/demo.yaml", "ratchet", "run", "it"]),
     ],
@@ -46,11 +49,12 @@ def test_list(
 
 @pytest.mark.parametrize("kind", _REGISTRIES)
 def test_listing_imports_nothing_heavy_and_says_how_to_add_one(kind: str) -> None:
+    group = {"tasks": "language_tasks"}.get(kind.value, kind.value)
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom flows.cli.main import app\n"
         f"result = CliRunner().invoke(app, ['list', {kind.value!r}])\n"
         "assert result.exit_code == 0, result\n"
-        f"assert 'in the group ratchet.{kind.value}' in result.stdout\n"
+        f"assert 'in the group ratchet.{group}' in result.stdout\n"
         "assert not {'torch', 'prefect', 'gymnasium', 'transformers'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
