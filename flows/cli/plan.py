@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
 
 _ASKED = ("calls", "tokens", "cost")
+_WRITTEN = ("answers", "tokens at most")
 
 
 def plan(
@@ -27,8 +28,9 @@ def plan(
 
     Of chat models also what they would ask for: games that go to their last round, messages to
     their limit. If that and what the run was billed is more than the budget, it is an error; if
-    only replies that are asked for again could make it more, it is said. What would keep `run` from
-    beginning on this machine is an error, too.
+    only replies that are asked for again could make it more, it is said. Of language models that
+    learn from their tokens, how much they would play at most. What would keep `run` from beginning
+    on this machine is an error, too.
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
@@ -40,14 +42,26 @@ def plan(
     check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no other
     stages = plan_stages(experiment)
     asks = any(stage.estimate for stage in stages)
-    columns = ["arm", "stage", "iterations", "state", *(_ASKED if asks else ()), "why"]
-    rows = [[*_row(stage), *(_asked(stage) if asks else ()), stage.reason] for stage in stages]
+    writes = any(stage.tokens for stage in stages)
+    more = (*(_ASKED if asks else ()), *(_WRITTEN if writes else ()))
+    columns = ["arm", "stage", "iterations", "state", *more, "why"]
+    rows = [
+        [
+            *_row(stage),
+            *(_asked(stage) if asks else ()),
+            *(_written(stage) if writes else ()),
+            stage.reason,
+        ]
+        for stage in stages
+    ]
     if keys:
         columns.append("key")
         rows = [[*row, stage.key] for row, stage in zip(rows, stages, strict=True)]
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
+    if writes:
+        print_plain(_tokens(stages))
     total = remaining(stages)
     if total is not None:
         print_plain(_total(total))
@@ -79,6 +93,25 @@ def _asked(stage: PlannedStage) -> tuple[str, str, str]:
     tokens = estimate.prompt_tokens + estimate.completion_tokens + estimate.training_tokens
     cost = "?" if estimate.unpriced_models else f"{estimate.cost:.2f}"
     return f"{estimate.calls:,}", f"{tokens / 1000:,.0f}k", cost
+
+
+def _written(stage: PlannedStage) -> tuple[str, str]:
+    """Write what a language model plays in a stage that is to do: answers, tokens."""
+    if stage.tokens is None or stage.hit:
+        return "", ""
+    return f"{stage.tokens.answers:,}", f"{stage.tokens.together or stage.tokens.written:,}"
+
+
+def _tokens(stages: list[PlannedStage]) -> str:
+    """Sum up what language models play; what arms share counts once."""
+    todo = {stage.key: stage.tokens for stage in stages if stage.tokens and not stage.hit}.values()
+    answers, written = (sum(getattr(one, n) for one in todo) for n in ("answers", "written"))
+    text = f"Language models write at most {answers:,} answers of {written:,} tokens together"
+    together = [one.together for one in todo]
+    if None in together:
+        return f"{text}; their prompts come on top, which only the models bound."
+    total = sum(each for each in together if each is not None)
+    return f"{text}; with their prompts at most {total:,}."
 
 
 def _total(total: StageEstimate) -> str:

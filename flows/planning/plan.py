@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from flows.planning.estimates import count_rollouts, estimate_stages, plays
+from flows.planning.tokens import TokensAtMost, tokens_at_most
 from flows.runs.resolving import ArmChanges, ResolvedExperiment, resolve
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -37,6 +38,8 @@ class PlannedStage:
         What it asks of services at most; None if it asks nothing, or that is not known.
     num_rollouts
         The number of rollouts of chat models that it plays, where that is known.
+    tokens
+        What a language model that learns from its tokens plays in it at most.
     """
 
     arm: str
@@ -49,6 +52,7 @@ class PlannedStage:
     seconds: float | None = None
     estimate: StageEstimate | None = None
     num_rollouts: int = 0
+    tokens: TokensAtMost | None = None
 
 
 def plan_experiment(
@@ -79,7 +83,8 @@ def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
             if plays(keys, call):
                 estimate = estimates.get((call.stage, call.iteration))
                 num_rollouts = rollouts.get(call.stage, 0)
-                stage = replace(stage, estimate=estimate, num_rollouts=num_rollouts)
+                tokens = tokens_at_most(store, keys, call)
+                stage = replace(stage, estimate=estimate, num_rollouts=num_rollouts, tokens=tokens)
             stages.append(stage)
     return stages
 
