@@ -33,6 +33,8 @@ ON_TENSORS = COMMON | {"zk_protocol", "solo_agent"}
 KL = {f"ppo.{name}" for name in ("kl_target", "kl_beta", "kl_decrement", "kl_increment")}
 SPG = {"spg.ihvp_variant", "spg.ihvp_rank", "spg.ihvp_rho", "spg.ihvp_num_iterations"}
 GRPO = {f"grpo.{name}" for name in ("aggregation_constant", "baseline_decay")}
+OF_NETWORKS = {"pretrain_agents", "d_representation", "message_size"}
+OF_NETWORKS |= {"include_linear_message_space", "d_linear_message_space"}
 EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     # What is given, the sections that are read, and the fields of those that are not, as it is.
     "vanilla_ppo": (
@@ -74,8 +76,18 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     ),
     "grpo": (
         {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"},
-        (ON_TENSORS - {"nip_protocol"}) | {"language_task", "language", "grpo"},
-        GRPO | {"grpo.max_resamples"},
+        {"language_task", "language", "grpo"},
+        GRPO | {"grpo.max_resamples", "language.algorithm", "language.train_service"} | OF_NETWORKS,
+    ),
+    "remote_grpo": (
+        {
+            "scenario": "language_task",
+            "dataset": "reverse",
+            "trainer": "remote_grpo",
+            "language": {"train_service": {"backend": "ratchet"}},
+        },
+        {"language_task", "language", "grpo"},
+        GRPO | {"grpo.max_resamples", "language.algorithm"} | OF_NETWORKS,
     ),
     "pure_text_ei": (
         {**CODE, "trainer": "pure_text_ei"},
@@ -184,7 +196,8 @@ def test_a_change_reaches_the_stages_that_read_for_its_purpose_and_no_other(name
         seen.add(path)
         section = path.partition(".")[0]
         is_read = (section in sections or section not in SECTIONS) and path not in unread
-        expected = {stage for stage in reads if is_read and purposes & reads[stage]}
+        data = {"build_scenario"} if section == "dataset_options" else set()  # whoever plays
+        expected = {stage for stage in reads if is_read and purposes & reads[stage]} | data
         if path == "seed" and hyper_params.graph_isomorphism.dataset_seed is not None:
             expected.remove("build_scenario")
         after = _stages(trainer, changed)

@@ -49,6 +49,16 @@ LANGUAGE_STAGES: StagePurposes = {
     "test": _PLAYED | {Purpose.TESTS},
 }
 """What each stage reads parameters for."""
+_BUILT_IN = "trainers."
+_OF_NETWORKS = frozenset(
+    {
+        *("pretrain_agents", "d_representation", "message_size"),
+        *("include_linear_message_space", "d_linear_message_space"),
+        *("rl", "solo_agent", "dataset_options", "protocol_common", "zk_protocol"),
+        "message_regression",
+    }
+)
+"""Parameters of all trainers that are networks', or games', or for the stage of the data alone."""
 
 
 @dataclass
@@ -317,6 +327,21 @@ class LanguageTrainer(StagedTensorDictTrainer):
         if not cls.learner_class.reads_horizon(hyper_params):
             return LANGUAGE_STAGES
         return {**LANGUAGE_STAGES, "train": LANGUAGE_STAGES["train"] | {Purpose.HORIZON}}
+
+    @classmethod
+    def stage_key_parameters(
+        cls, hyper_params: HyperParameters, stage: str, agent_name: str | None = None
+    ) -> dict[str, Any]:
+        """Return the parameters that a stage reads: of Ratchet's own learners none of networks'."""
+        found = super().stage_key_parameters(hyper_params, stage, agent_name)
+        if not cls.__module__.startswith(_BUILT_IN):  # who may read what they like
+            return found
+        horizon = found.get("rl", {}).keys() & {"num_iterations"}
+        rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
+        unread = {"algorithm", *({"train_service"} if cls.learner_class.has_model_here else ())}
+        language = {k: v for k, v in found.get("language", {}).items() if k not in unread}
+        kept = {name: value for name, value in found.items() if name not in _OF_NETWORKS}
+        return {**kept, **rl, **({"language": language} if language else {})}
 
 
 @cache

@@ -10,7 +10,8 @@ from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
 from trainers.combinations import check_combination
-from trainers.language.trainer import Rollouts
+from trainers.language.grpo import GrpoTrainer
+from trainers.language.trainer import Rollouts, loop_around
 from trainers.registry import trainer_class
 
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "d_mlp": 32, "context_length": 32}
@@ -279,3 +280,15 @@ def test_what_is_sampled_is_what_is_learned_from(tmp_path):
     load(given, tmp_path, "two")
     given.give_rollouts(2, ahead)
     assert given.run_iterations(2, 4) == through.run_iterations(2, 4)
+
+
+def test_a_learner_of_ones_own_may_read_what_is_networks():
+    class Mine(GrpoTrainer):
+        """A trainer of a user's."""
+
+    own, ours = (
+        loop_around(kind).stage_key_parameters(parameters(), "train")
+        for kind in (Mine, GrpoTrainer)
+    )
+    assert {"algorithm", "train_service"} <= own["language"].keys() - ours["language"].keys()
+    assert {"rl", "protocol_common"} <= own.keys() - ours.keys()
