@@ -37,7 +37,7 @@ _Section = TypeVar("_Section", bound=SubParameters)
 
 
 @dataclass(frozen=True)
-class Moment:
+class LearningMoment:
     """Where training stands when a trainer is asked to learn."""
 
     seed: int = 0
@@ -92,7 +92,7 @@ class BaseTrainer(NamedTrainer):
         fields = LanguageParameters.model_fields
         named = {str(name): value for name, value in given.items() if name in fields}
         self.language = _validated(LanguageParameters, named, "language")
-        self.moment = Moment(num_iterations=int(given.get("total_train_steps", 1)))
+        self.moment = LearningMoment(num_iterations=int(given.get("total_train_steps", 1)))
         self._setup()
 
     def _setup(self) -> None:

@@ -22,7 +22,7 @@ from ratchet.rollouts.order import DataOrder
 from ratchet.scenarios.language_task.validation import check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
-from trainers.language.base import BaseTrainer, Beginning, Moment, config_of
+from trainers.language.base import BaseTrainer, Beginning, LearningMoment, config_of
 from trainers.language.models import MADE_HERE, build_model, load_built_model
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
@@ -286,7 +286,9 @@ class LanguageTrainer(StagedTensorDictTrainer):
             self._pending = self.play_rollouts(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
         learner = self.learner
-        learner.moment = Moment(self.hyper_params.seed, iteration, self.num_train_iterations)
+        learner.moment = LearningMoment(
+            self.hyper_params.seed, iteration, self.num_train_iterations
+        )
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
         with seeded_globals(seed):
             metrics = learner.train(rollouts.trajectories)

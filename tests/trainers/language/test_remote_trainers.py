@@ -24,7 +24,7 @@ from tasks.language.keys import LanguageArmKeys
 from tests.language_models.losing_proxy import LosingProxy
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from tests.trainers.language.conftest import differ, weights_of
-from trainers.language.base import Beginning, Moment
+from trainers.language.base import Beginning, LearningMoment
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.remote_api import RemoteApiTrainer
 from trainers.language.remote_grpo import RemoteGrpoTrainer
@@ -79,7 +79,7 @@ def learn(trainer, play, steps=3, first=0):
     for iteration in range(first, first + steps):
         if iteration not in PLAYED:
             PLAYED[iteration] = play(seed=iteration)
-        trainer.moment = Moment(seed=5, iteration=iteration, num_iterations=8)
+        trainer.moment = LearningMoment(seed=5, iteration=iteration, num_iterations=8)
         metrics.append(trainer.train(PLAYED[iteration]))
     return metrics
 

@@ -203,21 +203,7 @@ class PureTextWholeAgent:
     ) -> Completion:
         call_id = context.call_id(view.round, self.agent_name, attempt)
         learns_tokens = self.agent_name in context.token_agents
-        request = ChatRequest(
-            self.called_as,
-            prompt,
-            temperature=self.parameters.temperature,
-            top_p=self.parameters.top_p,
-            max_tokens=self.parameters.max_tokens,
-            seed=context.call_seed(call_id, attempt),
-            reasoning_effort=self.parameters.reasoning_effort,
-            chat_template_kwargs=self.parameters.chat_template_kwargs,
-            extra_body=self.parameters.extra_body,
-            repetition_penalty=self.parameters.repetition_penalty,
-            logprobs=self.parameters.logprobs or learns_tokens,
-            return_token_ids=self.parameters.return_token_ids or learns_tokens,
-        )
-
+        request = self._request(prompt, context.call_seed(call_id, attempt), learns_tokens)
         usage = context.usage
         bill = UNBILLED if usage is None else usage.bill(self._price, request, call_id)
 
@@ -245,6 +231,25 @@ class PureTextWholeAgent:
                 f" (call {call_id})"
             )
             raise type(error)(f"{where}: {error}") from None
+
+    def _request(
+        self, prompt: tuple[ChatMessage, ...], seed: int, learns_tokens: bool
+    ) -> ChatRequest:
+        parameters = self.parameters
+        return ChatRequest(
+            self.called_as,
+            prompt,
+            temperature=parameters.temperature,
+            top_p=parameters.top_p,
+            max_tokens=parameters.max_tokens,
+            seed=seed,
+            reasoning_effort=parameters.reasoning_effort,
+            chat_template_kwargs=parameters.chat_template_kwargs,
+            extra_body=parameters.extra_body,
+            repetition_penalty=parameters.repetition_penalty,
+            logprobs=parameters.logprobs or learns_tokens,
+            return_token_ids=parameters.return_token_ids or learns_tokens,
+        )
 
     @cached_property
     def endpoint(self) -> Endpoint:

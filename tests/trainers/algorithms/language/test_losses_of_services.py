@@ -17,12 +17,15 @@ PAIRS = {
         {"clip_low_threshold": 0.0, "clip_high_threshold": 1.5},
         lambda *given: policy_losses.cispo(*given, max_ratio=1.5),
     ),
+    "ppo by default": ({}, lambda *g: policy_losses.ppo_clip(*g, clip_low=0.2, clip_high=0.2)),
+    "gspo by default": ({}, lambda *g: policy_losses.gspo(*g, clip_low=3e-4, clip_high=4e-4)),
 }
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_losses_and_gradients_are_the_same(name):
-    config, ours = PAIRS[name]
+@pytest.mark.parametrize("case", PAIRS)
+def test_losses_and_gradients_are_the_same(case):
+    config, ours = PAIRS[case]
+    name = case.partition(" ")[0]
     generator = torch.Generator().manual_seed(7)
     mask = torch.rand(5, 9, generator=generator) < 0.6
     new, old = -torch.rand(2, 5, 9, generator=generator) * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from dataclasses import asdict
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +28,7 @@ from ratchet.language_models.service.api.schemas.training import (
     StepAnswer,
 )
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.training_sessions.sessions import VERBS
 
 _Result = TypeVar("_Result")
 
@@ -70,6 +71,10 @@ def training_routes(service: ModelService) -> APIRouter:
 def _add_verbs(router: APIRouter, service: ModelService) -> None:
     sessions = service.training
 
+    async def do(request: Request, session_id: str, name: str) -> dict[str, Any]:
+        asked = await read_body(request, VERBS[name])
+        return await done(await run_in_threadpool(sessions.submit, session_id, name, asked))
+
     @router.post(
         "/{session_id}/forward_backward",
         response_model=PassAnswer,
@@ -77,9 +82,7 @@ def _add_verbs(router: APIRouter, service: ModelService) -> None:
     )
     async def forward_backward(request: Request, session_id: str) -> PassAnswer:
         """Read examples, and gather the gradient of their loss."""
-        asked = await read_body(request, ForwardBackwardRequest)
-        verb = await run_in_threadpool(sessions.submit, session_id, "forward_backward", asked)
-        return PassAnswer.model_validate(await done(verb))
+        return PassAnswer.model_validate(await do(request, session_id, "forward_backward"))
 
     @router.post(
         "/{session_id}/optim_step",
@@ -88,9 +91,7 @@ def _add_verbs(router: APIRouter, service: ModelService) -> None:
     )
     async def optim_step(request: Request, session_id: str) -> StepAnswer:
         """Follow the gathered gradient once."""
-        asked = await read_body(request, OptimStepRequest)
-        verb = await run_in_threadpool(sessions.submit, session_id, "optim_step", asked)
-        return StepAnswer.model_validate(await done(verb))
+        return StepAnswer.model_validate(await do(request, session_id, "optim_step"))
 
     @router.post(
         "/{session_id}/save_weights",
@@ -99,9 +100,7 @@ def _add_verbs(router: APIRouter, service: ModelService) -> None:
     )
     async def save_weights(request: Request, session_id: str) -> SavedAnswer:
         """Keep the weights as they are, as a model."""
-        asked = await read_body(request, SaveWeightsRequest)
-        verb = await run_in_threadpool(sessions.submit, session_id, "save_weights", asked)
-        return SavedAnswer.model_validate(await done(verb))
+        return SavedAnswer.model_validate(await do(request, session_id, "save_weights"))
 
     @router.post(
         "/{session_id}/sample", response_model=SampleAnswer, openapi_extra=body_of(SampleBody)
