@@ -56,11 +56,11 @@ def tokens_at_most(store: StageStore, keys: AnyKeys, call: StageCall) -> TokensA
 def _answers(store: StageStore, keys: LanguageArmKeys, call: StageCall) -> int:
     language = keys.hyper_params.language
     if call.stage in ("rollouts", "train"):
-        each = language.tasks_per_step * language.group_size * _tries(keys.hyper_params)
-        return _iterations(keys, call) * each
+        tasks = int(language.tasks_per_step) * _tries(keys.hyper_params)
+        return _iterations(keys, call) * tasks * int(language.group_size)
     if call.stage in ("validate", "test"):
         dataset = "validation" if call.stage == "validate" else call.detail
-        return _size(store, keys, dataset) * language.samples_per_test
+        return _size(store, keys, dataset) * int(language.samples_per_test)
     return 0
 
 

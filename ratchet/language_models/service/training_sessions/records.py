@@ -298,7 +298,7 @@ class SessionRecords:
 
 
 def _last_used(row: sqlite3.Row) -> int:
-    return max(row["created_at"], row["used_at"])
+    return int(max(row["created_at"], row["used_at"]))
 
 
 def _delete(connection: sqlite3.Connection, session_id: str) -> None:
