@@ -129,6 +129,16 @@ def ensure(home: str | Path) -> None:
         SubprocessASGIServer().start()
 
 
+def lasting_ui_url() -> str | None:
+    """Return the pages of the server, if it is one that outlasts this process."""
+    if _launched is not None:
+        return None
+    from prefect.settings import PREFECT_UI_URL
+
+    url: str | None = PREFECT_UI_URL.value()
+    return url
+
+
 def _is_chosen() -> bool:
     """Return whether the user has, or may have, named a server of their own."""
     if os.environ.get("PREFECT_API_URL") or os.environ.get("PREFECT_PROFILE"):

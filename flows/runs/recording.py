@@ -8,7 +8,7 @@ import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.rollouts.transcripts import sampled_transcripts
@@ -16,6 +16,7 @@ from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.mlflow.content import flatten
 from ratchet.tracking.result_table import ResultTable, holds_results
 from tasks.language.keys import TRAJECTORIES_FILE
 from tasks.save import note_tracking_failure, sync_mirror
@@ -27,7 +28,7 @@ from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.tensordict.run_trainer import HISTORY_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from flows.runs.usage import RunUsage
     from ratchet.store.store import Damage, StageStore
@@ -73,6 +74,7 @@ class RunRecorder:
         self.states: dict[str, str] = {}
         self._forget_other_stages(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
+        self._read: dict[str, set[str]] = {}
         self._usage = usage
         self._keep_files(arms)
         self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
@@ -95,6 +97,7 @@ class RunRecorder:
             seconds=manifest.seconds,
         )
         known = self._known.get(record.place)
+        self._note_parameters(call.arm, manifest.parameters)
         self._record_metrics(outcome)
         self._usage.add(outcome)
         if known is None or known.key != record.key or not outcome.hit:
@@ -122,6 +125,15 @@ class RunRecorder:
         known = self.folder.manifest.dataset_hashes
         if known.get(arm) != hashes:
             self.folder.update(dataset_hashes={**known, arm: hashes})
+
+    def _note_parameters(self, arm: str, parameters: Mapping[str, Any]) -> None:
+        """Note which parameters a stage of an arm has read."""
+        known = self._read.setdefault(arm, set())
+        new = flatten(parameters).keys() - known
+        if new:
+            known |= new
+            read = {name: sorted(paths) for name, paths in self._read.items()}
+            self.folder.update(read_parameters=read)
 
     def damaged(self, damage: Damage) -> None:
         """Record that a stored stage was damaged and set aside."""

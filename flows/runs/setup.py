@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from flows.process.temporary_server import lasting_ui_url
 from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
@@ -13,7 +14,12 @@ from flows.runs.usage import RunUsage, spent_by_run
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
-from ratchet.tracking.environment import capture_code_state, capture_versions, command_line
+from ratchet.tracking.environment import (
+    author,
+    capture_code_state,
+    capture_versions,
+    command_line,
+)
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
@@ -94,10 +100,12 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         arms={arm: params.to_saved_dict() for arm, params in experiment.arms.items()},
         settings=settings.to_dict(),
         versions=capture_versions(),
+        author=author(),
         code=capture_code_state(),
         seeds={arm: params.seed for arm, params in experiment.arms.items()},
         parent_run_id=settings.parent_run_id,
         fork_parent=fork.parent if fork else None,
         prefect_flow_run_ids=[flow_run_id] if flow_run_id else [],
+        prefect_ui_url=lasting_ui_url() if flow_run_id else None,
         command=command_line(),
     )

@@ -5,6 +5,7 @@ Recorded in the run's manifest; never part of a stage's key.
 
 from __future__ import annotations
 
+import getpass
 import platform
 import subprocess
 import sys
@@ -66,6 +67,14 @@ def capture_code_state(folder: Path | None = None) -> CodeState:
         return CodeState()
     branch = _git(where, "rev-parse", "--abbrev-ref", "HEAD")
     return CodeState(commit=commit, branch=branch, dirty=bool(_git(where, "status", "--porcelain")))
+
+
+def author() -> str | None:
+    """Return the name of the user who runs this process; None if it has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a user without a name, in a container
+        return None
 
 
 def command_line() -> list[str]:

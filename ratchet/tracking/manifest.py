@@ -66,7 +66,8 @@ class RunManifest(BaseModel):
     ``arms`` maps each arm's name to all its hyper-parameters as plain data; "main" is the
     experiment itself. ``dataset_hashes`` maps arms to dataset names to content hashes; those of
     older runs, which had one set for all arms, count for every arm. ``checkpoints``
-    maps arms to paths of their final state's files. ``tracking`` is filled by the mirror.
+    maps arms to paths of their final state's files. ``read_parameters`` are the dotted paths of
+    what the stages of an arm have read so far. ``tracking`` is filled by the mirror.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -80,6 +81,8 @@ class RunManifest(BaseModel):
     updated: float = Field(default_factory=time.time)
     finished: float | None = None
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    read_parameters: dict[str, list[str]] = Field(default_factory=dict)
+    author: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     code: CodeState = CodeState()

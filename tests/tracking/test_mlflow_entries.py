@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from ratchet.errors import TrackingError
-from ratchet.tracking import MlflowMirror, RunFolder, RunManifest
+from ratchet.tracking import MlflowMirror, ResultTable, RunFolder, RunManifest
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.mlflow.client import connect, default_tracking_uri
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
@@ -43,7 +43,13 @@ def completed(tmp_path):
     state = State(iteration=4, stage="train", agents={"prover": {"weight": torch.rand(2, 3)}})
     state.save(tmp_path / "state")
     folder.record_stage(StageRecord(stage="train", iteration=4, key="0" * 64, hit=False))
-    folder.update(checkpoints={"main": sorted(map(str, (tmp_path / "state").iterdir()))})
+    columns = {"datapoint_id": [0, 1, 2, 3], "y": [0, 1, 0, 1], "decision": [0, 1, 1, 1]}
+    folder.write_table(ResultTable("test", columns | {"correct": [1, 1, 0, 1]}))
+    folder.update(
+        checkpoints={"main": sorted(map(str, (tmp_path / "state").iterdir()))},
+        dataset_hashes={"main": {"test": "b" * 64}},
+        read_parameters={"main": ["rl.lr"]},
+    )
     return folder, state
 
 
@@ -66,6 +72,17 @@ def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, 
     assert [(out.model_id, out.step) for out in run.outputs.model_outputs] == [(model.model_id, 4)]
     place = model.artifact_location.removeprefix("file://")
     assert State.load(f"{place}/state") == state
+    (version,) = connect(uri).search_model_versions(f"name = '{name}'")
+    newest = connect(uri).get_model_version_by_alias(name, "newest")
+    assert version.version == newest.version
+    assert version.source == model.artifact_location
+    assert {metric.key: metric.value for metric in model.metrics} == {
+        "model/test/accuracy": 0.75,
+        "model/test/low": pytest.approx(0.3006, abs=1e-4),
+        "model/test/high": pytest.approx(0.9544, abs=1e-4),
+    }
+    assert {(m.dataset_name, m.dataset_digest) for m in model.metrics} == {("test", "b" * 36)}
+    assert model.params == {"rl.lr": "0.1"}
     described = yaml.safe_load(Path(place, "MLmodel").read_text())
     assert described["flavors"]["ratchet"]["state"] == "state"
     assert yaml.safe_load(Path(place, "config.yaml").read_text()) == folder.manifest.arms["main"]
@@ -125,3 +142,29 @@ def test_a_sweep_with_a_failed_member_has_failed(uri, tmp_path):
     mine = MlflowMirror(uri).sync(folder)
     parent = connect(uri).get_run(mine).data.tags["mlflow.parentRunId"]
     assert connect(uri).get_run(parent).info.status == "FAILED"
+
+
+def test_an_experiment_shows_the_pages_of_trained_models(uri, tmp_path):
+    folder = new_run(tmp_path / "runs", "one", author="ada")
+    client = connect(uri)
+    guessed = {"mlflow.experimentKind": "genai_development_inferred"}
+    experiment = client.create_experiment(folder.manifest.name, tags=guessed)
+    run_id = MlflowMirror(uri).sync(folder)
+    tags = client.get_experiment(experiment).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    client.set_experiment_tag(experiment, "mlflow.experimentKind", "finetuning")
+    MlflowMirror(uri).sync(folder)
+    tags = client.get_experiment(experiment).tags
+    assert tags["mlflow.experimentKind"] == "finetuning", "what a user has chosen stays"
+    tags = client.get_run(run_id).data.tags
+    assert tags["mlflow.user"] == "ada"
+    assert "seed **1**" in tags["mlflow.note.content"]
+
+
+def test_only_parameters_that_were_read_are_entered(uri, tmp_path):
+    folder = new_run(tmp_path / "runs", "one", read_parameters={"main": ["rl.lr"]})
+    run_id = MlflowMirror(uri).sync(folder)
+    assert connect(uri).get_run(run_id).data.params == {"rl.lr": "0.1"}
+    folder.update(read_parameters={"main": ["rl.lr", "seed"]})
+    MlflowMirror(uri).sync(folder)
+    assert connect(uri).get_run(run_id).data.params == {"rl.lr": "0.1", "seed": "1"}

@@ -87,7 +87,7 @@ class ArmMirror:
         self._send(run.info.run_id, metrics, missing)
         self._send_datasets(run.info.run_id)
         self._send_files(run.info.run_id)
-        self._send_model(run.info.run_id, experiment_id)
+        self._send_model(run.info.run_id)
         self._set_status(run)
         return str(run.info.run_id)
 
@@ -166,7 +166,8 @@ class ArmMirror:
             self._client.log_batch(run.info.run_id, tags=new_tags)
         if "ratchet.error" in run.data.tags.keys() - tags.keys():
             self._client.delete_tag(run.info.run_id, "ratchet.error")
-        params = run_params(self._manifest.arms.get(self._arm, {}))
+        read = self._manifest.read_parameters.get(self._arm)
+        params = run_params(self._manifest.arms.get(self._arm, {}), read)
         new = [Param(key, value) for key, value in params.items() if key not in run.data.params]
         for chunk in _chunks(new, MAX_PARAMS_PER_BATCH):
             self._client.log_batch(run.info.run_id, params=chunk)
@@ -222,7 +223,7 @@ class ArmMirror:
                 sent[artifact] = digest
         self._save_cursor()
 
-    def _send_model(self, run_id: str, experiment_id: str) -> None:
+    def _send_model(self, run_id: str) -> None:
         """Enter the final state as a model once the run is completed."""
         files = [Path(path) for path in self._manifest.checkpoints.get(self._arm, [])]
         is_there = bool(files) and all(path.exists() for path in files)
@@ -230,7 +231,11 @@ class ArmMirror:
             return
         if self._cursor.model != model_digest(files):
             self._cursor.model = send_model(
-                self._client, experiment_id, run_id, self._manifest, self._arm
+                self._client,
+                self._client.get_run(run_id),
+                self._manifest,
+                self._arm,
+                [_finite(metric) for metric in self._final_metrics()],
             )
             self._save_cursor()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,17 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def run_params(hyper_params: Mapping[str, Any]) -> dict[str, str]:
-    """Write hyper-parameters as MLflow's flat texts of at most 500 characters."""
+def run_params(
+    hyper_params: Mapping[str, Any], read: Collection[str] | None = None
+) -> dict[str, str]:
+    """Write hyper-parameters as MLflow's flat texts of at most 500 characters.
+
+    Only those whose paths are among ``read``; None: all.
+    """
     return {
         metric_key(path): _as_text(value)[:MAX_PARAM_CHARS]
         for path, value in flatten(hyper_params).items()
+        if read is None or path in read
     }
 
 
@@ -63,12 +69,36 @@ def run_tags(manifest: RunManifest, arm: str) -> dict[str, str]:
         "ratchet.error": manifest.error,
         "ratchet.git_dirty": str(manifest.code.dirty).lower() if manifest.code.commit else None,
         "mlflow.source.git.commit": manifest.code.commit,
+        "mlflow.source.git.branch": manifest.code.branch,
         "mlflow.source.name": " ".join(manifest.command) or None,
+        "mlflow.source.type": "JOB" if manifest.prefect_ui_url else "LOCAL",
+        "mlflow.user": manifest.author,
+        "mlflow.note.content": run_note(manifest, arm),
         "prefect.flow_run_id": ",".join(manifest.prefect_flow_run_ids) or None,
     }
     user_tags = manifest.settings.get("tags") or {}
     tags |= {metric_key(name): str(value) for name, value in user_tags.items()}
     return {name: value[:5000] for name, value in tags.items() if value}
+
+
+def run_note(manifest: RunManifest, arm: str) -> str:
+    """Describe an arm in Markdown: what plays what, how it goes, and the commands to go on with."""
+    given = manifest.arms.get(arm, {})
+    names = ("scenario", "dataset", "interaction_protocol", "trainer", "seed")
+    said = [f"{name} **{given[name]}**" for name in names if given.get(name) not in (None, "")]
+    lines = [
+        f"Arm *{arm}* of the experiment *{manifest.name}*: {', '.join(said)}.",
+        "",
+        f"- run `{manifest.run_id}`: {manifest.status}",
+        f"- its report: `ratchet report {manifest.run_id} --open`; go on: `ratchet resume"
+        f" {manifest.run_id}`; go another way from a stage: `ratchet fork {manifest.run_id}`",
+    ]
+    if manifest.prefect_ui_url and manifest.prefect_flow_run_ids:
+        place = f"{manifest.prefect_ui_url.rstrip('/')}/runs/flow-run"
+        lines.append(f"- [its flow run in Prefect]({place}/{manifest.prefect_flow_run_ids[-1]})")
+    if manifest.error:
+        lines += ["", f"```\n{manifest.error}\n```"]
+    return "\n".join(lines)
 
 
 def point_metrics(points: list[MetricPoint]) -> list[Metric]:

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+KIND = "mlflow.experimentKind"
+"""Which pages MLflow shows of an experiment; where it guesses, it may take agents for chats."""
+CUSTOM_MODELS = "custom_model_development"
+INFERRED = "_inferred"
+
 __all__ = ["MlflowMirror", "default_tracking_uri"]
 
 
@@ -110,8 +115,9 @@ class MlflowMirror:
         name = str(manifest.settings.get("experiment_name") or manifest.name)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
+            place = artifact_location(self.tracking_uri)
             try:
-                return str(client.create_experiment(name, artifact_location(self.tracking_uri)))
+                return str(client.create_experiment(name, place, {KIND: CUSTOM_MODELS}))
             except MlflowException:
                 experiment = client.get_experiment_by_name(name)  # somebody else was faster
                 if experiment is None:
@@ -122,6 +128,8 @@ class MlflowMirror:
                 f" (`mlflow experiments restore -x {experiment.experiment_id}`) or set"
                 " settings.experiment_name, then `ratchet sync RUN`."
             )
+        if experiment.tags.get(KIND, CUSTOM_MODELS + INFERRED).endswith(INFERRED):
+            client.set_experiment_tag(experiment.experiment_id, KIND, CUSTOM_MODELS)
         return str(experiment.experiment_id)
 
     def _sweep_parent(

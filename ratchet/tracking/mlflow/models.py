@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ratchet.tracking.checkpoint_folders import STATE_FOLDER, state_digest
-from ratchet.tracking.mlflow.content import ARM_TAG, RUN_TAG
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.mlflow.content import (
+    ARM_TAG,
+    MAX_DIGEST_CHARS,
+    RUN_TAG,
+    Metric,
+    run_params,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mlflow import MlflowClient
-    from mlflow.entities import LoggedModel
+    from mlflow.entities import LoggedModel, Run
 
     from ratchet.tracking.manifest import RunManifest
 
 STATE_TAG = "ratchet.state"
+NEWEST = "newest"
 MODEL_TYPE = "agents"
 FLAVOR = "ratchet"
+TRAINING = ("train", "await_fine_tune_jobs")
+"""The stages after which agents have learned for one iteration more, or several."""
 
 
 def model_digest(files: Sequence[Path]) -> str:
@@ -33,51 +45,108 @@ def model_digest(files: Sequence[Path]) -> str:
 
 
 def send_model(
-    client: MlflowClient,
-    experiment_id: str,
-    mlflow_run_id: str,
-    manifest: RunManifest,
-    arm: str,
+    client: MlflowClient, run: Run, manifest: RunManifest, arm: str, metrics: Sequence[Metric]
 ) -> str:
-    """Enter an arm's final state as a model of its MLflow run, unless it is there.
+    """Enter an arm's final state as a model of its MLflow run, with what it has reached.
 
+    The model of a run that is no member of a sweep is a version of the registered model of its
+    experiment and arm, and the one with the alias ``newest``. What is there already stays.
     Returns the state's digest.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
     files = [Path(path) for path in manifest.checkpoints[arm]]
     digest = model_digest(files)
-    model = _find(client, experiment_id, mlflow_run_id, digest)
-    if model is not None and model.status == LoggedModelStatus.READY:
-        return digest
-    if model is None:  # else a sync was killed in the middle of it
-        tags = {RUN_TAG: manifest.run_id, ARM_TAG: arm, STATE_TAG: digest}
-        model = client.create_logged_model(
-            experiment_id,
-            name=f"{manifest.run_id}-{arm}".replace(".", "-"),
-            source_run_id=mlflow_run_id,
-            tags=tags,
-            model_type=MODEL_TYPE,
-        )
-    with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
-        _lay_out(Path(folder), files, manifest, arm, model.model_id)
-        client.log_model_artifacts(model.model_id, folder)
-    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
-    step = _iterations(manifest, arm)
-    client.log_outputs(mlflow_run_id, [LoggedModelOutput(model.model_id, step)])
+    model = _find(client, run, digest) or _create(client, run, manifest, arm, digest)
+    if model.status != LoggedModelStatus.READY:  # new, or a sync was killed in the middle of it
+        with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
+            _lay_out(Path(folder), files, manifest, arm, model.model_id)
+            client.log_model_artifacts(model.model_id, folder)
+        client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+    linked = run.outputs.model_outputs if run.outputs else []
+    if model.model_id not in {output.model_id for output in linked}:
+        step = _iterations(manifest, arm)
+        client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step)])
+    _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), metrics)
+    if manifest.parent_run_id is None:
+        _register(client, run, model, manifest, arm)
     return digest
 
 
-def _find(
-    client: MlflowClient, experiment_id: str, mlflow_run_id: str, digest: str
-) -> LoggedModel | None:
+def _find(client: MlflowClient, run: Run, digest: str) -> LoggedModel | None:
     found = client.search_logged_models(
-        [experiment_id], filter_string=f"source_run_id = '{mlflow_run_id}'"
+        [run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'"
     )
     for model in found:
         if model.tags.get(STATE_TAG) == digest:
             return model
     return None
+
+
+def _create(
+    client: MlflowClient, run: Run, manifest: RunManifest, arm: str, digest: str
+) -> LoggedModel:
+    read = manifest.read_parameters.get(arm)
+    return client.create_logged_model(
+        run.info.experiment_id,
+        name=_model_name(f"{manifest.run_id}-{arm}"),
+        source_run_id=run.info.run_id,
+        tags={RUN_TAG: manifest.run_id, ARM_TAG: arm, STATE_TAG: digest},
+        params=run_params(manifest.arms.get(arm, {}), read),
+        model_type=MODEL_TYPE,
+    )
+
+
+def _send_metrics(
+    client: MlflowClient,
+    run: Run,
+    model: LoggedModel,
+    hashes: Mapping[str, str],
+    metrics: Sequence[Metric],
+) -> None:
+    """Tell what the model has reached on which data; those of the run are not the model's."""
+    from mlflow.entities import Metric as MlflowMetric
+
+    there = {metric.key for metric in model.metrics or []}
+    points = []
+    for key, step, value, time in metrics:
+        own = f"model/{key.partition('/')[2]}"
+        table = key.split("/")[1]
+        data = table.partition("-")[2] or "test"
+        digest = hashes[data][:MAX_DIGEST_CHARS] if data in hashes else None
+        if own not in there:
+            point = MlflowMetric(
+                *(own, value, time, step, model.model_id),
+                dataset_name=data if digest else None,
+                dataset_digest=digest,
+            )
+            points.append(point)
+    if points:
+        client.log_batch(run.info.run_id, metrics=points)
+
+
+def _register(
+    client: MlflowClient, run: Run, model: LoggedModel, manifest: RunManifest, arm: str
+) -> None:
+    """Enter the model as a version of its experiment's and arm's, and call it the newest."""
+    from mlflow.exceptions import MlflowException
+
+    name = _model_name(manifest.name if arm == MAIN_ARM else f"{manifest.name}-{arm}")
+    source = model.artifact_location
+    versions = client.search_model_versions(f"name = '{name}'")
+    if any(version.source == source for version in versions):
+        return
+    with suppress(MlflowException):  # it is there, or somebody else was faster
+        client.create_registered_model(name, tags={ARM_TAG: arm})
+    version = client.create_model_version(
+        name, source, run.info.run_id, {RUN_TAG: manifest.run_id}, model_id=model.model_id
+    )
+    client.set_registered_model_alias(name, NEWEST, version.version)
+
+
+def _model_name(name: str) -> str:
+    """Make a name that MLflow takes for a model and for the alias of its address."""
+    return re.sub(r"[/:.%\"'@]", "-", name)
 
 
 def _lay_out(
@@ -103,5 +172,5 @@ def _lay_out(
 
 
 def _iterations(manifest: RunManifest, arm: str) -> int:
-    stages = [s for s in manifest.stages if s.arm == arm and s.stage == "train"]
-    return max((stage.iteration for stage in stages), default=0)
+    own = [stage for stage in manifest.stages if stage.arm == arm]
+    return max((stage.iterations.stop for stage in own if stage.stage in TRAINING), default=0)
