@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
     from trainers.language.ranks.group import Ranks
 
@@ -145,7 +146,8 @@ class SelfHostedTrainer(BaseTrainer):
     @classmethod
     def needed_devices(cls, hyper_params: HyperParameters) -> int:
         """Return one for each rank."""
-        return hyper_params.language.train_service.world_size
+        world_size: int = hyper_params.language.train_service.world_size
+        return world_size
 
     # -- what a subclass writes, and may change ----------------------------------------------
 

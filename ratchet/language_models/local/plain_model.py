@@ -83,7 +83,7 @@ class PlainLanguageModel(LanguageModel):
         return torch.float32
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Keep this process's share of the weights, which are gathered all at once: they are few."""
+        """Keep this process's share of the weights, which are gathered together: they are few."""
         from ratchet.language_models.local.sharding import shard_network
 
         shard_network(self._llama, mesh, methods=("read_behind", "logits"))

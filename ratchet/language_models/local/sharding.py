@@ -49,13 +49,13 @@ def shard_network(
 
 
 def own_share(tensor: Tensor) -> Tensor:
-    """Return what this process has of a tensor, in the same memory; one that is not shared whole."""
+    """Return this process's part of a tensor, in the same memory; all of one that has none."""
     tensor = tensor.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def gather(share: Tensor, like: Tensor) -> Tensor:
-    """Put together the shares of a tensor that is laid out like another; all processes take part."""
+    """Put a tensor together that is laid out like another; all processes take part."""
     if not isinstance(like, DTensor):
         return share
     laid_out = DTensor.from_local(

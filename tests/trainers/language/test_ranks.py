@@ -79,7 +79,7 @@ def first_state(two):
 
 
 def same_learning(one, other, play, seeds):
-    """Train both on the same answers; all that is measured and kept is the same but for rounding."""
+    """Train both on the same answers; what is measured and kept differs by rounding alone."""
     for seed in seeds:
         metrics = [trainer.train(play(seed=seed)) for trainer in (one, other)]
         assert metrics[0] == pytest.approx(metrics[1], abs=1e-5)
@@ -167,8 +167,8 @@ def test_shares_are_everything_once_and_equally_many(world_size, count, size):
     shares = [Share(rank, world_size) for rank in range(world_size)]
     parts = [list(share.parts(count, size)) for share in shares]
     assert len({len(of_one) for of_one in parts}) == 1
-    read = [row for of_one in parts for rows, counts in of_one if counts for row in range(count)[rows]]
-    assert sorted(read) == list(range(count))
+    read = [rows for of_one in parts for rows, counts in of_one if counts]
+    assert sorted(row for rows in read for row in range(count)[rows]) == list(range(count))
     rows = [share.rows(count) for share in shares]
     assert len({len(of_one) for of_one in rows}) == 1
     assert [row for of_one in rows for row in of_one][:count] == list(range(count))
@@ -186,10 +186,13 @@ def test_a_class_that_others_cannot_find_is_refused(tmp_path):
 
 
 def test_numbers_of_processes_that_cannot_be_are_refused():
-    language = {"train_service": {"world_size": 0}}
-    with pytest.raises(ValueError, match=r"world_size.*got 0"):
-        HyperParameters.from_dict({"trainer": "grpo", "language": language})
-    language = {"train_service": {"world_size": 2, "backend": "ratchet"}}
-    remote = HyperParameters.from_dict({"trainer": "remote_grpo", "language": language})
+    def given(trainer, **service):
+        content = {"scenario": "language_task", "dataset": "reverse", "trainer": trainer}
+        return HyperParameters.from_dict({**content, "language": {"train_service": service}})
+
+    with pytest.raises(ValueError, match=r"world_size: got 0 .*greater than 0"):
+        given("grpo", world_size=0)
+    remote = given("remote_grpo", world_size=2, backend="ratchet")
     with pytest.raises(ParameterError, match=r"world_size: got 2 for a remote trainer.*Leave it"):
         RemoteGrpoTrainer.check_learner(remote)
+    assert GrpoTrainer.needed_devices(given("grpo", world_size=3)) == 3

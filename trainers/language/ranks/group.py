@@ -219,7 +219,7 @@ class Ranks:
                 waiting.register(each.stdout, selectors.EVENT_READ, rank)
             while waiting.get_map():
                 for key, _ in waiting.select():
-                    line = self._processes[key.data].stdout.readline()  # type: ignore[union-attr]
+                    line = self._processes[key.data].stdout.readline()
                     if not line.endswith(b"\n"):
                         raise self._ended()
                     answer = json.loads(line)

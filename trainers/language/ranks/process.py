@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from omegaconf import OmegaConf
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ratchet.errors import ParameterError
@@ -77,7 +76,7 @@ class Rank:
         torch.set_num_threads(asked["threads"])
         timeout = timedelta(seconds=asked["timeout"])
         mesh = self._join(asked["device"], self._place / asked["meeting"], timeout)
-        self.trainer = find_class(asked["trainer"])(OmegaConf.create(asked["config"]))
+        self.trainer = find_class(asked["trainer"])(asked["config"])
         self.trainer.share = self.share
         # one after the other: a whole model at a time is in the machine's memory
         for turn in range(self.share.world_size):
@@ -131,7 +130,8 @@ class Rank:
         trainer, moment = self.trainer, Moment(**asked["moment"])
         trainer.moment = moment
         for name, value in asked["attributes"].items():
-            if not isinstance(getattr(trainer, name, None), LanguageModel):  # the run's own has none
+            # the run's own process has none of the models that are read here alone
+            if not isinstance(getattr(trainer, name, None), LanguageModel):
                 setattr(trainer, name, value)
         seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
         with seeded_globals(seed):
@@ -186,7 +186,7 @@ def _main() -> None:
         answer: dict[str, str] = {}
         try:
             process.answer(asked["do"], Path(asked["folder"]))
-        except Exception as error:  # told to the run's own process, which ends this one
+        except Exception as error:  # noqa: BLE001 -- told to the run's own process, which ends this one
             answer = {
                 "kind": type(error).__name__,
                 "error": str(error),
