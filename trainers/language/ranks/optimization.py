@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,14 +45,17 @@ class ShardedOptimizer(LanguageOptimizer):
         return super().step()
 
     def _norm(self) -> Tensor:
-        norms = {True: [torch.zeros(())], False: [torch.zeros(())]}
+        gradients: dict[bool, list[Tensor]] = {True: [], False: []}
         for share, parameter in zip(self._parameters, self._whole, strict=True):
             if share.grad is not None:
-                norms[isinstance(parameter, DTensor)].append(share.grad.float().norm().cpu())
-        shared, own = (torch.stack(norms[kind]).double().square().sum() for kind in (True, False))
-        total = shared.to(self._parameters[0].device)
-        dist.all_reduce(total)
-        return (total + own.to(total.device)).sqrt().float()
+                gradients[isinstance(parameter, DTensor)].append(share.grad)
+        device = self._parameters[0].device
+        of_shares, of_others = (
+            torch.nn.utils.get_total_norm(gradients[kind]).to(device).double().square()
+            for kind in (True, False)
+        )
+        dist.all_reduce(of_shares)
+        return (of_shares + of_others).sqrt().float()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state, on the CPU; all processes take part."""
@@ -63,7 +66,11 @@ class ShardedOptimizer(LanguageOptimizer):
         """Continue from this process's share of a whole state."""
         super().load_state_dict({**state, "moments": self._moments(state["moments"], cut)})
 
-    def _moments(self, moments: Mapping[int, Mapping[str, Any]], change: Any) -> dict[int, Any]:  # noqa: ANN401 -- cut or gather
+    def _moments(
+        self,
+        moments: Mapping[int, Mapping[str, Any]],
+        change: Callable[[Tensor, Tensor], Tensor],
+    ) -> dict[int, dict[str, Any]]:
         return {
             place: {
                 name: change(value, self._whole[place])

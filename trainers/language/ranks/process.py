@@ -89,9 +89,10 @@ class Rank:
                     if isinstance(each, LanguageModel):
                         each.shard(mesh)
             dist.barrier()
-        own = self.trainer._learning_parameters()
+        own, device = self.trainer._learning_parameters(), self.trainer.model.device
         for parameter in own:
-            parameter.data = parameter.data.to(self.trainer.model.device)
+            if parameter.device != device:  # one beside the model's
+                parameter.data = parameter.data.to(device)
         self.trainer._optimizer = ShardedOptimizer(own, self.trainer.language.optimizer)
         return {"held_bytes": held_bytes(own)}
 
