@@ -62,8 +62,7 @@ def measure(folder: Path, processes: int, rounds: int) -> None:
             }
         )
     )
-    dtype = "float32"
-    model = load_language_model(folder, base_dir=Path(), dtype=dtype)
+    model = load_language_model(folder, base_dir=Path())
     trainer.connect(model, InProcessEngine(model))
     played = [answers(len(model.tokenizer.vocabulary), seed) for seed in range(rounds + 1)]
     begin = time.perf_counter()
