@@ -13,7 +13,8 @@ from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import DistillationParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from trainers.algorithms.language.preference_losses import distillation_advantages
-from trainers.language.self_hosted import SelfHostedTrainer, of_rows
+from trainers.language.ranks.rows import of_rows
+from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.registry import register_trainer
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from ratchet.rollouts.batch import Batch
 from trainers.algorithms.language.aggregation import weighted_sum
 from trainers.algorithms.language.returns import token_gae, whiten_tokens
 from trainers.algorithms.language.value_losses import value_loss
-from trainers.language.self_hosted import Figures, SelfHostedTrainer, of_rows
+from trainers.language.ranks.rows import of_rows
+from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.registry import register_trainer
 
 if TYPE_CHECKING:

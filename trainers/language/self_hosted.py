@@ -6,10 +6,9 @@ Shape letters: B rows, T tokens.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
 from trainers.language.prepared import check_finite, prepared
+from trainers.language.ranks.rows import of_rows
 from trainers.language.ranks.share import Share
 
 if TYPE_CHECKING:
@@ -40,24 +40,6 @@ if TYPE_CHECKING:
     from trainers.language.ranks.group import Ranks
 
 Figures = dict[str, Tensor]
-_Trainer = TypeVar("_Trainer", bound="SelfHostedTrainer")
-_Rows = Callable[[_Trainer, Batch], Tensor]
-
-
-def of_rows(read: _Rows[_Trainer]) -> _Rows[_Trainer]:
-    """Have a method that gives [B, T] of a batch's rows, without gradients, be of the ranks.
-
-    Where there are ranks each of them calls it with its rows.
-    """
-
-    @wraps(read)
-    @torch.no_grad()
-    def shared(trainer: _Trainer, batch: Batch) -> Tensor:
-        if trainer._ranks is not None and len(batch):
-            return trainer._ranks.read_rows(read.__name__, batch)
-        return read(trainer, batch)
-
-    return shared
 
 
 class SelfHostedTrainer(BaseTrainer):

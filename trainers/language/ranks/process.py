@@ -35,6 +35,7 @@ from trainers.language.base import Moment
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
 from trainers.language.ranks.optimization import ShardedOptimizer
+from trainers.language.ranks.rows import method_of
 from trainers.language.ranks.share import Share
 from trainers.state_tree import load_tree, save_tree
 
@@ -149,9 +150,8 @@ class Rank:
         """Have a method of the trainer read this rank's rows."""
         batch = _batch(asked)
         part = batch.select(self.share.rows(len(batch)))
-        read = getattr(self.trainer, asked["method"])
-        with torch.no_grad():
-            return {"rows": read(on_device(part, self.trainer.model.device))}
+        read = method_of(self.trainer, asked["method"])
+        return {"rows": read(self.trainer, on_device(part, self.trainer.model.device))}
 
     def take_optimizer(self, asked: Tree) -> Tree:
         """Answer with the optimizer's whole state, the first rank alone."""
