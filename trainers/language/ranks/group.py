@@ -33,7 +33,8 @@ from trainers.state_tree import flatten_tree, load_tree, save_tree
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.rollouts.batch import Batch
-    from trainers.language.self_hosted import Figures, SelfHostedTrainer
+    from trainers.language.policy_loss import Figures
+    from trainers.language.ranks.trainer import RankTrainer
 
 COLLECTIVE_SECONDS = 1800.0
 """How long a rank waits for the others before it fails."""
@@ -62,7 +63,7 @@ class Ranks:
 
     def __init__(
         self,
-        trainer: SelfHostedTrainer,
+        trainer: RankTrainer,
         model: LanguageModel,
         world_size: int,
         *,

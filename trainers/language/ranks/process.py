@@ -40,7 +40,7 @@ from trainers.language.ranks.share import Share
 from trainers.state_tree import load_tree, save_tree
 
 if TYPE_CHECKING:
-    from trainers.language.self_hosted import SelfHostedTrainer
+    from trainers.language.ranks.trainer import RankTrainer
 
 ASKED = "asked"
 MODEL_FOLDER = "model"
@@ -55,7 +55,7 @@ def answer_name(rank: int) -> str:
 class Rank:
     """One of the processes, with its share of the model."""
 
-    trainer: SelfHostedTrainer
+    trainer: RankTrainer
 
     def __init__(self, share: Share, place: Path) -> None:
         self.share, self._place = share, place

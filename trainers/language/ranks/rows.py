@@ -11,9 +11,9 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from ratchet.rollouts.batch import Batch
-    from trainers.language.self_hosted import SelfHostedTrainer
+    from trainers.language.ranks.trainer import RankTrainer
 
-_Trainer = TypeVar("_Trainer", bound="SelfHostedTrainer")
+_Trainer = TypeVar("_Trainer", bound="RankTrainer")
 
 
 def of_rows(
@@ -34,7 +34,7 @@ def of_rows(
     return shared
 
 
-def method_of(trainer: SelfHostedTrainer, name: str) -> Callable[..., Tensor]:
+def method_of(trainer: RankTrainer, name: str) -> Callable[..., Tensor]:
     """Return the very method that was called, ``Class.name``, not one that stands on it."""
     owner, _, name = name.rpartition(".")
     found = next(each for each in type(trainer).__mro__ if each.__qualname__ == owner)
