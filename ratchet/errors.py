@@ -98,6 +98,10 @@ class TrackingError(RatchetError, RuntimeError):
     """The tracking server refused or could not be reached."""
 
 
+class RankError(RatchetError, RuntimeError):
+    """One of the processes that train a model together has failed or ended."""
+
+
 class LanguageServiceError(RatchetError, RuntimeError):
     """The model service could not be started, or is not the one that was meant."""
 

@@ -34,6 +34,11 @@ class NamedTrainer(ABC):
     def trainer_class(cls) -> type[Trainer]:
         """Return the class whose training is run."""
 
+    @classmethod
+    def needed_devices(cls, hyper_params: HyperParameters) -> int:
+        """Return how many accelerators it trains on, where it is to train on accelerators."""
+        return 1
+
 
 class Trainer(CalledHere, CheckpointingTrainer, NamedTrainer):
     """Base of all trainers. Subclasses write :meth:`train`.

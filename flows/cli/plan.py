@@ -34,7 +34,7 @@ def plan(
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
-    from flows.runs.preflight import check_device, check_experiment
+    from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.resolving import resolve_file
     from ratchet.language_models.ledger import Ledger
 
@@ -65,7 +65,7 @@ def plan(
     total = remaining(stages)
     if total is not None:
         print_plain(_total(total))
-    check_device(experiment.settings.device)
+    check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget
     ledger = experiment.run_path / "ledger.jsonl"
     billed = Ledger(path=ledger).billed.at_most if ledger.exists() else 0.0

@@ -39,7 +39,7 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
     base_dir = experiment.settings.base_dir
     folder = None if base_dir is None else Path(base_dir)
     try:
-        check_device(experiment.settings.device)
+        check_devices(experiment)
     except RatchetError as error:
         yield error
     for hyper_params in experiment.arms.values():
@@ -51,6 +51,39 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
         experiment.store  # noqa: B018 -- made when it is first asked for
     except RatchetError as error:
         yield error
+
+
+def check_devices(experiment: ResolvedExperiment) -> None:
+    """Check that there are the devices that an experiment is to run on.
+
+    Raises
+    ------
+    ParameterError
+        With the devices that there are.
+    """
+    name, base_dir = experiment.settings.device, experiment.settings.base_dir
+    if name == "cpu":
+        return
+    check_device(name)
+    folder = None if base_dir is None else Path(base_dir)
+    for hyper_params in experiment.arms.values():
+        trainer = TRAINERS.find(hyper_params.trainer, folder)
+        _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
+
+
+def _check_count(kind: str, needed: int) -> None:
+    import torch
+
+    if needed > 1 and kind not in ("cpu", "cuda"):
+        raise ParameterError(
+            f"language.train_service.world_size: got {needed} with settings.device={kind}, where"
+            " processes can't share a model; expected 1, or settings.device=cuda or cpu."
+        )
+    if kind == "cuda" and needed > (count := torch.accelerator.device_count()):
+        raise ParameterError(
+            f"language.train_service.world_size: got {needed} with settings.device=cuda, expected"
+            f" at most {count}, a device for each process. Lower it, or settings.device=cpu."
+        )
 
 
 def check_device(name: str) -> None:

@@ -70,7 +70,8 @@ class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
     """Where a remote trainer's model is trained.
 
     ``backend`` ``ratchet`` is the embedded service, or one like it at ``url``; ``self-hosted``
-    trains in the run's own process. ``config`` may have ``loss_fn``, a loss of the service's own,
+    trains in the run's own process, or in ``world_size`` of its own that share the model, on a
+    CUDA device each or on the CPU. ``config`` may have ``loss_fn``, a loss of the service's own,
     with its ``loss_config``, and ``learning_rate``.
     """
 

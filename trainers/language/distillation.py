@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from ratchet.errors import ParameterError
 from ratchet.language_models.local.loading import load_language_model
 from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import DistillationParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from trainers.algorithms.language.preference_losses import distillation_advantages
+from trainers.language.ranks.rows import of_rows
 from trainers.language.self_hosted import SelfHostedTrainer
 from trainers.registry import register_trainer
 
@@ -49,6 +52,8 @@ class DistillationTrainer(SelfHostedTrainer):
         super().connect(model, engine)
         if self._given.teacher is None:
             raise _no_teacher()
+        if self._ranks is not None:
+            return  # who read it
         base = Path(str(self._config.get("base_dir") or "."))
         self._teacher = load_language_model(
             self._given.teacher, base_dir=base, device=str(model.device)
@@ -63,7 +68,7 @@ class DistillationTrainer(SelfHostedTrainer):
         """Compare what was written with what the teacher would have."""
         values = batch.values
         values["old_log_probs"] = self._compute_old_log_probs(batch)
-        values["teacher_log_probs"] = self._score_in_parts(self._teacher, batch)
+        values["teacher_log_probs"] = self._compute_teacher_log_probs(batch)
         mask = values["loss_mask"]
         values["advantages"] = distillation_advantages(
             values["old_log_probs"],
@@ -76,6 +81,11 @@ class DistillationTrainer(SelfHostedTrainer):
         return batch, {
             "distillation/teacher_kl": float(difference.detach().sum() / mask.sum().clamp(min=1))
         }
+
+    @of_rows
+    def _compute_teacher_log_probs(self, batch: Batch) -> Tensor:
+        """Return what the teacher thinks of each token, [B, T]."""
+        return self._score_in_parts(self._teacher, batch)
 
 
 def _no_teacher() -> ParameterError:

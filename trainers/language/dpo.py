@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from ratchet.language_models.local.rollout_engine import RolloutEngine
 from ratchet.parameters.language import LanguageDpoParameters, PolicyLossParameters
 from ratchet.rollouts.batch import Batch
 from trainers.algorithms.language.preference_losses import dpo_loss, sequence_log_prob
@@ -16,7 +15,7 @@ from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.registry import register_trainer
 
 if TYPE_CHECKING:
-    from ratchet.language_models.local.model import LanguageModel, TokenScores
+    from ratchet.language_models.local.model import TokenScores
 
 
 @register_trainer("language_dpo")
@@ -38,10 +37,10 @@ class DpoTrainer(SelfHostedTrainer):
         self._given = self._parameters(LanguageDpoParameters, "language_dpo")
         return PolicyLossParameters()
 
-    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
-        """Learn by this model; as it is now it is also the reference."""
-        super().connect(model, engine)
-        self._reference = model.reference()
+    @property
+    def _needs_reference(self) -> bool:
+        """Always: the model at the beginning is what it prefers beside."""
+        return True
 
     def _prepare_batch(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """Lay pairs side by side: the preferred answer, then the other."""

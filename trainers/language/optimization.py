@@ -46,12 +46,18 @@ class LanguageOptimizer:
 
     def step(self) -> Tensor:
         """Follow the gradients, clipped; return their norm before."""
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._given.max_grad_norm)
+        norm, most = self._norm(), self._given.max_grad_norm
+        torch.nn.utils.clip_grads_with_norm_(self._parameters, most, norm)
         for group in self._adam.param_groups:
             group["lr"] = self.lr
         self._adam.step()
         self._done += 1
         return norm.detach()
+
+    def _norm(self) -> Tensor:
+        """Return the norm of all gradients."""
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next step depends on beside the parameters: moments, steps done."""

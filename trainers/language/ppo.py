@@ -14,6 +14,7 @@ from ratchet.rollouts.batch import Batch
 from trainers.algorithms.language.aggregation import weighted_sum
 from trainers.algorithms.language.returns import token_gae, whiten_tokens
 from trainers.algorithms.language.value_losses import value_loss
+from trainers.language.ranks.rows import of_rows
 from trainers.language.self_hosted import Figures, SelfHostedTrainer
 from trainers.registry import register_trainer
 
@@ -55,8 +56,7 @@ class LanguagePpoTrainer(SelfHostedTrainer):
         if self._kl_coef > 0 and self._given.kl.place == "reward":
             batch = self._apply_kl_penalty(batch)
         mask = values["loss_mask"]
-        with torch.no_grad():
-            values["old_values"] = self._compute_values(batch).cpu()
+        values["old_values"] = self._compute_old_values(batch).cpu()
         found = token_gae(
             values["token_level_scores"],
             values["old_values"],
@@ -73,6 +73,11 @@ class LanguagePpoTrainer(SelfHostedTrainer):
             "critic/returns/mean": float(found.returns[shown].mean()),
             "critic/values/mean": float(values["old_values"][shown].mean()),
         }
+
+    @of_rows
+    def _compute_old_values(self, batch: Batch) -> Tensor:
+        """Return the critic's values before the step, [B, T]."""
+        return self._compute_values(batch)
 
     def _compute_values(self, batch: Batch) -> Tensor:
         """Return the critic's value before each token, [B, T], with gradients."""

@@ -120,6 +120,12 @@ def check_service(hyper_params: HyperParameters) -> None:
             f" expected {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the"
             " run's own."
         )
+    if service.world_size > 1:
+        raise ParameterError(
+            f"language.train_service.world_size: got {service.world_size} for a remote trainer,"
+            " expected 1: the service says itself how many processes train. Leave it out, or train"
+            " in processes of the run's own, e.g. with the trainer grpo."
+        )
     ServiceConfig.of(service).optimizer(hyper_params.language.optimizer)
     for name in hyper_params.agents:
         agent = hyper_params.agents[name]

@@ -28,12 +28,16 @@ from trainers.language.minibatches import minibatches
 from trainers.language.optimization import LanguageOptimizer
 from trainers.language.policy_loss import PolicyLoss, on_device
 from trainers.language.prepared import check_finite, prepared
+from trainers.language.ranks.rows import of_rows
+from trainers.language.ranks.share import Share
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel, TokenScores
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
+    from trainers.language.ranks.group import Ranks
 
 Figures = dict[str, Tensor]
 
@@ -46,6 +50,11 @@ class SelfHostedTrainer(BaseTrainer):
     minibatches, each read ``language.micro_batch_size`` rows at a time, which changes nothing but
     rounding. What a subclass puts into ``batch.values`` reaches :meth:`_compute_loss`. With
     ``kl: {place: reward}`` a batch comes with ``log_probs`` and ``ref_log_probs`` before the step.
+
+    With ``language.train_service.world_size`` above 1 so many other processes, the ranks, share the
+    model and take the steps; batches are prepared here, once, and the weights come back. A trainer
+    of its class in each of them has what ``_prepare_batch`` has left on ``self`` as tensors,
+    numbers, texts, lists or dicts of these when it computes the loss.
     """
 
     required_fields: ClassVar[tuple[str, ...]] = REQUIRED_FIELDS
@@ -60,6 +69,7 @@ class SelfHostedTrainer(BaseTrainer):
         behind = self.language.mode == "one_step_behind"
         self._policy_loss = PolicyLoss(self.loss_parameters, max_tokens=most, is_behind=behind)
         self._reference: LanguageModel | None = None
+        self._ranks: Ranks | None = None
 
     def _read_loss(self) -> PolicyLossParameters:
         """Read how the policy's loss is made; of a trainer of one's own from ``algorithm``."""
@@ -68,6 +78,9 @@ class SelfHostedTrainer(BaseTrainer):
 
     model: LanguageModel
     """The model that learns."""
+
+    share: Share | None = None
+    """Of which part of each minibatch this trainer learns, in a rank."""
 
     def begin(self, beginning: Beginning) -> None:
         """Build the model, and the engine that answers with it."""
@@ -79,8 +92,19 @@ class SelfHostedTrainer(BaseTrainer):
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model from now on; what it is now is what KL is measured from."""
         self.model, self._engine = model, engine
-        self._reference = model.reference() if self._kl_coef > 0 else None
+        world_size = self.language.train_service.world_size
+        if world_size > 1 and self.share is None:
+            from trainers.language.ranks.group import Ranks  # torch.distributed takes seconds
+
+            self._ranks = Ranks(self, model, world_size)
+        reads_here = self._ranks is None and self._needs_reference
+        self._reference = model.reference() if reads_here else None
         self._optimizer = LanguageOptimizer(self._learning_parameters(), self.language.optimizer)
+
+    @property
+    def _needs_reference(self) -> bool:
+        """Whether log-probabilities of the model at the beginning are asked for."""
+        return self._kl_coef > 0
 
     def _learning_parameters(self) -> list[torch.nn.Parameter]:
         """Return what the optimizer changes: the model's weights, and a subclass's own."""
@@ -100,6 +124,12 @@ class SelfHostedTrainer(BaseTrainer):
     def _pad_token_id(self) -> int:
         """The model's; 0 before there is one, as in a test of :meth:`_prepare_batch` alone."""
         return self.model.pad_token_id if hasattr(self, "model") else 0
+
+    @classmethod
+    def needed_devices(cls, hyper_params: HyperParameters) -> int:
+        """Return one for each rank."""
+        world_size: int = hyper_params.language.train_service.world_size
+        return world_size
 
     # -- what a subclass writes, and may change ----------------------------------------------
 
@@ -143,14 +173,9 @@ class SelfHostedTrainer(BaseTrainer):
         """Follow the batch's loss in all passes; return the means of what was met."""
         if self._loss_kl_coef > 0 and "ref_log_probs" not in batch.values:
             batch.values["ref_log_probs"] = self._compute_ref_log_probs(batch)
-        size = self._in_blocks(self.language.minibatch_size or len(batch))
-        if self.language.num_epochs > 1 or size < len(batch):
+        if self.language.num_epochs > 1 or self._minibatch_size(batch) < len(batch):
             batch.values.setdefault("old_log_probs", self._compute_old_log_probs(batch))
-        self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
-        found: list[Figures] = []
-        for epoch in range(self.language.num_epochs):
-            for rows in self._minibatches(len(batch), size, epoch):
-                found.append(self._step(batch if len(rows) == len(batch) else batch.select(rows)))
+        found = self._learn(batch) if self._ranks is None else self._ranks.learn(batch)
         names = dict.fromkeys(name for figures in found for name in figures)
         metrics = {
             name: float(torch.stack([one[name] for one in found if name in one]).mean())
@@ -163,6 +188,19 @@ class SelfHostedTrainer(BaseTrainer):
             self._kl_seen = metrics["actor/kl"] * tokens / len(batch)
         self._adapt_kl(metrics, len(batch))
         return metrics
+
+    def _learn(self, batch: Batch) -> list[Figures]:
+        """Take the steps of all passes; return what was met at each."""
+        size = self._minibatch_size(batch)
+        self._optimizer.set_progress(self.moment.iteration, self.moment.num_iterations)
+        return [
+            self._step(batch if len(rows) == len(batch) else batch.select(rows))
+            for epoch in range(self.language.num_epochs)
+            for rows in self._minibatches(len(batch), size, epoch)
+        ]
+
+    def _minibatch_size(self, batch: Batch) -> int:
+        return self._in_blocks(self.language.minibatch_size or len(batch))
 
     def _in_blocks(self, size: int) -> int:
         """Return so many rows, or the next number that cuts none apart that belong together."""
@@ -177,13 +215,15 @@ class SelfHostedTrainer(BaseTrainer):
         weights, shares = self._weights(batch)
         figures: Figures = {}
         self._optimizer.zero_grad()
-        size = self._in_blocks(self.language.micro_batch_size or len(batch))
-        for start in range(0, len(batch), size):
+        share = self.share or Share()
+        size = self._in_blocks(self.language.micro_batch_size or share.most(len(batch)))
+        for rows, counts in share.parts(len(batch), size):
             whole = size >= len(batch)
-            rows = slice(start, start + size)
             part = batch if whole else batch.select(range(*rows.indices(len(batch))))
-            of_rows = (weights[rows], shares[rows])
-            loss, more = self._compute_loss(self._score(part), part, of_rows)
+            of_part = (weights[rows], shares[rows])
+            loss, more = self._compute_loss(self._score(part), part, of_part)
+            if not counts:
+                loss, more = loss * 0, {name: value * 0 for name, value in more.items()}
             loss.backward()  # type: ignore[no-untyped-call] # of torch
             for name, value in {"actor/loss": loss.detach(), **more}.items():
                 figures[name] = figures[name] + value if name in figures else value
@@ -214,12 +254,12 @@ class SelfHostedTrainer(BaseTrainer):
 
     # -- what subclasses use -----------------------------------------------------------------
 
-    @torch.no_grad()
+    @of_rows
     def _compute_old_log_probs(self, batch: Batch) -> Tensor:
         """Return log π of the tokens in the loss mask before the step, [B, T]; 0 elsewhere."""
         return self._score_in_parts(self.model, batch)
 
-    @torch.no_grad()
+    @of_rows
     def _compute_ref_log_probs(self, batch: Batch) -> Tensor:
         """Return log π_ref of the tokens in the loss mask, [B, T]; 0 elsewhere.
 
@@ -311,14 +351,14 @@ class SelfHostedTrainer(BaseTrainer):
         """
         return {
             "model": self.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": (self._ranks or self._optimizer).state_dict(),
             "adapted_kl_coef": self._adapted_kl_coef,
         }
 
     def put_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`take_state` returned."""
         self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        (self._ranks or self._optimizer).load_state_dict(state["optimizer"])
         kl, adapted = self.loss_parameters.kl, state["adapted_kl_coef"]
         self._adapted_kl_coef = adapted if kl.coef > 0 and kl.target is not None else None
         self._engine.update(self.model)
@@ -330,7 +370,14 @@ class SelfHostedTrainer(BaseTrainer):
     def put_weights(self, weights: CallbackState) -> None:
         """Put in place what :meth:`take_weights` returned."""
         self.model.load_state_dict(weights.tensors)
+        if self._ranks is not None:
+            self._ranks.forget_weights()
         self._engine.update(self.model)
+
+    def close(self) -> None:
+        """End the ranks, if there are any."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     def save_model(self, folder: Path) -> None:
         """Write the model as it is, in Hugging Face's layout; of an adapted one the adapter."""

@@ -7,7 +7,7 @@ import copy
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -31,6 +31,9 @@ from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.seeding import derive_seed, seeded_globals
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class HuggingFaceLanguageModel(LanguageModel):
@@ -170,6 +173,21 @@ class HuggingFaceLanguageModel(LanguageModel):
         return HuggingFaceLanguageModel(
             self._files, network, self.device, base=self._base, adapted=self._adapted
         )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights as they were loaded; an adapter may have another."""
+        found: torch.dtype = self._whole.dtype
+        return found
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Keep this process's share of the weights; layers are gathered one at a time."""
+        from ratchet.language_models.local.sharding import shard_network
+
+        kinds = set(self._whole._no_split_modules or ())
+        layers = [part for part in self._whole.modules() if type(part).__name__ in kinds]
+        shard_network(self._network, mesh, layers=layers)
+        self.device = next(self._network.parameters()).device
 
     def save(self, folder: Path) -> None:
         """Write it in Hugging Face's layout; an adapter in PEFT's."""

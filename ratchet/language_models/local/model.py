@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,9 @@ from torch import Tensor
 from ratchet.errors import DataError
 from ratchet.language_models.service.engine.model_folder import GenerationCache
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,18 @@ class LanguageModel(ABC):
         """Return a copy with the weights as they are, which training does not change.
 
         What is not trained here either is shared.
+        """
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of the weights as they were loaded."""
+
+    @abstractmethod
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Keep this process's share of the weights alone, on its device of the mesh.
+
+        From then on all processes of the mesh read it together, and it answers no prompts.
         """
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from ratchet.language_models.service.engine.merging import read_weights
 from ratchet.language_models.service.engine.model_folder import GenerationCache, save_llama
 from ratchet.language_models.service.engine.plain_llama import Cache, PlainLlama
 from ratchet.language_models.service.engine.shared_prompts import chosen_logits
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class PlainLanguageModel(LanguageModel):
@@ -67,6 +71,18 @@ class PlainLanguageModel(LanguageModel):
         """Return a copy that is not trained."""
         llama = copy.deepcopy(self._llama).requires_grad_(False)
         return PlainLanguageModel(self._files, llama, self.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of float32."""
+        return torch.float32
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        """Keep this process's share of the weights, which are gathered together: they are few."""
+        from ratchet.language_models.local.sharding import shard_network
+
+        shard_network(self._llama, mesh, methods=("read_behind", "logits"))
+        self.device = self._llama.embeddings.device
 
     def save(self, folder: Path) -> None:
         """Write it in Hugging Face's layout."""

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from flows.cli.main import app
 
 ROOT = Path(__file__).parents[3]
+LANGUAGE = str(ROOT / "experiments" / "reverse_grpo.yaml")
 SMALL = str(ROOT / "experiments" / "binary_erasure_channel.yaml")
 RUNNER = CliRunner()
 ONE_SCREEN = 24
@@ -135,6 +136,22 @@ def test_a_device_that_is_not_here_is_told_and_a_plan_is_made_all_the_same() -> 
         assert len(result.stderr.splitlines()) == 1
     assert "to do" in planned.stdout
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("cuda", "expected at most 1"), ("mps", "cuda or")])
+def test_more_processes_than_devices_are_refused(
+    kind: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    device = torch.device(kind)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: device)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    shared = ["language.train_service.world_size=2", f"settings.device={kind}"]
+    result = RUNNER.invoke(app, ["run", LANGUAGE, *shared])
+    assert result.exit_code == 2
+    assert f"world_size: got 2 with settings.device={kind}" in result.stderr
+    assert expected in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,202 @@
+"""Several processes that train one model: what one process would, each with a share."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from ratchet.errors import ParameterError, RankError, StateError
+from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.service.training.lora import Lora
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.plugins import load_class
+from tests.trainers.language.conftest import differ, weights_of
+from trainers.language.grpo import GrpoTrainer
+from trainers.language.ranks.classes import class_reference
+from trainers.language.ranks.share import Share
+from trainers.language.remote_grpo import RemoteGrpoTrainer
+
+GRPO = {
+    "optimizer": {"lr": 1e-2, "max_grad_norm": 0.05},
+    "grpo": {"kl": {"coef": 0.2, "target": 0.01}, "aggregation": "sequence_mean_token_mean"},
+    "num_epochs": 2,
+    "minibatch_size": 10,  # the last has 6 rows, which are two parts
+    "micro_batch_size": 4,  # the first are three parts: one is read for nothing
+}
+OWN = """
+import torch
+from trainers.language.ppo import LanguagePpoTrainer
+
+class Own(LanguagePpoTrainer):
+    def _prepare_batch(self, batch):
+        batch, metrics = super()._prepare_batch(batch)
+        self.scale = 1.0 + float(batch.metadata["rewards"].mean())
+        self.seen = {"rewards": batch.metadata["rewards"]}
+        return batch, metrics
+
+    def _compute_old_values(self, batch):
+        return super()._compute_old_values(batch) + 0.5
+
+    def _compute_loss(self, scores, batch, weights):
+        assert batch.metadata["run_ids"]
+        loss, figures = super()._compute_loss(scores, batch, weights)
+        return loss * self.scale * (1 + self.seen["rewards"].sum()), figures
+"""
+
+
+@pytest.fixture(scope="module")
+def make(model_folder):
+    """Make trainers of one process and of two, and end these."""
+    made = []
+
+    def make(trainer_class, world_size, lora=None, **config):
+        torch.set_num_threads(1)
+        config["train_service"] = {"world_size": world_size}
+        trainer = trainer_class(OmegaConf.create({"max_tokens": 6, **config}))
+        model = load_language_model(model_folder, base_dir=Path(), lora=lora)
+        trainer.connect(model, InProcessEngine(model))
+        made.append(trainer)
+        return trainer
+
+    yield make
+    for trainer in made:
+        trainer.close()
+
+
+@pytest.fixture(scope="module")
+def two(make):
+    return make(GrpoTrainer, 2, **GRPO)
+
+
+@pytest.fixture(scope="module")
+def first_state(two):
+    return two.take_state()
+
+
+def same_learning(one, other, play, seeds):
+    """Train both on the same answers; what is measured and kept differs by rounding alone."""
+    for seed in seeds:
+        metrics = [trainer.train(play(seed=seed)) for trainer in (one, other)]
+        assert metrics[0] == pytest.approx(metrics[1], abs=1e-5)
+        assert metrics[0].keys() == metrics[1].keys()
+    assert differ(weights_of(one), weights_of(other)) < 1e-5
+    states = [trainer.take_state()["optimizer"] for trainer in (one, other)]
+    assert states[0]["done"] == states[1]["done"]
+    assert states[0]["moments"].keys() == states[1]["moments"].keys()
+    for place, of_one in states[0]["moments"].items():
+        for name, value in of_one.items():
+            assert torch.allclose(value, states[1]["moments"][place][name], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_learn_what_one_does_and_go_on_as_one(make, two, first_state, play):
+    one, began_with = make(GrpoTrainer, 1, **GRPO), two.take_weights()
+    same_learning(one, two, play, (0,))
+    early = copy.deepcopy(one.take_state())
+    same_learning(one, two, play, (1,))
+    pids, whole = two._ranks.pids, sum(p.numel() * p.element_size() for p in two.model.parameters())
+    assert sum(two._ranks.held_bytes) == whole
+    assert max(two._ranks.held_bytes) < 0.55 * whole
+    assert two._kl_coef == pytest.approx(one._kl_coef)
+    assert two._kl_coef != 0.2, "the ranks are told"
+    # a state goes on with another number of processes
+    alone = make(GrpoTrainer, 1, **GRPO)
+    alone.put_state(two.take_state())
+    same_learning(one, alone, play, (2,))
+    for trainer in (alone, two):
+        trainer.put_state(early)
+    same_learning(alone, two, play, (3, 4))
+    # and with weights that a callback has put in place
+    for trainer in (alone, two):
+        trainer.put_weights(began_with)
+    same_learning(alone, two, play, (5,))
+    assert two._ranks.pids == pids, "they live on"
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_and_what_it_did_comes_again_bit_for_bit(two, first_state, play):
+    two.put_state(first_state)
+    before = [two.train(play(seed=seed)) for seed in (0, 1)]
+    learned = weights_of(two)
+    two.put_state(first_state)
+    two.train(play(seed=0))
+    pids = two._ranks.pids
+    os.kill(pids[1], signal.SIGSTOP)  # the other waits for it now
+    killer = threading.Timer(0.5, os.kill, (pids[1], signal.SIGKILL))
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(RankError, match=rf"rank 1 .*process {pids[1]}, has ended by SIGKILL"):
+        two.train(play(seed=1))
+    killer.join()
+    assert time.monotonic() - began < 5
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids), "none is left"
+    with pytest.raises(StateError, match="Continue from a saved state"):
+        two.train(play(seed=1))
+    two.put_state(first_state)
+    assert [two.train(play(seed=seed)) for seed in (0, 1)] == before
+    assert differ(weights_of(two), learned) == 0
+
+
+@pytest.mark.slow
+def test_an_own_trainer_with_a_value_head_adapts_a_model_in_two_processes(make, play, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    own = load_class("own.py:Own", tmp_path)
+    lora = Lora(2, target_modules=("q_proj", "up_proj"))
+    config = {"optimizer": {"lr": 3e-2}, "minibatch_size": 7, "language_ppo": {"kl": {"coef": 0.1}}}
+    one, two = (make(own, world_size, lora, **config) for world_size in (1, 2))
+    same_learning(one, two, play, (0, 1))
+    heads = [trainer.take_state()["value_head"]["weight"] for trainer in (one, two)]
+    assert heads[0].abs().max() > 0
+    assert torch.allclose(*heads, atol=1e-5)
+    # they end with who asks, however that ends
+    processes, home = two._ranks._processes, Path(two._ranks._home.name)
+    for process in processes:
+        process.stdin.close()
+    assert [process.wait(5) for process in processes] == [1, 1]
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (7, 2), (8, 2), (3, 5), (10, 4)])
+def test_shares_are_everything_once_and_equally_many(world_size, count, size):
+    shares = [Share(rank, world_size) for rank in range(world_size)]
+    parts = [list(share.parts(count, size)) for share in shares]
+    assert len({len(of_one) for of_one in parts}) == 1
+    read = [rows for of_one in parts for rows, counts in of_one if counts]
+    assert sorted(row for rows in read for row in range(count)[rows]) == list(range(count))
+    rows = [share.rows(count) for share in shares]
+    assert len({len(of_one) for of_one in rows}) == 1
+    assert [row for of_one in rows for row in of_one][:count] == list(range(count))
+
+
+def test_a_class_that_others_cannot_find_is_refused(tmp_path):
+    class Local(GrpoTrainer):
+        pass
+
+    with pytest.raises(ParameterError, match="top of a file"):
+        class_reference(Local)
+    (tmp_path / "own.py").write_text(OWN)
+    own = load_class("own.py:Own", tmp_path)
+    assert class_reference(own) == f"{tmp_path}/own.py:Own"
+
+
+def test_numbers_of_processes_that_cannot_be_are_refused():
+    def given(trainer, **service):
+        content = {"scenario": "language_task", "dataset": "reverse", "trainer": trainer}
+        return HyperParameters.from_dict({**content, "language": {"train_service": service}})
+
+    with pytest.raises(ValueError, match=r"world_size: got 0 .*greater than 0"):
+        given("grpo", world_size=0)
+    remote = given("remote_grpo", world_size=2, backend="ratchet")
+    with pytest.raises(ParameterError, match=r"world_size: got 2 for a remote trainer.*Leave it"):
+        RemoteGrpoTrainer.check_learner(remote)
+    assert GrpoTrainer.needed_devices(given("grpo", world_size=3)) == 3

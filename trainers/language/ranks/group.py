@@ -1,0 +1,298 @@
+"""The run's own side of processes that train a model together: it asks, and waits for all.
+
+They are started when there is something to learn and live as long as their trainer. When one of
+them fails or ends, all are ended; what follows starts new ones, from a state.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+import ratchet.errors
+from ratchet.errors import RankError, RatchetError, StateError
+from trainers.language.ranks import process
+from trainers.language.ranks.classes import class_reference
+from trainers.state_tree import flatten_tree, load_tree, save_tree
+
+if TYPE_CHECKING:
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.rollouts.batch import Batch
+    from trainers.language.policy_loss import Figures
+    from trainers.language.ranks.trainer import RankTrainer
+
+COLLECTIVE_SECONDS = 1800.0
+"""How long a rank waits for the others before it fails."""
+_END_SECONDS = 3.0  # in which it shows which process has ended, when another has missed it
+_SAID_ONCE = ("actor/lr", "actor/grad_norm")  # of the step, not of rows
+_PLAIN = (type(None), bool, int, float, str, list, tuple, dict, Tensor)
+
+
+class Ranks:
+    """Processes that each hold a share of a trainer's model and learn from a share of its rows.
+
+    Parameters
+    ----------
+    trainer
+        Whose class and config theirs have.
+    model
+        What they begin with: from what it is now KL is measured.
+    world_size
+        How many they are.
+    timeout
+        Seconds that a rank waits for the others.
+    """
+
+    held_bytes: tuple[int, ...] = ()
+    """What the weights that learn take in each process, once they have started."""
+
+    def __init__(
+        self,
+        trainer: RankTrainer,
+        model: LanguageModel,
+        world_size: int,
+        *,
+        timeout: float = COLLECTIVE_SECONDS,
+    ) -> None:
+        self._trainer, self._world_size, self._timeout = trainer, world_size, timeout
+        self._class = class_reference(type(trainer))
+        self._dtype = str(model.dtype).removeprefix("torch.")
+        self._home = tempfile.TemporaryDirectory(prefix="ratchet-ranks-")
+        model.save(Path(self._home.name) / process.MODEL_FOLDER)
+        self._starts = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._optimizer: Mapping[str, Any] | None = {"moments": {}, "done": 0}
+        self._have_weights = False
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes; none before there was something to learn."""
+        return [each.pid for each in self._processes]
+
+    # -- what a trainer asks -----------------------------------------------------------------
+
+    def learn(self, batch: Batch) -> list[Figures]:
+        """Take the steps of :meth:`SelfHostedTrainer._learn`; the trainer has the weights then."""
+        self._prepare()
+        trainer = self._trainer
+        moment, attributes = asdict(trainer.moment), _plain_ones(vars(trainer))
+        asked = {"moment": moment, "attributes": attributes, **_as_tree(batch)}
+        answers = self._ask("learn", asked)
+        _put(trainer._learning_parameters(), answers[0]["weights"])
+        return [_summed(parts) for parts in zip(*(one["figures"] for one in answers), strict=True)]
+
+    def read_rows(self, method: str, batch: Batch) -> Tensor:
+        """Have the ranks call a method of the trainer, each with some of the rows; join these."""
+        self._prepare()
+        answers = self._ask("read_rows", {"method": method, **_as_tree(batch)})
+        rows: Tensor = torch.cat([answer["rows"] for answer in answers])[: len(batch)]
+        return rows.to(batch.values["input_ids"].device)
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the optimizer's state, as one process has it."""
+        if self._optimizer is not None:
+            return self._optimizer
+        self._check_whole()
+        return self._ask("take_optimizer", {})[0]["optimizer"]  # type: ignore[no-any-return]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let them continue from a state of the optimizer, and the trainer's weights."""
+        self._optimizer = copy.deepcopy(state)
+        self.forget_weights()
+
+    def forget_weights(self) -> None:
+        """Let them take the trainer's weights before they go on: these have been changed."""
+        self._have_weights = False
+
+    def close(self) -> None:
+        """End all processes."""
+        for each in self._processes:
+            each.kill()
+        for each in self._processes:
+            each.wait()
+            for pipe in (each.stdin, each.stdout):
+                assert pipe is not None
+                pipe.close()
+        self._processes = []
+        self._have_weights = False
+
+    # -- how they are asked ------------------------------------------------------------------
+
+    def _check_whole(self) -> None:
+        if self._optimizer is None and not self._processes:
+            raise StateError(
+                f"language.train_service.world_size: the {self._world_size} processes that train"
+                " have ended, and the optimizer's state with them. Continue from a saved state."
+            )
+
+    def _prepare(self) -> None:
+        """Start the processes unless they live, with what they have to continue from."""
+        self._check_whole()
+        if not self._processes:
+            self._start()
+        if self._have_weights:
+            return
+        asked: dict[str, Any] = {"weights": list(self._trainer._learning_parameters())}
+        if self._optimizer is not None:
+            asked["optimizer"] = self._optimizer
+        self._ask("put", asked)
+        self._optimizer, self._have_weights = None, True
+
+    def _start(self) -> None:
+        self._starts += 1
+        # the modules that this process has are those that they import
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        for rank in range(self._world_size):
+            command = [sys.executable, "-P", "-m", process.__name__]
+            self._processes.append(
+                subprocess.Popen(
+                    [*command, str(rank), str(self._world_size), self._home.name],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env={**os.environ, "PYTHONPATH": path},
+                    start_new_session=True,
+                )
+            )
+        config = OmegaConf.to_container(self._trainer._config, resolve=True)
+        assert isinstance(config, dict)
+        asked = {
+            "trainer": self._class,
+            "config": config,
+            "device": self._trainer.model.device.type,
+            "dtype": self._dtype,
+            "base_dir": str(Path(config.get("base_dir") or ".").resolve()),
+            "threads": torch.get_num_threads(),
+            "timeout": self._timeout,
+            "meeting": f"meeting{self._starts}",
+        }
+        self.held_bytes = tuple(one["held_bytes"] for one in self._ask("begin", asked))
+
+    def _ask(self, what: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Ask all for the same; return what each answers.
+
+        Raises
+        ------
+        RankError
+            If one has failed or ended; then all have.
+        """
+        try:
+            with tempfile.TemporaryDirectory(dir=self._home.name) as name:
+                folder = Path(name)
+                save_tree(dict(asked), folder, process.ASKED)
+                line = json.dumps({"do": what, "folder": name}) + "\n"
+                self._tell(line.encode())
+                self._await()
+                ranks = range(self._world_size)
+                return [load_tree(folder, process.answer_name(rank)) for rank in ranks]
+        except BaseException:
+            self.close()
+            raise
+
+    def _tell(self, line: bytes) -> None:
+        for each in self._processes:
+            assert each.stdin is not None
+            try:
+                each.stdin.write(line)
+                each.stdin.flush()
+            except BrokenPipeError:
+                raise self._ended() from None
+
+    def _await(self) -> None:
+        """Wait until all have answered."""
+        with selectors.DefaultSelector() as waiting:
+            for rank, each in enumerate(self._processes):
+                assert each.stdout is not None
+                waiting.register(each.stdout, selectors.EVENT_READ, rank)
+            while waiting.get_map():
+                for key, _ in waiting.select():
+                    line = self._processes[key.data].stdout.readline()
+                    if not line.endswith(b"\n"):
+                        raise self._ended()
+                    answer = json.loads(line)
+                    if answer:
+                        raise self._failed(key.data, answer)
+                    waiting.unregister(key.fileobj)
+
+    def _ended(self) -> RankError:
+        """Return the error that says which process has ended."""
+        deadline = time.monotonic() + _END_SECONDS
+        while True:
+            for rank, each in enumerate(self._processes):
+                if (code := each.poll()) is not None:
+                    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+                    return RankError(
+                        f"{self._name(rank)}, process {each.pid}, has ended {how} while it"
+                        " trained. If memory ran out, raise language.train_service.world_size or"
+                        " lower language.micro_batch_size. The same command goes on from the last"
+                        " finished stage."
+                    )
+            if time.monotonic() > deadline:
+                return RankError("a rank has closed its answers without ending.")
+            time.sleep(0.01)
+
+    def _failed(self, rank: int, answer: Mapping[str, str]) -> RatchetError:
+        """Return the error of a rank, or that of another which has ended and which it missed."""
+        if answer["kind"] in ("RuntimeError", "DistBackendError", "DistNetworkError"):
+            ended = self._ended()
+            if "has ended" in str(ended):
+                return ended
+        kind = getattr(ratchet.errors, answer["kind"], None)
+        if not (isinstance(kind, type) and issubclass(kind, RatchetError)):
+            kind, answer = RankError, {**answer, "error": f"{answer['kind']}: {answer['error']}"}
+        error: RatchetError = kind(f"{self._name(rank)}: {answer['error']}")
+        error.add_note(answer["trace"])
+        return error
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} of language.train_service.world_size {self._world_size}"
+
+
+def _as_tree(batch: Batch) -> dict[str, Any]:
+    return {"values": dict(batch.values), "metadata": _plain_ones(batch.metadata)}
+
+
+def _plain_ones(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that another process can be given: tensors, numbers, texts, and lists."""
+    return {name: value for name, value in entries.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if type(value) not in _PLAIN:
+        return False
+    try:
+        flatten_tree(value)
+    except StateError:
+        return False
+    return True
+
+
+def _put(parameters: Sequence[torch.nn.Parameter], weights: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, weight in zip(parameters, weights, strict=True):
+            parameter.copy_(weight)
+
+
+def _summed(parts: Sequence[Mapping[str, float]]) -> Figures:
+    """Add up what the ranks have met at a step."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {
+        name: torch.tensor(
+            parts[0][name] if name in _SAID_ONCE else sum(part.get(name, 0.0) for part in parts)
+        )
+        for name in names
+    }

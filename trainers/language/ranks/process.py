@@ -1,0 +1,200 @@
+"""What runs in each rank: ``python -m trainers.language.ranks.process RANK WORLD_SIZE FOLDER``.
+
+It reads what is to be done as lines of JSON, and ends with who writes them, however that ends.
+Tensors come and go in files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import shutil
+import socket
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from ratchet.errors import ParameterError
+from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.model import LanguageModel
+from ratchet.language_models.local.sharding import cut, gather, held_bytes, own_share
+from ratchet.rollouts.batch import Batch
+from ratchet.seeding import derive_seed, seeded_globals
+from trainers.language.base import Moment
+from trainers.language.policy_loss import on_device
+from trainers.language.ranks.classes import find_class
+from trainers.language.ranks.optimization import ShardedOptimizer
+from trainers.language.ranks.rows import method_of
+from trainers.language.ranks.share import Share
+from trainers.state_tree import load_tree, save_tree
+
+if TYPE_CHECKING:
+    from trainers.language.ranks.trainer import RankTrainer
+
+ASKED = "asked"
+MODEL_FOLDER = "model"
+Tree = dict[str, Any]
+
+
+def answer_name(rank: int) -> str:
+    """Return how the files are called in which a rank answers."""
+    return f"rank{rank}"
+
+
+class Rank:
+    """One of the processes, with its share of the model."""
+
+    trainer: RankTrainer
+
+    def __init__(self, share: Share, place: Path) -> None:
+        self.share, self._place = share, place
+
+    def answer(self, what: str, folder: Path) -> None:
+        """Do what is asked in a folder, and answer there."""
+        asked = load_tree(folder, ASKED)
+        work = {
+            "begin": self.begin,
+            "put": self.put,
+            "learn": self.learn,
+            "read_rows": self.read_rows,
+            "take_optimizer": self.take_optimizer,
+        }[what]
+        save_tree(work(asked), folder, answer_name(self.share.rank))
+
+    def begin(self, asked: Tree) -> Tree:
+        """Make the trainer, and share its models."""
+        torch.set_num_threads(asked["threads"])
+        timeout = timedelta(seconds=asked["timeout"])
+        mesh = self._join(asked["device"], self._place / asked["meeting"], timeout)
+        self.trainer = find_class(asked["trainer"])(asked["config"])
+        self.trainer.share = self.share
+        # one after the other: a whole model at a time is in the machine's memory
+        for turn in range(self.share.world_size):
+            if turn == self.share.rank:
+                dtype, base_dir = asked["dtype"], Path(asked["base_dir"])
+                folder = self._place / MODEL_FOLDER
+                model = load_language_model(folder, base_dir=base_dir, dtype=dtype)
+                self.trainer.connect(model, InProcessEngine(model))
+                for each in vars(self.trainer).values():
+                    if isinstance(each, LanguageModel):
+                        each.shard(mesh)
+            dist.barrier()
+        own, device = self.trainer._learning_parameters(), self.trainer.model.device
+        for parameter in own:
+            if parameter.device != device:  # one beside the model's
+                parameter.data = parameter.data.to(device)
+        self.trainer._optimizer = ShardedOptimizer(own, self.trainer.language.optimizer)
+        return {"held_bytes": held_bytes(own)}
+
+    def _join(self, kind: str, meeting: Path, timeout: timedelta) -> DeviceMesh:
+        device = torch.device(kind, self.share.rank) if kind == "cuda" else torch.device(kind)
+        if kind == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "nccl" if kind == "cuda" else "gloo",
+            init_method=f"file://{meeting}",
+            rank=self.share.rank,
+            world_size=self.share.world_size,
+            timeout=timeout,
+            device_id=device if kind == "cuda" else None,
+        )
+        return init_device_mesh(kind, (self.share.world_size,))
+
+    def put(self, asked: Tree) -> Tree:
+        """Take whole weights, and a state of the optimizer if there is one."""
+        own = self.trainer._learning_parameters()
+        shapes = [[list(tensor.shape) for tensor in each] for each in (own, asked["weights"])]
+        if shapes[0] != shapes[1]:
+            raise ParameterError(
+                f"{type(self.trainer).__name__}: with world_size {self.share.world_size} a rank"
+                " has other parameters than the run's own process; expected connect to make the"
+                " same ones of the same model."
+            )
+        for parameter, weight in zip(own, asked["weights"], strict=True):
+            own_share(parameter).copy_(cut(weight, parameter))
+        if "optimizer" in asked:
+            self.trainer._optimizer.load_state_dict(asked["optimizer"])
+        return {}
+
+    def learn(self, asked: Tree) -> Tree:
+        """Take a batch's steps; the first rank answers with the weights as they are then."""
+        trainer, moment = self.trainer, Moment(**asked["moment"])
+        trainer.moment = moment
+        for name, value in asked["attributes"].items():
+            # the run's own process has none of the models that are read here alone
+            if not isinstance(getattr(trainer, name, None), LanguageModel):
+                setattr(trainer, name, value)
+        seed = derive_seed(moment.seed, "train", moment.iteration, f"rank.{self.share.rank}")
+        with seeded_globals(seed):
+            found = trainer._learn(on_device(_batch(asked), trainer.model.device))
+        figures = [{name: float(value) for name, value in one.items()} for one in found]
+        weights = []
+        for parameter in trainer._learning_parameters():
+            whole = gather(own_share(parameter), parameter)
+            if self.share.rank == 0:
+                weights.append(whole.cpu())
+        return {"figures": figures, "weights": weights}
+
+    def read_rows(self, asked: Tree) -> Tree:
+        """Have a method of the trainer read this rank's rows."""
+        batch = _batch(asked)
+        part = batch.select(self.share.rows(len(batch)))
+        read = method_of(self.trainer, asked["method"])
+        return {"rows": read(self.trainer, on_device(part, self.trainer.model.device))}
+
+    def take_optimizer(self, asked: Tree) -> Tree:
+        """Answer with the optimizer's whole state, the first rank alone."""
+        state = self.trainer._optimizer.state_dict()
+        return {"optimizer": state} if self.share.rank == 0 else {}
+
+
+def _batch(asked: Tree) -> Batch:
+    return Batch(asked["values"], asked["metadata"])
+
+
+def _read_lines(lines: queue.SimpleQueue[Mapping[str, str]], place: Path) -> None:
+    """Pass on what is asked; end this process when nobody asks any more, whatever it does."""
+    for line in sys.stdin.buffer:
+        lines.put(json.loads(line))
+    shutil.rmtree(place, ignore_errors=True)
+    os._exit(1)
+
+
+def _main() -> None:
+    rank, world_size, place = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print is no answer
+    lines: queue.SimpleQueue[Mapping[str, str]] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(lines, place), daemon=True).start()
+    if "lo" in (name for _, name in socket.if_nameindex()):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this machine
+    # none of the views is changed in place
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    process = Rank(Share(rank, world_size), place)
+    while True:
+        asked = lines.get()
+        answer: dict[str, str] = {}
+        try:
+            process.answer(asked["do"], Path(asked["folder"]))
+        except Exception as error:  # noqa: BLE001 -- told to the run's own process, which ends this one
+            answer = {
+                "kind": type(error).__name__,
+                "error": str(error),
+                "trace": "".join(traceback.format_exception(error)),
+            }
+        answers.write(json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,48 @@
+"""What ranks know of a trainer: :class:`trainers.language.self_hosted.SelfHostedTrainer` has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from torch import Tensor, nn
+
+    from ratchet.language_models.local.model import LanguageModel
+    from ratchet.language_models.local.rollout_engine import RolloutEngine
+    from ratchet.parameters.language import LanguageParameters
+    from ratchet.rollouts.batch import Batch
+    from trainers.language.base import Moment
+    from trainers.language.optimization import LanguageOptimizer
+    from trainers.language.policy_loss import Figures
+    from trainers.language.ranks.share import Share
+
+
+class ReadsRows(Protocol):
+    """What has a trainer's method read some of a batch's rows each."""
+
+    def read_rows(self, method: str, batch: Batch) -> Tensor:
+        """Return what the method says of all rows."""
+        ...
+
+
+class RankTrainer(Protocol):
+    """A trainer that takes steps, or has them taken by ranks."""
+
+    language: LanguageParameters
+    model: LanguageModel
+    moment: Moment
+    share: Share | None
+    _config: DictConfig
+    _optimizer: LanguageOptimizer
+
+    @property
+    def _ranks(self) -> ReadsRows | None: ...
+
+    def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
+        """Learn by this model from now on."""
+        ...
+
+    def _learning_parameters(self) -> list[nn.Parameter]: ...
+
+    def _learn(self, batch: Batch) -> list[Figures]: ...
