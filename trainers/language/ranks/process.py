@@ -31,7 +31,7 @@ from ratchet.language_models.local.model import LanguageModel
 from ratchet.language_models.local.sharding import cut, gather, held_bytes, own_share
 from ratchet.rollouts.batch import Batch
 from ratchet.seeding import derive_seed, seeded_globals
-from trainers.language.base import Moment
+from trainers.language.base import LearningMoment
 from trainers.language.policy_loss import on_device
 from trainers.language.ranks.classes import find_class
 from trainers.language.ranks.optimization import ShardedOptimizer
@@ -129,7 +129,7 @@ class Rank:
 
     def learn(self, asked: Tree) -> Tree:
         """Take a batch's steps; the first rank answers with the weights as they are then."""
-        trainer, moment = self.trainer, Moment(**asked["moment"])
+        trainer, moment = self.trainer, LearningMoment(**asked["moment"])
         trainer.moment = moment
         for name, value in asked["attributes"].items():
             # the run's own process has none of the models that are read here alone

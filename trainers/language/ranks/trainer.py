@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.parameters.language import LanguageParameters
     from ratchet.rollouts.batch import Batch
-    from trainers.language.base import Moment
+    from trainers.language.base import LearningMoment
     from trainers.language.optimization import LanguageOptimizer
     from trainers.language.policy_loss import Figures
     from trainers.language.ranks.share import Share
@@ -31,7 +31,7 @@ class RankTrainer(Protocol):
 
     language: LanguageParameters
     model: LanguageModel
-    moment: Moment
+    moment: LearningMoment
     share: Share | None
     _config: DictConfig
     _optimizer: LanguageOptimizer
