@@ -7,11 +7,12 @@ of each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ratchet.errors import DataError
 from ratchet.statistics.aggregates import Aggregate, FloatArray
@@ -65,8 +66,8 @@ def stratified_interval(
     Agarwal et al. (2021), section 4.1. Expanded: Hesterberg, "What teachers should know about the
     bootstrap" (2015), section 3.3, here with the degrees of freedom of all strata together.
     """
-    scores = _checked(strata)
-    lower, upper = _quantile_levels(method, level, [len(task) for task in scores])
+    scores = checked_scores(strata)
+    lower, upper = quantile_levels(method, level, [len(task) for task in scores])
     everything = np.concatenate(scores)
     value = float(aggregate(everything))
     n = len(everything)
@@ -74,10 +75,14 @@ def stratified_interval(
         return Estimate(value, math.nan, math.nan, n, level, NO_INTERVAL)
     rng = np.random.default_rng(seed)
     drawn = np.concatenate(
-        [task[rng.integers(len(task), size=(num_resamples, len(task)))] for task in scores], axis=1
+        [
+            task[places]
+            for task, places in zip(scores, draw_runs(scores, num_resamples, rng), strict=True)
+        ],
+        axis=1,
     )
     low, high = np.quantile(aggregate(drawn), [lower, upper])
-    return Estimate(value, float(low), float(high), n, level, _label(method))
+    return Estimate(value, float(low), float(high), n, level, method_label(method))
 
 
 def probability_of_improvement(
@@ -116,13 +121,13 @@ def probability_of_improvement(
     -----
     Agarwal et al. (2021), section 4.3.
     """
-    ones, twos = _checked(first), _checked(second)
+    ones, twos = checked_scores(first), checked_scores(second)
     if len(ones) != len(twos):
         raise DataError(
             f"probability_of_improvement: got {len(ones)} and {len(twos)} tasks, expected the same."
         )
     sizes = [len(task) for task in (*ones, *twos)]
-    lower, upper = _quantile_levels(method, level, sizes)
+    lower, upper = quantile_levels(method, level, sizes)
     wins = [_wins(one, two) for one, two in zip(ones, twos, strict=True)]
     value = float(np.mean([matrix.mean() for matrix in wins]))
     if min(sizes) < 2:
@@ -133,7 +138,7 @@ def probability_of_improvement(
     if method == "expanded":
         bound = separation_bound([matrix.shape for matrix in wins], level)
         low, high = min(low, bound), max(high, 1 - bound)
-    return Estimate(value, low, high, sum(sizes), level, _label(method))
+    return Estimate(value, low, high, sum(sizes), level, method_label(method))
 
 
 def separation_bound(sizes: Sequence[tuple[int, ...]], level: float = 0.95) -> float:
@@ -169,7 +174,8 @@ def separation_bound(sizes: Sequence[tuple[int, ...]], level: float = 0.95) -> f
     return float(min(bounds))
 
 
-def _checked(strata: Strata) -> list[FloatArray]:
+def checked_scores(strata: Strata) -> list[FloatArray]:
+    """Return the scores as arrays; raises DataError as :func:`stratified_interval` does."""
     scores = [np.asarray(task, dtype=np.float64) for task in strata]
     if not scores or not all(len(task) for task in scores):
         raise DataError(
@@ -178,6 +184,13 @@ def _checked(strata: Strata) -> list[FloatArray]:
     if not all(np.isfinite(task).all() for task in scores):
         raise DataError("got scores that are not finite, expected numbers: one for each run.")
     return scores
+
+
+def draw_runs(
+    tasks: Sequence[Sized], num_resamples: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Draw runs with replacement within each task: the places [R, N] of N runs, R times."""
+    return [rng.integers(len(task), size=(num_resamples, len(task))) for task in tasks]
 
 
 def _wins(one: FloatArray, two: FloatArray) -> FloatArray:
@@ -196,7 +209,7 @@ def _resampled_mean(wins: FloatArray, num_resamples: int, rng: np.random.Generat
     return result
 
 
-def _quantile_levels(
+def quantile_levels(
     method: IntervalMethod, level: float, sizes: Sequence[int]
 ) -> tuple[float, float]:
     """Return which quantiles of the resampled values are the ends of the interval."""
@@ -211,5 +224,6 @@ def _quantile_levels(
     return 1 - upper, upper
 
 
-def _label(method: IntervalMethod) -> str:
+def method_label(method: IntervalMethod) -> str:
+    """Name how an interval was made."""
     return f"stratified bootstrap ({method})"
