@@ -13,12 +13,15 @@ import typer
 
 from flows.cli.completion import runs_and_sweeps
 from flows.cli.runs import DEFAULT_RUNS, RunsFolder
-from flows.process.messages import print_plain, print_warning, show_table
+from flows.process.messages import print_plain, print_warning, prints_json, show_table
 
 if TYPE_CHECKING:
     from ratchet.reports.comparison.comparison import Comparison
     from ratchet.tracking.run_folder import RunFolder
     from ratchet.tracking.sweep_folder import SweepRecord
+
+MAX_PAIRS = 3
+"""The differences of more pairs are on the page, and in JSON, rather than on a terminal."""
 
 RunNames = Annotated[
     list[str],
@@ -37,6 +40,15 @@ class IntervalKind(StrEnum):
     PERCENTILE = "percentile"
 
 
+class Axis(StrEnum):
+    """What was spent when a value was measured."""
+
+    FRAMES = "frames"
+    TOKENS = "tokens"
+    CALLS = "calls"
+    ITERATIONS = "iterations"
+
+
 def compare(
     names: RunNames,
     tasks: Annotated[
@@ -46,6 +58,17 @@ def compare(
     metrics: Annotated[
         list[str] | None,
         typer.Option("--metric", help="A recorded metric too, e.g. test/mean_episode_length."),
+    ] = None,
+    curves: Annotated[
+        list[str] | None,
+        typer.Option("--curve", help="A learning curve to draw, e.g. train/mean_reward."),
+    ] = None,
+    over: Annotated[
+        Axis | None, typer.Option(help="What learning curves go over; frames where all have them.")
+    ] = None,
+    reach: Annotated[
+        list[float] | None,
+        typer.Option("--reach", help="When do runs reach this value of the learning curve?"),
     ] = None,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
     interval: Annotated[
@@ -73,7 +96,7 @@ def compare(
     Writes comparison.md, .json, .html and .svg.
     """
     from ratchet.reports.comparison.comparing import compare_runs
-    from ratchet.reports.comparison.comparison import Options
+    from ratchet.reports.comparison.options import Options
 
     folders, sweeps = _find(runs, names)
     comparison = compare_runs(
@@ -81,6 +104,9 @@ def compare(
         title=title,
         tasks=tasks or [],
         metrics=metrics or [],
+        curves=curves or [],
+        axis=None if over is None else over.value,
+        reach=reach or [],
         options=Options(level=level, method=interval.value),
         different_data=different_data,
         skip_unfinished=skip_unfinished,
@@ -150,7 +176,18 @@ def _publish(comparison: Comparison, folder: Path, page: Path | None) -> None:
 
 
 def _show(comparison: Comparison) -> None:
+    """Show the scores, and of the rest what is short; JSON has it all."""
+    from ratchet.reports.comparison.shown import learning_table, pair_table
+    from ratchet.reports.comparison.text import verdicts
+
     for table in comparison.tables:
         show_table(table)
+    for found in comparison.metrics:
+        if 0 < len(found.pairs) <= MAX_PAIRS or (found.pairs and prints_json()):
+            show_table(pair_table(comparison, found))
+        for verdict in verdicts(comparison, found):
+            print_plain(verdict)
+    for learning in comparison.learning if prints_json() else comparison.learning[:1]:
+        show_table(learning_table(comparison, learning))
     if any(min(map(len, group.tasks)) == 1 for group in comparison.grouping.groups):
         print_warning("A group with one seed has no interval: run more seeds.")

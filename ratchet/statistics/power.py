@@ -23,6 +23,8 @@ class Power:
 
     Attributes
     ----------
+    difference
+        Of the means, tasks averaged.
     spread
         The standard deviation of runs of a group, or of the difference of two of a pair.
     detectable
@@ -33,6 +35,7 @@ class Power:
         ``power``; None beyond ``MAX_RUNS``, or without a difference.
     """
 
+    difference: float
     spread: float
     detectable: float
     needed: int | None
@@ -148,20 +151,20 @@ def power_of_groups(
     ones, twos = checked_scores(first), checked_scores(second)
     if len(ones) != len(twos) or min(map(len, [*ones, *twos])) < 2:
         raise DataError(
-            f"power_of_groups: got {[len(task) for task in ones]} and {[len(task) for task in twos]}"
-            " runs of the tasks, expected the same tasks and two runs of each."
+            f"power_of_groups: got {list(map(len, ones))} and {list(map(len, twos))} runs of the"
+            " tasks, expected the same tasks and two runs of each."
         )
     tasks = list(zip(ones, twos, strict=True))
     if paired:
         variance = float(np.mean([(one - two).var(ddof=1) for one, two in tasks]))
     else:
         variance = float(np.mean([(a.var(ddof=1) + b.var(ddof=1)) / 2 for a, b in tasks]))
-    difference = abs(float(np.mean([one.mean() - two.mean() for one, two in tasks])))
+    difference = float(np.mean([one.mean() - two.mean() for one, two in tasks]))
     spread = math.sqrt(variance)
     num_runs, count = min(map(len, [*ones, *twos])), len(tasks)
     least = detectable_effect(num_runs, paired=paired, level=level, power=power, num_tasks=count)
     needed: int | None = None
-    if difference > 0:
+    if difference != 0:
         needed = (
             2
             if spread == 0
@@ -169,4 +172,4 @@ def power_of_groups(
                 difference / spread, paired=paired, level=level, power=power, num_tasks=count
             )
         )
-    return Power(spread, least * spread, needed, power)
+    return Power(difference, spread, least * spread, needed, power)

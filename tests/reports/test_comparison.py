@@ -11,10 +11,11 @@ from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.reports.comparison.comparing import compare_runs
-from ratchet.reports.comparison.comparison import Options
+from ratchet.reports.comparison.data import to_data
 from ratchet.reports.comparison.files import BEGIN, END, write_comparison, write_document
+from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.picture import draw_picture
-from ratchet.reports.comparison.text import to_data, to_markdown
+from ratchet.reports.comparison.text import to_markdown
 from ratchet.reports.labels import ranges
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
@@ -208,7 +209,7 @@ def test_files_are_whole_and_need_no_network(sweep, tmp_path):
     own = re.sub(r"<script>/\*.*?</script>", "", page, count=1, flags=re.DOTALL)
     assert not re.search(r"(src|href)=\"https?://", own)
     assert "<b>wins" not in own
-    assert {"aggregate-0", "improvement-0", "wl-test", "curve-verifier.accuracy"} <= set(
+    assert {"aggregate-0", "profile-0", "improvement-0", "wl-test", "learning-0"} <= set(
         re.findall(r'class="plot" id="([^"]+)"', own)
     )
     assert files.picture.name in files.markdown.read_text()

@@ -38,7 +38,7 @@ def curves() -> np.ndarray:
 def survival() -> tuple[list[float], list[int]]:
     """Make times to reach something; some runs ended before."""
     rng = np.random.default_rng(13)
-    times, ends = rng.exponential(20, 30).round(1), rng.uniform(10, 60, 30).round(1)
+    times, ends = rng.exponential(20, 31).round(1), rng.uniform(10, 60, 31).round(1)
     return np.minimum(times, ends).tolist(), (times <= ends).astype(int).tolist()
 
 

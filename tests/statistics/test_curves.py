@@ -1,5 +1,6 @@
 """Profiles, learning curves and what they say: order does not matter, bands hold the truth."""
 
+import itertools
 import math
 
 import numpy as np
@@ -29,7 +30,7 @@ THRESHOLDS = np.linspace(-0.1, 1.1, 13).tolist()
 def test_profiles_fall_with_their_bands_and_know_no_order(runs, method, random):
     found = performance_profile(runs, THRESHOLDS, method=method, num_resamples=50)
     for curve in (found.values, found.lows, found.highs):
-        assert all(one >= two for one, two in zip(curve, curve[1:], strict=False))
+        assert all(one >= two for one, two in itertools.pairwise(curve))
     assert all(0 <= low <= high <= 1 for low, high in zip(found.lows, found.highs, strict=True))
     if method == "expanded":
         ends = zip(found.lows, found.values, found.highs, strict=True)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ratchet.errors import DataError
+from ratchet.reports.comparison.axes import AxisName
 from ratchet.reports.comparison.comparison import (
     Comparison,
-    Options,
     compare_groups,
     recorded_metric,
     test_metrics,
 )
 from ratchet.reports.comparison.groups import Grouping, group_runs
+from ratchet.reports.comparison.learning import compare_learning
+from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.runs import ComparedRun, check_same_tests, read_compared_runs
 from ratchet.tracking.run_folder import RunFolder
 
@@ -23,6 +25,9 @@ def compare_runs(
     title: str = "",
     tasks: Sequence[str] = (),
     metrics: Sequence[str] = (),
+    curves: Sequence[str] = (),
+    axis: AxisName | None = None,
+    reach: Sequence[float] = (),
     options: Options | None = None,
     different_data: bool = False,
     skip_unfinished: bool = False,
@@ -37,6 +42,8 @@ def compare_runs(
         Dotted paths of parameters that tell tasks apart, over which groups are averaged.
     metrics
         Recorded metrics ``STAGE/NAME`` to compare by, beside the accuracies in tests.
+    curves, axis, reach
+        Of how groups learn; see :func:`ratchet.reports.comparison.learning.compare_learning`.
     different_data
         Whether to compare what was tested on different datapoints all the same.
 
@@ -65,6 +72,7 @@ def compare_runs(
         metrics=compare_groups(grouping, chosen, used),
         notes=[*notes, *_notes(grouping, runs), *run_notes],
         options=used,
+        learning=compare_learning(grouping.groups, used, metrics=curves, axis=axis, reach=reach),
     )
 
 

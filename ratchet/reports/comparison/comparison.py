@@ -15,6 +15,9 @@ from ratchet.errors import DataError, nearest
 from ratchet.parameters.declared_groups import saved_test_groups
 from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.groups import Group, Grouping
+from ratchet.reports.comparison.learning import LearningComparison
+from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.pairs import Pair, compare_pairs
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
 from ratchet.statistics.aggregates import (
     Aggregate,
@@ -23,11 +26,11 @@ from ratchet.statistics.aggregates import (
     median,
     optimality_gap,
 )
+from ratchet.statistics.band import Band
 from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.profiles import performance_profile, profile_thresholds
 from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return, paid_agents
 from ratchet.statistics.stratified import (
-    NUM_RESAMPLES,
-    IntervalMethod,
     Strata,
     probability_of_improvement,
     stratified_interval,
@@ -41,16 +44,6 @@ if TYPE_CHECKING:
 
 Score = Callable[[ComparedRun], float | None]
 MetricKind = Literal["accuracy", "group", "metric"]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How intervals are made; see :mod:`ratchet.statistics.stratified`."""
-
-    level: float = 0.95
-    method: IntervalMethod = "expanded"
-    num_resamples: int = NUM_RESAMPLES
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,8 @@ class GroupScores:
     """What a group reaches in one metric.
 
     ``scores`` are those of its runs, task by task; ``gap``, how far from 1 it stays, is there for
-    accuracies.
+    accuracies. ``profile`` is which share of its runs is better than each of the thresholds that
+    all groups have; not by groups of datapoints.
     """
 
     group: Group
@@ -94,6 +88,7 @@ class GroupScores:
     median: Estimate
     mean: Estimate
     gap: Estimate | None
+    profile: Band | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +107,7 @@ class MetricComparison:
     metric: Metric
     rows: Sequence[GroupScores]
     improvements: Sequence[Improvement]
+    pairs: Sequence[Pair] = ()
 
     def improvement(self, first: str, second: str) -> Estimate | None:
         """Find how likely the first group is better than the second."""
@@ -120,10 +116,17 @@ class MetricComparison:
                 return found.probability
         return None
 
+    def pair(self, first: str, second: str) -> Pair | None:
+        """Find by how much two groups differ, in the order in which they are compared."""
+        for found in self.pairs:
+            if (found.first, found.second) == (first, second):
+                return found
+        return None
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown of a comparison."""
+    """All that is shown of a comparison; ``learning`` is how groups got there."""
 
     title: str
     grouping: Grouping
@@ -131,6 +134,7 @@ class Comparison:
     notes: Sequence[str]
     options: Options
     commands: Sequence[str] = ()
+    learning: Sequence[LearningComparison] = ()
 
     @property
     def runs(self) -> list[ComparedRun]:
@@ -148,7 +152,7 @@ class Comparison:
     @property
     def tables(self) -> list[ShownTable]:
         """The scores of all groups, a table for each metric."""
-        from ratchet.reports.comparison.text import shown_tables
+        from ratchet.reports.comparison.shown import shown_tables
 
         return shown_tables(self)
 
@@ -222,11 +226,19 @@ def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
 def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> MetricComparison:
     scores = [_scores(group, metric) for group in groups]
     rows = [_row(group, own, metric, options) for group, own in zip(groups, scores, strict=True)]
+    if metric.kind == "group":
+        return MetricComparison(metric, rows, [])
+    thresholds = profile_thresholds(scores)
+    rows = [replace(row, profile=_profile(row.scores, thresholds, options)) for row in rows]
     pairs = itertools.combinations(zip(groups, scores, strict=True), 2)
-    improvements = (
-        [] if metric.kind == "group" else [_improvements(*pair, options) for pair in pairs]
+    improvements = [each for pair in pairs for each in _improvements(*pair, options)]
+    return MetricComparison(metric, rows, improvements, compare_pairs(groups, scores, options))
+
+
+def _profile(scores: Strata, thresholds: Sequence[float], options: Options) -> Band:
+    return performance_profile(
+        scores, thresholds, level=options.level, method=options.method, seed=options.seed
     )
-    return MetricComparison(metric, rows, [each for both in improvements for each in both])
 
 
 def _improvements(

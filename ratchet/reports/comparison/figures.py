@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from ratchet.parameters.test_groups import TestGroups
-from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison, Options
-from ratchet.reports.comparison.groups import Group
-from ratchet.reports.comparison.runs import ComparedRun
-from ratchet.reports.comparison.text import chance, interval, number
+from ratchet.reports.comparison.cells import chance, interval, number
+from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
 from ratchet.reports.plots import Figure, chance_line, error_bars, rounded
-from ratchet.statistics.aggregates import interquartile_mean
 from ratchet.statistics.estimate import Estimate
-from ratchet.statistics.stratified import stratified_interval
-
-CURVE_POINTS = 40
-CURVE_RESAMPLES = 1000
-CURVES = (("verifier.accuracy", True), ("mean_episode_length", False))
-"""Metrics of training that are drawn where all runs have them, and whether they are shares."""
 
 Trace = dict[str, Any]
 
@@ -67,22 +57,6 @@ def group_figures(comparison: Comparison) -> list[tuple[TestGroups, list[Figure]
         figure = Figure(f"{kind.name}-{test}", test, "Groups", traces, layout)
         figures.setdefault(kind.name, (kind, []))[1].append(figure)
     return list(figures.values())
-
-
-def curve_figures(comparison: Comparison, stage: str = "train") -> list[Figure]:
-    """Draw how groups learn: the interquartile mean over seeds, with its interval as a band."""
-    figures = []
-    for name, is_share in CURVES:
-        traces: list[Trace] = []
-        for place, group in enumerate(comparison.grouping.groups):
-            traces += _curve(group, stage, name, place, comparison.options)
-        if traces:
-            layout: dict[str, Any] = {"xaxis": {"title": {"text": "iteration"}}, "yaxis": {}}
-            if is_share:
-                layout["yaxis"] = {"tickformat": ".0%"}
-            title = f"{name}, {stage}"
-            figures.append(Figure(f"curve-{name}", title, "Training", traces, layout))
-    return figures
 
 
 def _aggregate_figure(found: MetricComparison, identifier: str) -> Figure:
@@ -183,64 +157,6 @@ def _seed_points(row: GroupScores, place: int) -> Trace:
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"color": place},
     }
-
-
-def _curve(group: Group, stage: str, name: str, place: int, options: Options) -> list[Trace]:
-    """Draw a group's line and band over chunks of iterations; nothing if a run lacks the metric."""
-    tasks = [[_series(run, stage, name) for run in task] for task in group.tasks]
-    shared = set.intersection(*(set(series) for task in tasks for series in task))
-    iterations = sorted(shared)
-    if len(iterations) < 2:
-        return []
-    step = math.ceil(len(iterations) / CURVE_POINTS)
-    chunks = [iterations[start : start + step] for start in range(0, len(iterations), step)]
-    estimates = [
-        stratified_interval(
-            [[_mean_over(series, chunk) for series in task] for task in tasks],
-            interquartile_mean,
-            level=options.level,
-            method=options.method,
-            num_resamples=CURVE_RESAMPLES,
-            seed=options.seed,
-        )
-        for chunk in chunks
-    ]
-    xs = [chunk[-1] for chunk in chunks]
-    line: Trace = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": group.label,
-        "x": xs,
-        "y": rounded([estimate.value for estimate in estimates]),
-        "line": {"width": 2},
-        "meta": {"color": place},
-    }
-    if math.isnan(estimates[0].low):
-        return [line]
-    ends = [e.high for e in estimates] + [e.low for e in reversed(estimates)]
-    band: Trace = {
-        "type": "scatter",
-        "mode": "none",
-        "x": xs + xs[::-1],
-        "y": rounded(ends),
-        "fill": "toself",
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "meta": {"color": place, "of": group.label},
-    }
-    return [band, line]
-
-
-def _series(run: ComparedRun, stage: str, name: str) -> dict[int, float]:
-    return {
-        point.iteration: float(point.values[name])
-        for point in run.points
-        if point.stage == stage and name in point.values and math.isfinite(point.values[name])
-    }
-
-
-def _mean_over(series: dict[int, float], iterations: Sequence[int]) -> float:
-    return math.fsum(series[i] for i in iterations) / len(iterations)
 
 
 def _shift(place: int, count: int) -> float:

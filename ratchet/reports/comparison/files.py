@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ratchet.errors import DataError
-from ratchet.reports.comparison.comparison import Comparison
-from ratchet.reports.comparison.figures import (
-    aggregate_figures,
-    curve_figures,
-    group_figures,
-    improvement_figures,
-)
-from ratchet.reports.comparison.picture import draw_picture
-from ratchet.reports.comparison.text import (
+from ratchet.reports.comparison.cells import (
     chance,
     group_heading,
     interval,
     is_different,
     number,
-    reading_notes,
-    to_data,
-    to_markdown,
 )
+from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.curve_figures import learning_figures, profile_figures
+from ratchet.reports.comparison.data import to_data
+from ratchet.reports.comparison.figures import (
+    aggregate_figures,
+    group_figures,
+    improvement_figures,
+)
+from ratchet.reports.comparison.picture import draw_picture
+from ratchet.reports.comparison.shown import learning_table, pair_table
+from ratchet.reports.comparison.text import ragged_notes, reading_notes, to_markdown, verdicts
 from ratchet.reports.page import figures_json, page_environment, plotly_js
 from ratchet.tracking.files import write_atomically
 
@@ -105,7 +106,8 @@ def write_document(comparison: Comparison, page: Path) -> None:
 def render(comparison: Comparison) -> str:
     """Write the page."""
     aggregates, improvements = aggregate_figures(comparison), improvement_figures(comparison)
-    groups, curves = group_figures(comparison), curve_figures(comparison)
+    profiles, learning = profile_figures(comparison), learning_figures(comparison)
+    groups = group_figures(comparison)
     grouped = [figure for _, figures in groups for figure in figures]
     environment = page_environment()
     return environment.get_template("comparison.html.j2").render(
@@ -116,11 +118,17 @@ def render(comparison: Comparison) -> str:
         aggregates=aggregates,
         improvements=improvements,
         groups=groups,
-        curves=curves,
+        profiles=profiles,
+        learning=[
+            (figure, learning_table(comparison, found), ragged_notes(found))
+            for figure, found in zip(learning, comparison.learning, strict=True)
+        ],
+        pair_table=partial(pair_table, comparison),
+        verdicts=partial(verdicts, comparison),
         chance=chance,
         interval=interval,
         is_different=is_different,
         number=number,
         plotly_js=plotly_js(),
-        figures_json=figures_json([*aggregates, *improvements, *grouped, *curves]),
+        figures_json=figures_json([*aggregates, *improvements, *profiles, *grouped, *learning]),
     )

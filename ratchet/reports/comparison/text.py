@@ -1,18 +1,31 @@
-"""A comparison as Markdown, for people, and as plain data, for programs."""
+"""A comparison as Markdown, and in words: what its numbers are, and what they cannot say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ratchet.parameters.test_groups import TestGroups
+from ratchet.reports.comparison.cells import (
+    chance,
+    group_heading,
+    interval,
+    is_different,
+    number,
+    position,
+)
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
+from ratchet.reports.comparison.learning import LearningComparison
+from ratchet.reports.comparison.pairs import Pair
+from ratchet.reports.comparison.shown import learning_table, learning_title, pair_table
 from ratchet.reports.labels import ranges
 from ratchet.reports.shown_table import ShownTable
 from ratchet.statistics.estimate import Estimate
 
 FEW_SEEDS = 5
+MAX_VERDICTS = 3
+MUCH_EARLIER = 0.98
+"""Runs whose end differs less, as tokens always do, are not spoken of."""
 
 
 def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: bool = True) -> str:
@@ -25,38 +38,13 @@ def to_markdown(comparison: Comparison, picture: str | None = None, *, heading: 
         parts += _metric_parts(comparison, found)
     for groups, test, found_by_group in comparison.by_groups():
         parts.append(_group_part(groups, test, found_by_group))
+    for found_curve in comparison.learning:
+        parts.append(_learning_part(comparison, found_curve))
     parts.append(_bullets("How to read it", [*reading_notes(comparison), *comparison.notes]))
     if comparison.commands:
         code = "\n".join(comparison.commands)
         parts.append(f"## The commands that make it again\n```\n{code}\n```")
     return "\n\n".join(parts) + "\n"
-
-
-def to_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as data for JSON; what is no number is None."""
-    grouping, options = comparison.grouping, comparison.options
-    return {
-        "schema_version": 1,
-        "title": comparison.title,
-        "commands": list(comparison.commands),
-        "level": options.level,
-        "method": options.method,
-        "num_resamples": options.num_resamples,
-        "seed": options.seed,
-        "differing": list(grouping.paths),
-        "tasks": list(grouping.tasks),
-        "groups": [
-            {
-                "label": group.label,
-                "values": dict(group.values),
-                "seeds": group.seeds,
-                "runs": [run.label for run in group.runs],
-            }
-            for group in grouping.groups
-        ],
-        "metrics": [_metric_data(found) for found in comparison.metrics],
-        "notes": list(comparison.notes),
-    }
 
 
 def reading_notes(comparison: Comparison) -> list[str]:
@@ -76,6 +64,7 @@ def reading_notes(comparison: Comparison) -> list[str]:
             " column, ties counting half; in bold where its interval excludes 50 %. Each interval"
             f" is at {level} by itself: of many pairs some exclude 50 % by chance."
         )
+    notes += _notes_on_differences(comparison) + _notes_on_learning(comparison)
     few = [g for g in comparison.grouping.groups if 1 < min(map(len, g.tasks)) < FEW_SEEDS]
     if few:
         notes.append(
@@ -91,79 +80,88 @@ def reading_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def interval(estimate: Estimate, *, percent: bool = True) -> str:
-    """Write an interval's ends, or that there is none."""
-    if math.isnan(estimate.low):
-        return "one seed"
-    ends = (estimate.low, estimate.high)
-    return ", ".join(number(end, percent=percent) for end in ends).join("[]")
-
-
-def number(value: float, *, percent: bool = True) -> str:
-    """Write a score: in percent if it is a share."""
-    return f"{100 * value:.1f}" if percent else f"{value:.4g}"
-
-
-def chance(estimate: Estimate | None) -> str:
-    """Write a probability of improvement; nothing for a group with itself."""
-    if estimate is None:
-        return "–"
-    text = f"{100 * estimate.value:.0f}"
-    if math.isnan(estimate.low):
-        return text
-    return f"{text} [{100 * estimate.low:.0f}, {100 * estimate.high:.0f}]"
-
-
-def is_different(estimate: Estimate | None) -> bool:
-    """Return whether the interval of a probability of improvement excludes one half."""
-    return estimate is not None and (estimate.low > 0.5 or estimate.high < 0.5)
-
-
-def group_heading(comparison: Comparison) -> str:
-    """Name what tells groups apart."""
-    paths = comparison.grouping.paths
-    return paths[0] if len(paths) == 1 else "group"
-
-
-def shown_tables(comparison: Comparison) -> list[ShownTable]:
-    """Return the scores of each metric as a table, for terminals, notebooks and programs."""
-    level = f"{100 * comparison.options.level:g} %"
-    columns = (group_heading(comparison), "seeds", "IQM", f"{level} interval", "median", "mean")
+def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
+    """Say which groups these seeds are too few to tell apart, and how many would do."""
+    open_pairs = [p for p in found.pairs if p.power is not None and not p.is_told_apart]
+    percent = found.metric.kind != "metric"
+    if len(open_pairs) <= MAX_VERDICTS:
+        return [_verdict(comparison, found, pair, percent=percent) for pair in open_pairs]
+    pair = max(open_pairs, key=lambda p: abs(p.power.difference) if p.power is not None else 0.0)
     return [
-        ShownTable(
-            found.metric.title,
-            columns,
-            [_shown_row(row, percent=found.metric.kind != "metric") for row in found.rows],
-            [_record(found, row) for row in found.rows],
-        )
-        for found in comparison.of_kind("accuracy") + comparison.of_kind("metric")
+        f"Too few seeds to tell {len(open_pairs)} of {len(found.pairs)} pairs apart"
+        f" ({found.metric.title}). {_verdict(comparison, found, pair, percent=percent)}"
     ]
 
 
-def _shown_row(row: GroupScores, *, percent: bool) -> tuple[str, ...]:
+def _verdict(comparison: Comparison, found: MetricComparison, pair: Pair, *, percent: bool) -> str:
+    assert pair.power is not None
+    unit = " points" if percent else ""
+    detected, seen = (
+        f"{number(size, percent=percent)}{unit}"
+        for size in (pair.power.detectable, abs(pair.power.difference))
+    )
+    needed = "no number" if pair.needed is None else f"{pair.needed:,} seeds each"
     return (
-        row.group.label,
-        " + ".join(str(len(task)) for task in row.group.tasks),
-        number(row.iqm.value, percent=percent),
-        interval(row.iqm, percent=percent),
-        number(row.median.value, percent=percent),
-        number(row.mean.value, percent=percent),
+        f"Too few seeds to tell {pair.first} from {pair.second} ({found.metric.title}):"
+        f" {pair.num_seeds} each detect a difference of {detected} in"
+        f" {100 * comparison.options.power:g} % of cases; for the {seen} seen here {needed} would"
+        " do."
     )
 
 
-def _record(found: MetricComparison, row: GroupScores) -> dict[str, object]:
-    """Return a row as plain data; what is no number is None."""
-    iqm = _estimate_data(row.iqm)
-    return {
-        "metric": found.metric.name,
-        "group": row.group.label,
-        "seeds": row.group.seeds,
-        "iqm": iqm["value"],
-        "low": iqm["low"],
-        "high": iqm["high"],
-        "median": row.median.value,
-        "mean": row.mean.value,
-    }
+def ragged_notes(found: LearningComparison) -> list[str]:
+    """Say which groups have runs that end before others, where their curves end too."""
+    return [
+        f"Of {row.group.label}, {row.cut_off} of {len(row.ends)} runs go on after the first has"
+        f" ended ({found.axis}: {position(min(row.ends))}), where the curve ends."
+        for row in found.rows
+        if row.cut_off and (min(row.ends) < MUCH_EARLIER * max(row.ends))
+    ]
+
+
+def _notes_on_differences(comparison: Comparison) -> list[str]:
+    pairs = [pair for found in comparison.metrics for pair in found.pairs]
+    if not pairs:
+        return []
+    power = f"{100 * comparison.options.power:g} %"
+    notes = [
+        "A profile is the share of runs that are better than each threshold; its band is pointwise."
+        " The higher curve is better, and curves that cross have no order.",
+        "A difference is that of two interquartile means. Where both groups have the same seeds,"
+        " each with the same data, runs of one seed are drawn together (paired by seed). p is that"
+        " of a two-sided permutation test of the means; “of all pairs” is corrected for their"
+        " number (Holm).",
+        f"“Detected in {power}” and “seeds that would do” are of a t-test of the means: so large a"
+        f" difference these seeds would show in {power} of repetitions, and so many seeds of each"
+        " group would show the difference as it is here, if runs are normal with the spread of"
+        " these. Both the difference and the spread are estimates from few runs: take it for a"
+        " size, no promise.",
+    ]
+    least = max((2 / 2**n for n in _numbers_of_pairs(pairs)), default=0.0)
+    if least > 1 - comparison.options.level:
+        notes.append(
+            f"With so few pairs of runs p is never below {least:.2g}, whatever they show; the"
+            " interval, which takes them for normal, may still exclude zero."
+        )
+    return notes
+
+
+def _numbers_of_pairs(pairs: Sequence[Pair]) -> set[int]:
+    return {pair.difference.n for pair in pairs if pair.paired and pair.chance is not None}
+
+
+def _notes_on_learning(comparison: Comparison) -> list[str]:
+    if not comparison.learning:
+        return []
+    return [
+        "Learning curves are interquartile means over runs; the band is its interval at each"
+        " position by itself. A position is what training had spent when the value was measured,"
+        " tests not counted. A curve ends where the first of its runs does.",
+        "The mean over a range is the area under a run's curve over its length, between the"
+        " positions that all runs of all groups cover. Unless given, the value to reach is what"
+        " the group that ends lowest ends at. Runs that have not reached it when they end count as"
+        " censored, and the position is by when half of all runs are there (Kaplan–Meier).",
+    ]
 
 
 def _introduction(comparison: Comparison) -> str:
@@ -199,7 +197,25 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
             for one in labels
         ]
         parts.append(f"P(row > column), in percent\n\n{table(['', *labels], matrix)}")
+        parts.append(f"Differences{unit}\n\n{_shown(pair_table(comparison, found))}")
+        parts += verdicts(comparison, found)
     return parts
+
+
+def _shown(shown: ShownTable) -> str:
+    return table(shown.columns, shown.rows)
+
+
+def _learning_part(comparison: Comparison, found: LearningComparison) -> str:
+    unit = ", in percent" if found.is_share else ""
+    title = learning_title(found)
+    return "\n\n".join(
+        [
+            f"## {title[:1].upper()}{title[1:]}{unit}",
+            _shown(learning_table(comparison, found)),
+            *ragged_notes(found),
+        ]
+    )
 
 
 def _row(row: GroupScores, *, percent: bool) -> list[str]:
@@ -250,40 +266,3 @@ def _bullets(title: str, lines: Sequence[str]) -> str:
 
 def _plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
-
-
-def _metric_data(found: MetricComparison) -> dict[str, Any]:
-    return {
-        "name": found.metric.name,
-        "title": found.metric.title,
-        "kind": found.metric.kind,
-        "test": found.metric.test,
-        "groups": [
-            {
-                "label": row.group.label,
-                "scores": [list(task) for task in row.scores],
-                "seeds": [[run.seed for run in task] for task in row.group.tasks],
-                "iqm": _estimate_data(row.iqm),
-                "median": _estimate_data(row.median),
-                "mean": _estimate_data(row.mean),
-                "optimality_gap": None if row.gap is None else _estimate_data(row.gap),
-            }
-            for row in found.rows
-        ],
-        "probability_of_improvement": [
-            {"first": each.first, "second": each.second, **_estimate_data(each.probability)}
-            for each in found.improvements
-        ],
-    }
-
-
-def _estimate_data(estimate: Estimate) -> Mapping[str, Any]:
-    def plain(value: float) -> float | None:
-        return value if math.isfinite(value) else None
-
-    return {
-        "value": plain(estimate.value),
-        "low": plain(estimate.low),
-        "high": plain(estimate.high),
-        "n": estimate.n,
-    }

@@ -1,0 +1,93 @@
+"""What a run had spent when a value was measured: iterations, frames, tokens or calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+
+from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.tracking.manifest import ITERATION_STAGES
+from ratchet.tracking.metrics import MetricPoint
+
+AxisName = Literal["frames", "tokens", "calls", "iterations"]
+AXES: tuple[AxisName, ...] = get_args(AxisName)
+"""In the order in which they are chosen: what compares most fairly first."""
+
+_ORDER = {stage: place for place, stage in enumerate(ITERATION_STAGES)}
+_WHOLE = len(_ORDER)  # a stage that does a whole iteration
+
+
+class Spending:
+    """How much of one thing a run had spent at each moment."""
+
+    def __init__(self, amounts: Sequence[tuple[int, float]]) -> None:
+        ordered = sorted(amounts)
+        self._moments = np.array([moment for moment, _ in ordered])
+        self._totals = np.concatenate([[0.0], np.cumsum([amount for _, amount in ordered])])
+
+    def at(self, points: Sequence[MetricPoint]) -> list[float]:
+        """Return what had been spent when each point was measured, its own stage included."""
+        moments = [_moment(point.stage, point.iteration) for point in points]
+        found: list[float] = self._totals[
+            np.searchsorted(self._moments, moments, side="right")
+        ].tolist()
+        return found
+
+
+def spending(run: ComparedRun, axis: AxisName) -> Spending | None:
+    """Return what a run had spent of something by when; None if it has not recorded that.
+
+    Frames are those that TorchRL has counted, or ``rl.frames_per_batch`` an iteration; tokens those
+    of prompts, answers and fine-tuning; calls those to chat models. What tests use is not counted.
+    """
+    amounts = [
+        (_moment(point.stage, point.iteration), amount)
+        for point in run.points
+        if (amount := _amount(point, axis, run.hyper_params))
+    ]
+    if axis == "frames":
+        amounts = _counted_frames(run) or amounts
+    return Spending(amounts) if amounts else None
+
+
+def _amount(point: MetricPoint, axis: AxisName, hyper_params: Mapping[str, object]) -> float:
+    """Return what one stage of one iteration has spent."""
+    values, stage = point.values, point.stage
+    if axis == "frames":
+        is_training = stage == "train" and "num_episodes" in values
+        return _frames_per_iteration(hyper_params) if is_training else 0.0
+    if axis == "calls":
+        return values.get("calls", 0.0) if stage == "sample_rollouts" else 0.0
+    if stage in ("sample_rollouts", "await_fine_tune_jobs"):
+        names = ("prompt_tokens", "completion_tokens", "training_tokens")
+        return sum(values.get(name, 0.0) for name in names)
+    if stage == "train" and "rollout/num_trajectories" in values:
+        lengths = ("prompt_length/mean", "response_length/mean")
+        return values["rollout/num_trajectories"] * sum(values.get(name, 0.0) for name in lengths)
+    return 0.0
+
+
+def _frames_per_iteration(hyper_params: Mapping[str, object]) -> float:
+    """Return how many frames an iteration plays; none if parameters alone do not say."""
+    rl = hyper_params.get("rl")
+    if not isinstance(rl, Mapping) or rl.get("rollouts_per_iteration") is not None:
+        return 0.0
+    return float(rl.get("frames_per_batch") or 0.0)
+
+
+def _counted_frames(run: ComparedRun) -> list[tuple[int, float]]:
+    """Return how many frames each iteration has added to those that were counted."""
+    counted = sorted(
+        (_moment(point.stage, point.iteration), point.values["collected_frames"])
+        for point in run.points
+        if point.stage == "train" and "collected_frames" in point.values
+    )
+    before = [0.0, *(total for _, total in counted)]
+    return [(moment, total - before[k]) for k, (moment, total) in enumerate(counted)]
+
+
+def _moment(stage: str, iteration: int) -> int:
+    """Return a number that rises as stages of iterations are done."""
+    return iteration * (_WHOLE + 1) + _ORDER.get(stage.partition("-")[0], _WHOLE)

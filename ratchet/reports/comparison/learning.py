@@ -1,0 +1,259 @@
+"""How groups learn: curves with bands, the areas under them, and when runs reach something."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ratchet.errors import DataError, nearest
+from ratchet.reports.comparison.axes import AXES, AxisName, spending
+from ratchet.reports.comparison.groups import Group
+from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.statistics.aggregates import FloatArray, interquartile_mean
+from ratchet.statistics.band import Band
+from ratchet.statistics.curves import (
+    RunCurve,
+    common_positions,
+    first_reached,
+    learning_curve,
+    mean_height,
+)
+from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.reaching import Reaching, median_position
+from ratchet.statistics.stratified import stratified_interval
+
+MAX_CURVES = 3
+SCORES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"test_during_training/test_(\w+\.)?(accuracy|exact_match)$",
+        r"(train|log_stats)/(\w+\.|rollout/)?(accuracy|exact_match)$",
+        r"train/critic/score/mean$",
+        r"train/episode_return$",
+        r"(train|log_stats)/\w+\.mean_episode_reward$",
+    )
+)
+"""What is drawn if nothing else is asked for: the first of these that all runs have."""
+_SHARE = re.compile(r"accuracy|exact_match|_fraction$|_proportion$")
+
+Curves = list[list[RunCurve]]
+
+
+@dataclass(frozen=True)
+class GroupCurve:
+    """How the runs of one group learn.
+
+    Attributes
+    ----------
+    band
+        The interquartile mean with its interval, as far as all runs go.
+    ends
+        Where each run ends.
+    area
+        The mean height of the curves between the two positions that all runs of all groups cover,
+        averaged; None where there are no two.
+    reaching
+        For each threshold, when runs are there.
+    """
+
+    group: Group
+    band: Band
+    ends: Sequence[float]
+    area: Estimate | None
+    reaching: Sequence[Reaching]
+
+    @property
+    def cut_off(self) -> int:
+        """How many runs go on after the curve has ended, since another has."""
+        return sum(end > min(self.ends) for end in self.ends)
+
+
+@dataclass(frozen=True)
+class LearningComparison:
+    """All groups' curves of one metric over one axis; more counts as better.
+
+    ``start`` and ``end`` are what the areas lie between; None where no two positions are common.
+    """
+
+    metric: str
+    axis: AxisName
+    rows: Sequence[GroupCurve]
+    thresholds: Sequence[float]
+    start: float | None
+    end: float | None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether values are shares, to be shown in percent."""
+        return _SHARE.search(self.metric) is not None
+
+
+def compare_learning(
+    groups: Sequence[Group],
+    options: Options,
+    *,
+    metrics: Sequence[str] = (),
+    axis: AxisName | None = None,
+    reach: Sequence[float] = (),
+) -> list[LearningComparison]:
+    """Compare how groups learn.
+
+    Parameters
+    ----------
+    metrics
+        ``STAGE/NAME`` of what is recorded in several iterations; if none is given, accuracies,
+        else scores or rewards that all runs have.
+    axis
+        What a curve goes over; if none is given frames, tokens or iterations, whichever all runs
+        have first, and iterations too if they tell something else.
+    reach
+        Which thresholds to wait for; if none is given, what the weakest group ends at.
+
+    Raises
+    ------
+    DataError
+        If a run lacks a metric or an axis that was asked for.
+    """
+    runs = [run for group in groups for run in group.runs]
+    names = [_known(name, runs) for name in metrics] or _chosen(runs)
+    axes = [_available(axis, runs)] if axis is not None else _axes(runs)
+    found = [_compare(groups, name, over, options, reach) for name in names for over in axes]
+    return [each for each in found if any(len(row.band) > 1 for row in each.rows)]
+
+
+def _compare(
+    groups: Sequence[Group],
+    metric: str,
+    axis: AxisName,
+    options: Options,
+    reach: Sequence[float],
+) -> LearningComparison:
+    curves = [[[_curve(run, metric, axis) for run in task] for task in g.tasks] for g in groups]
+    every = [curve for group in curves for task in group for curve in task]
+    positions = common_positions(every)
+    bands = [
+        learning_curve(
+            own, positions, interquartile_mean,
+            level=options.level, method=options.method, seed=options.seed,
+        )
+        for own in curves
+    ]  # fmt: skip
+    start, end = max(curve.start for curve in every), min(curve.end for curve in every)
+    thresholds = list(reach) or _reached_by_all(bands)
+    rows = [
+        GroupCurve(
+            group,
+            band,
+            [curve.end for task in own for curve in task],
+            _area(own, start, end, options) if start < end else None,
+            [_reaching(own, threshold, positions, options) for threshold in thresholds],
+        )
+        for group, own, band in zip(groups, curves, bands, strict=True)
+    ]
+    covered = (start, end) if start < end else (None, None)
+    return LearningComparison(metric, axis, rows, thresholds, *covered)
+
+
+def _curve(run: ComparedRun, metric: str, axis: AxisName) -> RunCurve:
+    stage, _, name = metric.partition("/")
+    points = [point for point in run.points if point.stage == stage and name in point.values]
+    spent = None if axis == "iterations" else spending(run, axis)
+    at = [float(point.iteration) for point in points] if spent is None else spent.at(points)
+    try:
+        return RunCurve.of([(x, p.values[name]) for x, p in zip(at, points, strict=True)])
+    except DataError as error:
+        raise DataError(f"compare: {metric!r} of {run.label}: {error}") from error
+
+
+def _area(curves: Curves, start: float, end: float, options: Options) -> Estimate:
+    return stratified_interval(
+        [[mean_height(curve, start, end) for curve in task] for task in curves],
+        interquartile_mean,
+        level=options.level,
+        method=options.method,
+        num_resamples=options.num_resamples,
+        seed=options.seed,
+    )
+
+
+def _reached_by_all(bands: Sequence[Band]) -> list[float]:
+    """Return what the group that ends lowest ends at."""
+    return [min(band.values[-1] for band in bands)] if all(map(len, bands)) else []
+
+
+def _reaching(
+    curves: Curves, threshold: float, positions: FloatArray, options: Options
+) -> Reaching:
+    found = [first_reached(curve, threshold, positions) for task in curves for curve in task]
+    at, reached = [position for position, _ in found], [is_there for _, is_there in found]
+    return Reaching(threshold, at, reached, median_position(at, reached, options.level))
+
+
+def _names(run: ComparedRun) -> set[str]:
+    """List what a run has recorded for more than one iteration."""
+    seen: set[str] = set()
+    several: set[str] = set()
+    for point in run.points:
+        names = {f"{point.stage}/{name}" for name in point.values}
+        several |= seen & names
+        seen |= names
+    return several
+
+
+def _known(metric: str, runs: Sequence[ComparedRun]) -> str:
+    for run in runs:
+        names = _names(run)
+        if metric not in names:
+            raise DataError(
+                f"compare: {run.label} has no curve of {metric!r}, expected STAGE/NAME of what it"
+                f" records in several iterations.{nearest(metric, names)}"
+            )
+    return metric
+
+
+def _chosen(runs: Sequence[ComparedRun]) -> list[str]:
+    shared = sorted(set.intersection(*map(_names, runs)))
+    for pattern in SCORES:
+        fitting = [name for name in shared if pattern.match(name)]
+        if fitting:
+            return fitting[:MAX_CURVES]
+    return []
+
+
+def _available(axis: AxisName, runs: Sequence[ComparedRun]) -> AxisName:
+    lacking = [run.label for run in runs if axis != "iterations" and spending(run, axis) is None]
+    if lacking:
+        raise DataError(
+            f"compare: {lacking[0]} and {len(lacking) - 1} other runs have not recorded {axis};"
+            f" expected one of {', '.join(_axes_of_all(runs))} for these runs."
+        )
+    return axis
+
+
+def _axes_of_all(runs: Sequence[ComparedRun]) -> list[AxisName]:
+    def has(axis: AxisName) -> bool:
+        return all(spending(run, axis) is not None for run in runs)
+
+    return [axis for axis in AXES if axis == "iterations" or has(axis)]
+
+
+def _axes(runs: Sequence[ComparedRun]) -> list[AxisName]:
+    """Return the first axis that all runs have, and iterations if they are not the same scaled."""
+    first = _axes_of_all(runs)[0]
+    if first == "iterations" or _is_proportional(runs, first):
+        return [first]
+    return [first, "iterations"]
+
+
+def _is_proportional(runs: Sequence[ComparedRun], axis: AxisName) -> bool:
+    """Return whether all runs spend the same in each iteration."""
+    rates = []
+    for run in runs:
+        spent, last = spending(run, axis), max(run.points, key=lambda point: point.iteration)
+        total = spent.at([last])[0] if spent is not None else 0.0
+        rates.append(total / max(1, last.iteration))
+    return bool(np.ptp(rates) <= 1e-6 * max(rates))
