@@ -184,7 +184,7 @@ def _show(comparison: Comparison) -> None:
         show_table(table)
     for found in comparison.metrics:
         if 0 < len(found.pairs) <= MAX_PAIRS or (found.pairs and prints_json()):
-            show_table(pair_table(comparison, found))
+            show_table(pair_table(comparison, found, brief=True))
         for verdict in verdicts(comparison, found):
             print_plain(verdict)
     for learning in comparison.learning if prints_json() else comparison.learning[:1]:

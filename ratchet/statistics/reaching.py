@@ -87,10 +87,15 @@ def median_position(
     with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # undefined where all or none have reached it: NaN
         ends = left.confidence_interval(level, method="log-log")
+    # the interval is undefined where all are there: take Clopper and Pearson's of all runs
+    surest = ((1 - level) / 2) ** (1 / len(times))
+    all_there = left.probabilities == 0
+    lows = np.where(all_there, 0.0, ends.low.probabilities)
+    highs = np.where(all_there, 1 - surest, ends.high.probabilities)
     return Estimate(
         _first_below(left.quantiles, left.probabilities),
-        _first_below(left.quantiles, ends.low.probabilities),
-        _first_below(left.quantiles, ends.high.probabilities),
+        _first_below(left.quantiles, lows),
+        _first_below(left.quantiles, highs),
         len(times),
         level,
         METHOD,

@@ -165,6 +165,9 @@ def test_a_run_that_ends_below_a_threshold_is_censored_at_its_end():
 def test_the_median_counts_runs_that_ended_before():
     everyone = median_position([1, 2, 3, 4, 5], [True] * 5)
     assert (everyone.value, everyone.low, everyone.high) == (3, 1, math.inf)
+    together = median_position([7] * 6, [True] * 6)
+    assert (together.value, together.low, together.high) == (7, 7, 7)
+    assert median_position([7] * 5, [True] * 5).high == math.inf  # 1 of 32 for half of all
     # leaving out the censored would say 2, taking their ends for times would say 4
     some = median_position([1, 2, 4, 4, 5], [True, True, False, False, True])
     assert some.value == 5

@@ -36,37 +36,48 @@ class Spending:
         return found
 
 
-def spending(run: ComparedRun, axis: AxisName) -> Spending | None:
+def spending(run: ComparedRun, axis: Literal["frames", "tokens", "calls"]) -> Spending | None:
     """Return what a run had spent of something by when; None if it has not recorded that.
 
     Frames are those that TorchRL has counted, or ``rl.frames_per_batch`` an iteration; tokens those
     of prompts, answers and fine-tuning; calls those to chat models. What tests use is not counted.
     """
-    amounts = [
-        (_moment(point.stage, point.iteration), amount)
-        for point in run.points
-        if (amount := _amount(point, axis, run.hyper_params))
-    ]
     if axis == "frames":
-        amounts = _counted_frames(run) or amounts
+        amounts = _counted_frames(run) or _played_frames(run)
+    else:
+        spent = {"calls": _calls, "tokens": _tokens}[axis]
+        amounts = [
+            (_moment(point.stage, point.iteration), amount)
+            for point in run.points
+            if (amount := spent(point))
+        ]
     return Spending(amounts) if amounts else None
 
 
-def _amount(point: MetricPoint, axis: AxisName, hyper_params: Mapping[str, object]) -> float:
-    """Return what one stage of one iteration has spent."""
-    values, stage = point.values, point.stage
-    if axis == "frames":
-        is_training = stage == "train" and "num_episodes" in values
-        return _frames_per_iteration(hyper_params) if is_training else 0.0
-    if axis == "calls":
-        return values.get("calls", 0.0) if stage == "sample_rollouts" else 0.0
-    if stage in ("sample_rollouts", "await_fine_tune_jobs"):
+def _calls(point: MetricPoint) -> float:
+    return point.values.get("calls", 0.0) if point.stage == "sample_rollouts" else 0.0
+
+
+def _tokens(point: MetricPoint) -> float:
+    """Return the tokens of one stage of one iteration; 0 if it is none that learns."""
+    values = point.values
+    if point.stage in ("sample_rollouts", "await_fine_tune_jobs"):
         names = ("prompt_tokens", "completion_tokens", "training_tokens")
         return sum(values.get(name, 0.0) for name in names)
-    if stage == "train" and "rollout/num_trajectories" in values:
+    if point.stage == "train" and "rollout/num_trajectories" in values:
         lengths = ("prompt_length/mean", "response_length/mean")
         return values["rollout/num_trajectories"] * sum(values.get(name, 0.0) for name in lengths)
     return 0.0
+
+
+def _played_frames(run: ComparedRun) -> list[tuple[int, float]]:
+    """Return what each iteration of training has played; nothing if it does not play frames."""
+    frames = _frames_per_iteration(run.hyper_params)
+    return [
+        (_moment(point.stage, point.iteration), frames)
+        for point in run.points
+        if frames and point.stage == "train" and "num_episodes" in point.values
+    ]
 
 
 def _frames_per_iteration(hyper_params: Mapping[str, object]) -> float:

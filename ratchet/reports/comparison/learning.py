@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ratchet.errors import DataError, nearest
-from ratchet.reports.comparison.axes import AXES, AxisName, spending
+from ratchet.reports.comparison.axes import AXES, AxisName, Spending, spending
 from ratchet.reports.comparison.groups import Group
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.runs import ComparedRun
@@ -25,6 +26,7 @@ from ratchet.statistics.curves import (
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.reaching import Reaching, median_position
 from ratchet.statistics.stratified import stratified_interval
+from ratchet.tracking.metrics import MetricPoint
 
 MAX_CURVES = 3
 SCORES = tuple(
@@ -120,8 +122,11 @@ def compare_learning(
     """
     runs = [run for group in groups for run in group.runs]
     names = [_known(name, runs) for name in metrics] or _chosen(runs)
-    axes = [_available(axis, runs)] if axis is not None else _axes(runs)
-    found = [_compare(groups, name, over, options, reach) for name in names for over in axes]
+    axes = _Axes(runs)
+    chosen = [axes.check(axis)] if axis is not None else axes.choose()
+    found = [
+        _compare(groups, metric, over, axes, options, reach) for metric in names for over in chosen
+    ]
     return [each for each in found if any(len(row.band) > 1 for row in each.rows)]
 
 
@@ -129,10 +134,13 @@ def _compare(
     groups: Sequence[Group],
     metric: str,
     axis: AxisName,
+    axes: _Axes,
     options: Options,
     reach: Sequence[float],
 ) -> LearningComparison:
-    curves = [[[_curve(run, metric, axis) for run in task] for task in g.tasks] for g in groups]
+    curves = [
+        [[_curve(run, metric, axis, axes) for run in task] for task in g.tasks] for g in groups
+    ]
     every = [curve for group in curves for task in group for curve in task]
     positions = common_positions(every)
     bands = [
@@ -158,11 +166,10 @@ def _compare(
     return LearningComparison(metric, axis, rows, thresholds, *covered)
 
 
-def _curve(run: ComparedRun, metric: str, axis: AxisName) -> RunCurve:
+def _curve(run: ComparedRun, metric: str, axis: AxisName, axes: _Axes) -> RunCurve:
     stage, _, name = metric.partition("/")
     points = [point for point in run.points if point.stage == stage and name in point.values]
-    spent = None if axis == "iterations" else spending(run, axis)
-    at = [float(point.iteration) for point in points] if spent is None else spent.at(points)
+    at = axes.positions(run, axis, points)
     try:
         return RunCurve.of([(x, p.values[name]) for x, p in zip(at, points, strict=True)])
     except DataError as error:
@@ -195,13 +202,11 @@ def _reaching(
 
 def _names(run: ComparedRun) -> set[str]:
     """List what a run has recorded for more than one iteration."""
-    seen: set[str] = set()
-    several: set[str] = set()
-    for point in run.points:
-        names = {f"{point.stage}/{name}" for name in point.values}
-        several |= seen & names
-        seen |= names
-    return several
+    shapes = Counter((point.stage, tuple(point.values)) for point in run.points)
+    counts: Counter[str] = Counter()
+    for (stage, names), count in shapes.items():
+        counts.update({f"{stage}/{name}": count for name in names})
+    return {name for name, count in counts.items() if count > 1}
 
 
 def _known(metric: str, runs: Sequence[ComparedRun]) -> str:
@@ -224,36 +229,53 @@ def _chosen(runs: Sequence[ComparedRun]) -> list[str]:
     return []
 
 
-def _available(axis: AxisName, runs: Sequence[ComparedRun]) -> AxisName:
-    lacking = [run.label for run in runs if axis != "iterations" and spending(run, axis) is None]
-    if lacking:
+class _Axes:
+    """What the runs of a comparison had spent when; each is read once."""
+
+    def __init__(self, runs: Sequence[ComparedRun]) -> None:
+        self._runs = runs
+        self._found: dict[tuple[str, AxisName], Spending | None] = {}
+
+    def positions(
+        self, run: ComparedRun, axis: AxisName, points: Sequence[MetricPoint]
+    ) -> list[float]:
+        """Return what a run had spent when points were measured; iterations as they are counted."""
+        spent = self._spending(run, axis)
+        return [float(p.iteration) for p in points] if spent is None else spent.at(points)
+
+    def check(self, axis: AxisName) -> AxisName:
+        """Return an axis, or say which runs have not recorded it."""
+        lacking = [run.label for run in self._runs if not self._has(run, axis)]
+        if not lacking:
+            return axis
+        others = [each for each in AXES if all(self._has(run, each) for run in self._runs)]
         raise DataError(
-            f"compare: {lacking[0]} and {len(lacking) - 1} other runs have not recorded {axis};"
-            f" expected one of {', '.join(_axes_of_all(runs))} for these runs."
+            f"compare: {len(lacking)} of {len(self._runs)} runs have not recorded {axis}"
+            f" ({lacking[0]}); expected one of {', '.join(others)} for these."
         )
-    return axis
 
+    def choose(self) -> list[AxisName]:
+        """Return the first axis that all have, and iterations if that is not the same scaled."""
+        first = next(axis for axis in AXES if all(self._has(run, axis) for run in self._runs))
+        if first == "iterations" or self._is_proportional(first):
+            return [first]
+        return [first, "iterations"]
 
-def _axes_of_all(runs: Sequence[ComparedRun]) -> list[AxisName]:
-    def has(axis: AxisName) -> bool:
-        return all(spending(run, axis) is not None for run in runs)
+    def _has(self, run: ComparedRun, axis: AxisName) -> bool:
+        return axis == "iterations" or self._spending(run, axis) is not None
 
-    return [axis for axis in AXES if axis == "iterations" or has(axis)]
+    def _spending(self, run: ComparedRun, axis: AxisName) -> Spending | None:
+        if axis == "iterations":
+            return None
+        place = (run.label, axis)
+        if place not in self._found:
+            self._found[place] = spending(run, axis)
+        return self._found[place]
 
-
-def _axes(runs: Sequence[ComparedRun]) -> list[AxisName]:
-    """Return the first axis that all runs have, and iterations if they are not the same scaled."""
-    first = _axes_of_all(runs)[0]
-    if first == "iterations" or _is_proportional(runs, first):
-        return [first]
-    return [first, "iterations"]
-
-
-def _is_proportional(runs: Sequence[ComparedRun], axis: AxisName) -> bool:
-    """Return whether all runs spend the same in each iteration."""
-    rates = []
-    for run in runs:
-        spent, last = spending(run, axis), max(run.points, key=lambda point: point.iteration)
-        total = spent.at([last])[0] if spent is not None else 0.0
-        rates.append(total / max(1, last.iteration))
-    return bool(np.ptp(rates) <= 1e-6 * max(rates))
+    def _is_proportional(self, axis: AxisName) -> bool:
+        """Return whether all runs spend the same in each iteration."""
+        rates = []
+        for run in self._runs:
+            last = max(run.points, key=lambda point: point.iteration)
+            rates.append(self.positions(run, axis, [last])[0] / max(1, last.iteration))
+        return bool(np.ptp(rates) <= 1e-6 * max(rates))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLORS = ("#2457d6", "#d1700a", "#0c8a63", "#a936b8", "#c3303b", "#0f83a0", "#7a6a12", "#59606e")
+LEGEND_CHARS = 110
 _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of them
     "svg.hashsalt": "ratchet",
     "svg.fonttype": "none",
@@ -99,7 +100,8 @@ def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend
     axes.set_ylim(-3, 103)
     axes.set_ylabel("accuracy (%)")
     if with_legend:
-        axes.legend(ncols=len(labels), loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
+        columns = max(1, min(len(labels), LEGEND_CHARS // max(map(len, labels))))
+        axes.legend(ncols=columns, loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
     axes.tick_params(length=0)
 
 

@@ -62,28 +62,41 @@ def _record(found: MetricComparison, row: GroupScores) -> dict[str, object]:
     }
 
 
-def pair_table(comparison: Comparison, found: MetricComparison) -> ShownTable:
-    """Return by how much each two groups differ in one metric, and how many seeds would tell."""
+def pair_table(
+    comparison: Comparison, found: MetricComparison, *, brief: bool = False
+) -> ShownTable:
+    """Return by how much each two groups differ in one metric, and how many seeds would tell.
+
+    ``brief`` is for terminals; what is told of the rows as data is the same.
+    """
     level, power = (f"{100 * x:g} %" for x in (comparison.options.level, comparison.options.power))
     percent, several = found.metric.kind != "metric", len(found.pairs) > 1
-    columns = ["pair", "difference of IQM", f"{level} interval", "p"]
-    columns += ["p of all pairs"] if several else []
-    columns += ["paired by seed", f"detected in {power}", "seeds that would do"]
     rows = [
-        [
-            f"{pair.first} − {pair.second}",
-            difference(pair.difference.value, percent=percent),
-            difference_interval(pair.difference, percent=percent),
-            p_value(pair.chance),
-            *([p_value(pair.adjusted)] if several else []),
-            "yes" if pair.paired else f"no: {pair.pairing}",
-            "–" if pair.power is None else number(pair.power.detectable, percent=percent),
-            seeds_that_would_do(pair),
-        ]
+        {
+            "pair": f"{pair.first} − {pair.second}",
+            "difference of IQM": difference(pair.difference.value, percent=percent),
+            f"{level} interval": difference_interval(pair.difference, percent=percent),
+            "p": p_value(pair.chance),
+            "p of all pairs": p_value(pair.adjusted),
+            "paired by seed": "yes" if pair.paired else f"no: {pair.pairing}",
+            f"detected in {power}": "–"
+            if pair.power is None
+            else number(pair.power.detectable, percent=percent),
+            "seeds that would do": seeds_that_would_do(pair),
+        }
         for pair in found.pairs
     ]
+    left_out = {"p of all pairs"} if not several else set()
+    if brief:
+        left_out |= {"p of all pairs", "paired by seed", f"detected in {power}"}
+    columns = [name for name in rows[0] if name not in left_out] if rows else []
     records = [{"metric": found.metric.name, **pair_data(pair)} for pair in found.pairs]
-    return ShownTable(f"differences in {found.metric.title}", columns, rows, records)
+    return ShownTable(
+        f"differences in {found.metric.title}",
+        columns,
+        [[row[name] for name in columns] for row in rows],
+        records,
+    )
 
 
 def seeds_that_would_do(pair: Pair) -> str:

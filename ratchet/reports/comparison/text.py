@@ -21,6 +21,7 @@ from ratchet.reports.comparison.shown import learning_table, learning_title, pai
 from ratchet.reports.labels import ranges
 from ratchet.reports.shown_table import ShownTable
 from ratchet.statistics.estimate import Estimate
+from ratchet.statistics.power import MAX_RUNS
 
 FEW_SEEDS = 5
 MAX_VERDICTS = 3
@@ -83,29 +84,36 @@ def reading_notes(comparison: Comparison) -> list[str]:
 def verdicts(comparison: Comparison, found: MetricComparison) -> list[str]:
     """Say which groups these seeds are too few to tell apart, and how many would do."""
     open_pairs = [p for p in found.pairs if p.power is not None and not p.is_told_apart]
-    percent = found.metric.kind != "metric"
+    title = found.metric.title
     if len(open_pairs) <= MAX_VERDICTS:
-        return [_verdict(comparison, found, pair, percent=percent) for pair in open_pairs]
+        return [
+            f"Too few seeds to tell {pair.first} from {pair.second} ({title}):"
+            f" {_what_would_do(comparison, found, pair)}"
+            for pair in open_pairs
+        ]
     pair = max(open_pairs, key=lambda p: abs(p.power.difference) if p.power is not None else 0.0)
     return [
-        f"Too few seeds to tell {len(open_pairs)} of {len(found.pairs)} pairs apart"
-        f" ({found.metric.title}). {_verdict(comparison, found, pair, percent=percent)}"
+        f"Too few seeds to tell {len(open_pairs)} of {len(found.pairs)} pairs apart ({title})."
+        f" {pair.first} and {pair.second} differ most of these:"
+        f" {_what_would_do(comparison, found, pair)}"
     ]
 
 
-def _verdict(comparison: Comparison, found: MetricComparison, pair: Pair, *, percent: bool) -> str:
+def _what_would_do(comparison: Comparison, found: MetricComparison, pair: Pair) -> str:
     assert pair.power is not None
+    percent = found.metric.kind != "metric"
     unit = " points" if percent else ""
     detected, seen = (
         f"{number(size, percent=percent)}{unit}"
         for size in (pair.power.detectable, abs(pair.power.difference))
     )
-    needed = "no number" if pair.needed is None else f"{pair.needed:,} seeds each"
+    if pair.power.difference == 0:
+        return f"their means are equal; {pair.num_seeds} each detect a difference of {detected}."
+    needed = f"more than {MAX_RUNS:,}" if pair.needed is None else f"{pair.needed:,}"
     return (
-        f"Too few seeds to tell {pair.first} from {pair.second} ({found.metric.title}):"
-        f" {pair.num_seeds} each detect a difference of {detected} in"
-        f" {100 * comparison.options.power:g} % of cases; for the {seen} seen here {needed} would"
-        " do."
+        f"{pair.num_seeds} each detect a difference of {detected} in"
+        f" {100 * comparison.options.power:g} % of cases; for the {seen} seen here {needed} each"
+        " would do."
     )
 
 
