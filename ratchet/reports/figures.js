@@ -8,8 +8,8 @@ function colored(trace) {
   const own = color("--c" + (trace.meta.color % 8));
   const result = Object.assign({}, trace, { visible: !hidden.has(trace), marker: Object.assign({}, trace.marker, { color: own }) });
   if (trace.line) result.line = Object.assign({}, trace.line, { color: own });
-  if (trace.fill) result.fillcolor = own + "33";
-  if (trace.error_y) result.error_y = Object.assign({}, trace.error_y, { color: own });
+  if (trace.fill) result.fillcolor = own + (trace.meta.fill || "33");
+  for (const bars of ["error_x", "error_y"]) if (trace[bars]) result[bars] = Object.assign({}, trace[bars], { color: own });
   return result;
 }
 

@@ -23,7 +23,8 @@ _SHORT_AXIS = 10
 class Figure:
     """One plot: where it belongs and what plotly.js draws.
 
-    ``note`` is said beside the title; what is ``folded`` is shown on demand.
+    ``note`` is said beside the title; what is ``folded`` is shown on demand. ``height`` is in
+    pixels, the page's own if it is 0.
     """
 
     identifier: str
@@ -33,6 +34,7 @@ class Figure:
     layout: dict[str, Any]
     note: str = ""
     folded: bool = False
+    height: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the page's script reads."""

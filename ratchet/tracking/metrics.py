@@ -58,7 +58,8 @@ class MetricPoint:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Read what :meth:`to_dict` gave."""
-        values = {name: float(value) for name, value in data["values"].items()}
+        recorded = data["values"]
+        values = dict(zip(recorded, map(float, recorded.values()), strict=True))
         return cls(data["stage"], data["iteration"], values, data["arm"], data["time"])
 
 

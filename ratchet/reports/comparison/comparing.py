@@ -18,6 +18,9 @@ from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.runs import ComparedRun, check_same_tests, read_compared_runs
 from ratchet.tracking.run_folder import RunFolder
 
+MAX_NAMED = 3
+"""The title names so many groups."""
+
 
 def compare_runs(
     folders: Sequence[RunFolder],
@@ -78,6 +81,9 @@ def compare_runs(
 
 def _title(grouping: Grouping) -> str:
     labels = [group.label for group in grouping.groups]
+    if len(labels) > MAX_NAMED:
+        paths = ", ".join(path.rpartition(".")[2] for path in grouping.paths)
+        return f"Comparison of {len(labels)} groups by {paths}"
     return f"Comparison of {', '.join(labels[:-1])} and {labels[-1]}" if labels[1:] else labels[0]
 
 

@@ -8,12 +8,17 @@ from typing import Any
 
 from ratchet.reports.comparison.cells import interval, number, position
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
+from ratchet.reports.comparison.figures import forest_height
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.shown import learning_title
+from ratchet.reports.curves import DASHES
 from ratchet.reports.plots import Figure, rounded
 from ratchet.statistics.band import Band
 
 Trace = dict[str, Any]
+MAX_BANDS = 4
+"""The bands of more groups are faint."""
+NUM_COLORS = 8  # in the page's palette
 
 
 def profile_figures(comparison: Comparison) -> list[Figure]:
@@ -32,7 +37,7 @@ def learning_figures(comparison: Comparison) -> list[Figure]:
 
 def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
     traces: list[Trace] = []
-    percent = found.metric.kind != "metric"
+    percent, faint = found.metric.kind != "metric", len(found.rows) > MAX_BANDS
     for place, row in enumerate(found.rows):
         if row.profile is not None:
             texts = [
@@ -40,7 +45,9 @@ def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
                 for x, y in zip(row.profile.positions, row.profile.values, strict=True)
             ]
             # a run counts until its own score, so the share falls in steps
-            traces += band_traces(row.profile, row.group.label, place, texts, shape="vh")
+            traces += band_traces(
+                row.profile, row.group.label, place, texts, faint=faint, shape="vh"
+            )
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "score τ"}} | ({"tickformat": ".0%"} if percent else {}),
         "yaxis": {
@@ -49,11 +56,13 @@ def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
             "range": [-0.02, 1.02],
         },
     }
-    return Figure(identifier, "Performance profile", "Profiles", traces, layout)
+    height = forest_height([row.group.label for row in found.rows])  # it stands beside that
+    return Figure(identifier, "Performance profile", "Profiles", traces, layout, height=height)
 
 
 def _learning_figure(found: LearningComparison, identifier: str) -> Figure:
     traces: list[Trace] = []
+    faint = len(found.rows) > MAX_BANDS
     for place, row in enumerate(found.rows):
         texts = [
             f"{row.group.label} at {position(x)}: {number(e.value, percent=found.is_share)}"
@@ -61,7 +70,7 @@ def _learning_figure(found: LearningComparison, identifier: str) -> Figure:
             for k, x in enumerate(row.band.positions)
             for e in [row.band.estimate(k)]
         ]
-        traces += band_traces(row.band, row.group.label, place, texts)
+        traces += band_traces(row.band, row.group.label, place, texts, faint=faint)
     layout: dict[str, Any] = {"xaxis": {"title": {"text": found.axis}}, "yaxis": {}}
     if found.is_share:
         layout["yaxis"] = {"tickformat": ".0%"}
@@ -70,9 +79,15 @@ def _learning_figure(found: LearningComparison, identifier: str) -> Figure:
 
 
 def band_traces(
-    band: Band, label: str, color: int, texts: Sequence[str], *, shape: str = "linear"
+    band: Band,
+    label: str,
+    color: int,
+    texts: Sequence[str],
+    *,
+    faint: bool,
+    shape: str = "linear",
 ) -> list[Trace]:
-    """Draw a line with its band; a point where there is only one position."""
+    """Draw a line with its band, faint among many; a point where there is only one position."""
     if not len(band):
         return []
     xs = list(band.positions)
@@ -84,7 +99,7 @@ def band_traces(
         "y": rounded(band.values),
         "text": list(texts),
         "hovertemplate": "%{text}<extra></extra>",
-        "line": {"width": 2, "shape": shape},
+        "line": {"width": 2, "shape": shape, "dash": DASHES[color // NUM_COLORS % len(DASHES)]},
         "meta": {"color": color},
     }
     if math.isnan(band.lows[0]):
@@ -97,6 +112,6 @@ def band_traces(
         "fill": "toself",
         "hoverinfo": "skip",
         "showlegend": False,
-        "meta": {"color": color, "of": label},
+        "meta": {"color": color, "of": label} | ({"fill": "14"} if faint else {}),
     }
     return [around, line]

@@ -12,6 +12,9 @@ from ratchet.reports.plots import Figure, chance_line, error_bars, rounded
 from ratchet.statistics.estimate import Estimate
 
 Trace = dict[str, Any]
+MAX_DRAWN = 10
+"""So many pairs are drawn; more are a table."""
+_UPRIGHT = {"x0": 0.5, "x1": 0.5, "y0": 0, "y1": 1}
 
 
 def aggregate_figures(comparison: Comparison) -> list[Figure]:
@@ -20,13 +23,17 @@ def aggregate_figures(comparison: Comparison) -> list[Figure]:
     return [_aggregate_figure(each, f"aggregate-{place}") for place, each in enumerate(found)]
 
 
-def improvement_figures(comparison: Comparison) -> list[Figure]:
-    """Draw the probabilities of improvement, each pair once, with its interval."""
+def improvement_figures(comparison: Comparison) -> list[list[Figure]]:
+    """Draw the probabilities of improvement, each pair once, with its interval, metric by metric.
+
+    Many pairs are left to their table.
+    """
     found = comparison.of_kind("accuracy") + comparison.of_kind("metric")
     return [
-        _improvement_figure(each, f"improvement-{place}")
+        [_improvement_figure(each, f"improvement-{place}")]
+        if 0 < len(each.pairs) <= MAX_DRAWN
+        else []
         for place, each in enumerate(found)
-        if each.improvements
     ]
 
 
@@ -63,21 +70,12 @@ def _aggregate_figure(found: MetricComparison, identifier: str) -> Figure:
     traces = []
     percent = found.metric.kind != "metric"
     for place, row in enumerate(found.rows):
-        label = row.group.label
-        traces.append(_points(label, [place], [row.iqm], place, percent=percent))
-        traces.append(_seed_points(row, place))
-    layout: dict[str, Any] = {
-        "xaxis": {
-            "tickvals": list(range(len(found.rows))),
-            "ticktext": [row.group.label for row in found.rows],
-            "range": [-0.6, len(found.rows) - 0.4],
-        },
-        "yaxis": {"tickformat": ".0%"} if percent else {},
-        "showlegend": False,
-    }
-    return Figure(
-        identifier, "Interquartile mean, interval and seeds", "Aggregates", traces, layout
-    )
+        trace = _points(row.group.label, [place], [row.iqm], place, percent=percent)
+        traces += [_lying(trace), _seed_points(row, place)]
+    names = [row.group.label for row in found.rows]
+    layout = _forest(names, {"tickformat": ".0%"} if percent else {})
+    title = "Interquartile mean, interval and seeds"
+    return Figure(identifier, title, "Aggregates", traces, layout, height=forest_height(names))
 
 
 def _improvement_figure(found: MetricComparison, identifier: str) -> Figure:
@@ -86,31 +84,43 @@ def _improvement_figure(found: MetricComparison, identifier: str) -> Figure:
         each for each in found.improvements if labels.index(each.first) < labels.index(each.second)
     ]
     traces = []
-    for label in labels:
-        mine = [(k, each) for k, each in enumerate(pairs) if each.first == label]
-        if mine:
-            trace = _points(
-                label,
-                [k for k, _ in mine],
-                [each.probability for _, each in mine],
-                labels.index(label),
-            )
-            trace["text"] = [
-                f"P({each.first} > {each.second}) = {chance(each.probability)} %"
-                for _, each in mine
-            ]
-            traces.append(trace)
-    layout = {
-        "xaxis": {
-            "tickvals": list(range(len(pairs))),
-            "ticktext": [f"{each.first} > {each.second}" for each in pairs],
-            "range": [-0.6, len(pairs) - 0.4],
+    for place, each in enumerate(pairs):
+        color = labels.index(each.first)
+        trace = _points(each.first, [place], [each.probability], color)
+        trace["text"] = [f"P({each.first} > {each.second}) = {chance(each.probability)} %"]
+        traces.append(_lying(trace))
+    names = [f"{each.first} · > {each.second}" for each in pairs]
+    layout = _forest(names, {"tickformat": ".0%", "range": [-0.02, 1.02]})
+    layout["shapes"] = [{**chance_line(), "xref": "x", "yref": "paper", **_UPRIGHT}]
+    title = "Probability of improvement"
+    return Figure(identifier, title, "Improvement", traces, layout, height=forest_height(names))
+
+
+def _forest(names: Sequence[str], values: Trace) -> Trace:
+    """Lay out rows with their names at the left, the first on top."""
+    return {
+        "xaxis": values,
+        "yaxis": {
+            "tickvals": list(range(len(names))),
+            "ticktext": [name.replace(" · ", "<br>") for name in names],
+            "range": [len(names) - 0.4, -0.6],
         },
-        "yaxis": {"tickformat": ".0%", "range": [-0.02, 1.02]},
-        "shapes": [chance_line()],
         "showlegend": False,
     }
-    return Figure(identifier, "Probability of improvement", "Improvement", traces, layout)
+
+
+def forest_height(names: Sequence[str]) -> int:
+    """Return how high a plot with these rows must be."""
+    lines = max((name.count(" · ") + 1 for name in names), default=1)
+    return max(290, 70 + len(names) * (20 + 16 * lines))
+
+
+def _lying(trace: Trace) -> Trace:
+    """Turn upright points and intervals to lie in rows."""
+    turned = {**trace, "x": trace["y"], "y": trace["x"]}
+    if "error_y" in turned:
+        turned["error_x"] = turned.pop("error_y")
+    return turned
 
 
 def _points(
@@ -149,8 +159,8 @@ def _seed_points(row: GroupScores, place: int) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [place + 0.18] * len(runs),
-        "y": rounded([score for _, score in runs]),
+        "x": rounded([score for _, score in runs]),
+        "y": [place + 0.22] * len(runs),
         "marker": {"size": 6, "symbol": "circle-open"},
         "opacity": 0.7,
         "text": [f"seed {run.seed}: {score:.4g} ({run.label})" for run, score in runs],

@@ -109,6 +109,7 @@ def render(comparison: Comparison) -> str:
     profiles, learning = profile_figures(comparison), learning_figures(comparison)
     groups = group_figures(comparison)
     grouped = [figure for _, figures in groups for figure in figures]
+    improved = [figure for figures in improvements for figure in figures]
     environment = page_environment()
     return environment.get_template("comparison.html.j2").render(
         comparison=comparison,
@@ -120,7 +121,7 @@ def render(comparison: Comparison) -> str:
         groups=groups,
         profiles=profiles,
         learning=[
-            (figure, learning_table(comparison, found), ragged_notes(found))
+            (figure, found, learning_table(comparison, found), ragged_notes(found))
             for figure, found in zip(learning, comparison.learning, strict=True)
         ],
         pair_table=partial(pair_table, comparison),
@@ -130,5 +131,5 @@ def render(comparison: Comparison) -> str:
         is_different=is_different,
         number=number,
         plotly_js=plotly_js(),
-        figures_json=figures_json([*aggregates, *improvements, *profiles, *grouped, *learning]),
+        figures_json=figures_json([*aggregates, *improved, *profiles, *grouped, *learning]),
     )
