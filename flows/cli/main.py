@@ -25,6 +25,7 @@ from flows.cli import (
     running,
     runs,
     stack,
+    sweep_pages,
     sweeping,
 )
 from flows.process.environment import DEBUG
@@ -126,6 +127,7 @@ app.command()(running.run)
 app.command()(running.resume)
 app.command()(running.fork)
 app.command()(sweeping.sweep)
+app.command(name="sweep-page")(sweep_pages.sweep_page)
 app.command()(checking.retest)
 app.command()(checking.verify)
 app.command()(plan.plan)

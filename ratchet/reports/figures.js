@@ -4,8 +4,15 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 const hidden = new Set();
 
+// Between two colours of the page: 0 is the first, 1 the second.
+function between(first, second, share) {
+  const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const [one, two] = [parts(first), parts(second)];
+  return "rgb(" + one.map((part, k) => Math.round(part + share * (two[k] - part))).join(",") + ")";
+}
+
 function colored(trace) {
-  const own = color("--c" + (trace.meta.color % 8));
+  const own = "shade" in trace.meta ? between(color("--c0"), color("--c1"), trace.meta.shade) : color("--c" + (trace.meta.color % 8));
   const result = Object.assign({}, trace, { visible: !hidden.has(trace), marker: Object.assign({}, trace.marker, { color: own }) });
   if (trace.line) result.line = Object.assign({}, trace.line, { color: own });
   if (trace.fill) result.fillcolor = own + (trace.meta.fill || "33");
@@ -23,7 +30,8 @@ function layoutOf(figure) {
     hoverlabel: { bgcolor: color("--card"), bordercolor: color("--faint"), font: { color: color("--ink") } },
   };
   const shapes = (figure.layout.shapes || []).map((shape) => Object.assign({}, shape, { line: Object.assign({}, shape.line, { color: color("--soft") }) }));
-  return Object.assign(base, figure.layout, { showlegend: false, shapes, xaxis: merged(figure.layout.xaxis), yaxis: merged(figure.layout.yaxis) });
+  const annotations = (figure.layout.annotations || []).map((note) => Object.assign({ bgcolor: color("--page"), borderpad: 1 }, note));
+  return Object.assign(base, figure.layout, { showlegend: false, shapes, annotations, xaxis: merged(figure.layout.xaxis), yaxis: merged(figure.layout.yaxis) });
 }
 
 // Above the plot, which plotly's own legend would squeeze: a button for each name, pressed while its traces are drawn.

@@ -1,0 +1,130 @@
+"""The plots of a sweep's page: parallel coordinates, and which parameters matter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ratchet.reports.comparison.figures import forest_height
+from ratchet.reports.plots import Figure, rounded
+from ratchet.reports.sweep.standing import SweepStanding
+from ratchet.reports.tables import show
+from ratchet.statistics.importance import Importance, encoded
+
+MAX_LINES = 300
+MAX_TICKS = 6
+_LOGARITHMIC = 50.0
+"""Positive numbers whose ends are so far apart are drawn by their logarithms."""
+
+Trace = dict[str, Any]
+
+
+def coordinates_figure(standing: SweepStanding) -> Figure | None:
+    """Draw each member with a score as a line through its values; None with fewer than two."""
+    scored = standing.scored
+    if len(scored) < 2:
+        return None
+    step = math.ceil(len(scored) / MAX_LINES)
+    members = scored[::step][::-1]  # the best on top
+    names = [*standing.paths, standing.measure]
+    columns: list[list[object]] = [
+        [member.changes.get(path) for member in members] for path in standing.paths
+    ]
+    columns.append([member.score for member in members])
+    places, annotations = [], []
+    for x, column in enumerate(columns):
+        heights, ticks = _axis(column, standing if x == len(columns) - 1 else None)
+        places.append(heights)
+        annotations += [_tick(x, height, text) for height, text in ticks]
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": list(range(len(columns))),
+            "y": rounded([heights[k] for heights in places]),
+            "line": {"width": 1.5},
+            "opacity": 0.8,
+            "text": f"{member.label}: {standing.shown_score(member.score)}",
+            "hovertemplate": "%{text}<extra></extra>",
+            "meta": {"color": 0, "shade": places[-1][k]},
+        }
+        for k, member in enumerate(members)
+    ]
+    layout: dict[str, Any] = {
+        "xaxis": {
+            "tickvals": list(range(len(names))),
+            "ticktext": [_in_lines(name.rpartition(".")[2]) for name in names],
+            "range": [-0.3, len(names) - 0.6],
+            "showgrid": True,
+        },
+        "yaxis": {"visible": False, "range": [-0.08, 1.08]},
+        "annotations": annotations,
+        "showlegend": False,
+    }
+    note = f"{len(members)} of {len(scored)} members, evenly by score" if step > 1 else ""
+    title = "Each line is a member; the better the score, the more orange"
+    return Figure("coordinates", title, "Sweep", traces, layout, note=note, height=380)
+
+
+def importance_figure(importance: Importance) -> Figure:
+    """Draw how much each parameter matters, with its spread among shuffles."""
+    names = [each.path for each in importance.parameters]
+    trace: Trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": rounded([each.value for each in importance.parameters]),
+        "y": list(range(len(names))),
+        "error_x": {"type": "data", "array": rounded([e.spread for e in importance.parameters])},
+        "text": [f"{e.value:.2f} ± {e.spread:.2f}" for e in importance.parameters],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"color": 0},
+    }
+    layout: dict[str, Any] = {
+        "xaxis": {
+            "title": {"text": "growth of the squared error<br>÷ variance of the scores"},
+            "rangemode": "tozero",
+        },
+        "yaxis": {
+            "tickvals": list(range(len(names))),
+            "ticktext": [_in_lines(name) for name in names],
+            "range": [len(names) - 0.4, -0.6],
+        },
+        "bargap": 0.5,
+        "showlegend": False,
+    }
+    return Figure(
+        "importance", "Importance", "Sweep", [trace], layout, height=min(380, forest_height(names))
+    )
+
+
+def _axis(
+    values: Sequence[object], scores: SweepStanding | None
+) -> tuple[list[float], list[tuple[float, str]]]:
+    """Place values between 0 and 1; return where each is, and the marks of the axis."""
+    numbers = encoded(values)
+    is_numeric = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+    low, high = float(numbers.min()), float(numbers.max())
+    logarithmic = is_numeric and low > 0 and high / low >= _LOGARITHMIC and scores is None
+    scaled = [math.log(each) if logarithmic else float(each) for each in numbers]
+    low, high = min(scaled), max(scaled)
+    size = (high - low) or 1.0
+    heights = [(each - low) / size if high > low else 0.5 for each in scaled]
+    marks = {
+        round(height, 6): show(value) if scores is None else scores.shown_score(float(number))
+        for height, value, number in zip(heights, values, numbers, strict=True)
+    }
+    ordered = sorted(marks.items())
+    if len(ordered) > MAX_TICKS:
+        ordered = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
+    return heights, ordered
+
+
+def _in_lines(name: str) -> str:
+    """Break a name where its words end; lines of one word each are narrow."""
+    return name.replace("_", " ").replace(" ", "<br>")
+
+
+def _tick(x: int, height: float, text: str) -> dict[str, Any]:
+    return {"x": x, "y": height, "text": text, "showarrow": False, "xanchor": "right", "xshift": -4}

@@ -1,0 +1,243 @@
+"""How a sweep stands: each member's state, what it has come to, and how far it is."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ratchet.errors import DataError, nearest
+from ratchet.reports.comparison.learning import SCORES
+from ratchet.reports.labels import number
+from ratchet.reports.shown_table import ShownTable
+from ratchet.reports.tables import show
+from ratchet.statistics.importance import varying_paths
+from ratchet.statistics.results import accuracy
+from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
+from ratchet.tracking.manifest import MAIN_ARM, RunStatus
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.presence import runners
+from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord
+
+TEST = "test"
+MemberStatus = RunStatus | Literal["not begun"]
+_ORDER: tuple[MemberStatus, ...] = (
+    "completed",
+    "running",
+    "interrupted",
+    "failed",
+    "cancelled",
+    "not begun",
+)
+
+
+@dataclass(frozen=True)
+class MemberStanding:
+    """One member as it stands.
+
+    Attributes
+    ----------
+    changes
+        What it changes, by dotted path.
+    score
+        What it came to in the sweep's measure; None while it has not.
+    iteration, latest
+        The last iteration of training that it has recorded, and the measure of training then.
+    """
+
+    run_id: str
+    changes: Mapping[str, Any]
+    status: MemberStatus
+    score: float | None = None
+    iteration: int | None = None
+    latest: float | None = None
+    error: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What it changes, as on the command line."""
+        return " ".join(f"{path}={show(value)}" for path, value in self.changes.items())
+
+
+@dataclass(frozen=True)
+class SweepStanding:
+    """A sweep as it stands.
+
+    ``measure`` is what scores are, ``training`` what ``latest`` is; ``is_running`` whether a
+    process runs the sweep or one of its members now.
+    """
+
+    record: SweepRecord
+    members: Sequence[MemberStanding]
+    measure: str
+    training: str
+    is_running: bool = False
+
+    @property
+    def paths(self) -> list[str]:
+        """The parameters that differ between members."""
+        return varying_paths([member.changes for member in self.members])
+
+    @property
+    def scored(self) -> list[MemberStanding]:
+        """The members that have a score, the best first; more is better."""
+        found = [member for member in self.members if member.score is not None]
+        return sorted(found, key=lambda member: -(member.score or 0.0))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether scores are shares, to be shown in percent."""
+        return self.measure.rpartition(".")[2].rpartition("/")[2].endswith("accuracy")
+
+    @property
+    def counts(self) -> str:
+        """How many members stand how, in words."""
+        found = Counter(member.status for member in self.members)
+        return ", ".join(f"{found[status]} {status}" for status in _ORDER if found[status])
+
+    def shown_score(self, value: float | None) -> str:
+        """Write a score; a dash for none."""
+        if value is None:
+            return "–"
+        return f"{100 * value:.1f} %" if self.is_share else number(value)
+
+    @property
+    def table(self) -> ShownTable:
+        """All members: those with a score first, the best on top; then by state."""
+        rest = [member for member in self.members if member.score is None]
+        rest.sort(key=lambda member: _ORDER.index(member.status))
+        ordered = [*self.scored, *rest]
+        paths = self.paths
+        columns = [*paths, "state", self.measure, "iteration", self.training, "run"]
+        rows = [
+            [
+                *(show(member.changes.get(path)) for path in paths),
+                member.status,
+                self.shown_score(member.score),
+                "–" if member.iteration is None else str(member.iteration),
+                "–" if member.latest is None else number(member.latest),
+                member.run_id,
+            ]
+            for member in ordered
+        ]
+        records = [
+            {
+                "run": member.run_id,
+                "changes": dict(member.changes),
+                "status": member.status,
+                "measure": self.measure,
+                "score": member.score,
+                "iteration": member.iteration,
+                "latest": member.latest,
+                "error": member.error,
+            }
+            for member in ordered
+        ]
+        return ShownTable(f"{self.record.sweep_id}: {self.counts}", columns, rows, records)
+
+
+def read_standing(
+    runs: Path | str, record: SweepRecord, metric: str | None = None
+) -> SweepStanding:
+    """Read how a sweep stands from the folders of those members that have begun.
+
+    Parameters
+    ----------
+    metric
+        ``STAGE/NAME`` of a recorded metric whose last value is a member's score, at any time; if
+        none is given, the accuracy on the test set, or the first agent's return there.
+
+    Raises
+    ------
+    DataError
+        If members have begun and none has recorded the metric.
+    """
+    folders = {
+        member.run_id: RunFolder(path)
+        for member in record.members
+        if ((path := Path(runs) / member.run_id) / "manifest.json").exists()
+    }
+    points = {
+        run_id: [point for point in folder.read_metrics() if point.arm == MAIN_ARM]
+        for run_id, folder in folders.items()
+    }
+    names = dict.fromkeys(
+        f"{point.stage}/{name}" for own in points.values() for point in own for name in point.values
+    )
+    if metric is not None and names and metric not in names:
+        raise DataError(
+            f"sweep {record.sweep_id}: no member has recorded {metric!r}.{nearest(metric, names)}"
+        )
+    training = _training_metric(list(names))
+    scores: Mapping[str, float | None]
+    if metric is not None:
+        measure = metric
+        scores = {run_id: _last(own, metric)[1] for run_id, own in points.items()}
+    else:
+        measure, scores = _tested(folders.values())
+    members = [
+        replace(_standing(member, folders, points, training), score=scores.get(member.run_id))
+        for member in record.members
+    ]
+    is_running = bool(runners(Path(runs) / record.sweep_id)) or any(
+        member.status == "running" for member in members
+    )
+    return SweepStanding(record, members, measure, training or "in training", is_running)
+
+
+def _tested(folders: Iterable[RunFolder]) -> tuple[str, dict[str, float]]:
+    """Return what members came to in the test, by run, and what it is: the same for all."""
+    results = {folder.run_id: found for folder in folders if (found := _result(folder))}
+    measure = next((name for name, _ in results.values()), TEST)
+    return measure, {run: score for run, (name, score) in results.items() if name == measure}
+
+
+def _standing(
+    member: SweepMemberRecord,
+    folders: Mapping[str, RunFolder],
+    points: Mapping[str, Sequence[MetricPoint]],
+    training: str,
+) -> MemberStanding:
+    if member.run_id not in folders:
+        return MemberStanding(member.run_id, member.changes, "not begun")
+    folder, (iteration, latest) = folders[member.run_id], _last(points[member.run_id], training)
+    return MemberStanding(
+        member.run_id,
+        member.changes,
+        folder.status,
+        iteration=iteration,
+        latest=latest,
+        error=folder.manifest.error,
+    )
+
+
+def _training_metric(names: Sequence[str]) -> str:
+    """Choose what is told of training: the first that learning curves would show."""
+    fitting = (name for pattern in SCORES for name in names if pattern.match(name))
+    return next(fitting, "")
+
+
+def _last(points: Sequence[MetricPoint], metric: str) -> tuple[int | None, float | None]:
+    stage, _, name = metric.partition("/")
+    own = [point for point in points if point.stage == stage and name in point.values]
+    if not own:
+        return None, None
+    last = max(own, key=lambda point: point.iteration)
+    value = float(last.values[name])
+    return last.iteration, value if math.isfinite(value) else None
+
+
+def _result(folder: RunFolder) -> tuple[str, float] | None:
+    """Return what a member came to on the test set, and what that is; None if it is not tested."""
+    for table in folder.read_tables():
+        if (table.arm, table.name) != (MAIN_ARM, TEST) or not len(table):
+            continue
+        if has_decisions(table.columns):
+            return f"{TEST} accuracy", accuracy(table.columns).value
+        for agent in agents_by_return(table.columns):
+            return f"{TEST} return of {agent}", mean_return(table.columns, agent).value
+    return None
