@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.statistics.aggregates import FloatArray
 from ratchet.tracking.manifest import ITERATION_STAGES
 from ratchet.tracking.metrics import MetricPoint
 
@@ -26,6 +27,12 @@ class Spending:
         ordered = sorted(amounts)
         self._moments = np.array([moment for moment, _ in ordered])
         self._totals = np.concatenate([[0.0], np.cumsum([amount for _, amount in ordered])])
+
+    @property
+    def amounts(self) -> FloatArray:
+        """What was spent by each of the stages that spend."""
+        result: FloatArray = np.diff(self._totals)
+        return result
 
     def at(self, points: Sequence[MetricPoint]) -> list[float]:
         """Return what had been spent when each point was measured, its own stage included."""

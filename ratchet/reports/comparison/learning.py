@@ -274,8 +274,6 @@ class _Axes:
 
     def _is_proportional(self, axis: AxisName) -> bool:
         """Return whether all runs spend the same in each iteration."""
-        rates = []
-        for run in self._runs:
-            last = max(run.points, key=lambda point: point.iteration)
-            rates.append(self.positions(run, axis, [last])[0] / max(1, last.iteration))
-        return bool(np.ptp(rates) <= 1e-6 * max(rates))
+        found = [self._spending(run, axis) for run in self._runs]
+        amounts = np.concatenate([each.amounts for each in found if each is not None])
+        return bool(np.ptp(amounts) <= 1e-6 * amounts.max())

@@ -36,13 +36,15 @@ def coordinates_figure(standing: SweepStanding) -> Figure | None:
     for x, column in enumerate(columns):
         heights, ticks = _axis(column, standing if x == len(columns) - 1 else None)
         places.append(heights)
-        annotations += [_tick(x, height, text) for height, text in ticks]
+        is_last = x == len(columns) - 1
+        annotations += [_tick(x, height, text, right=is_last) for height, text in ticks]
     traces = [
         {
             "type": "scatter",
             "mode": "lines",
             "x": list(range(len(columns))),
-            "y": rounded([heights[k] for heights in places]),
+            "y": rounded([heights[k] + _apart(places[-1][k]) for heights in places[:-1]])
+            + rounded([places[-1][k]]),
             "line": {"width": 1.5},
             "opacity": 0.8,
             "text": f"{member.label}: {standing.shown_score(member.score)}",
@@ -55,7 +57,7 @@ def coordinates_figure(standing: SweepStanding) -> Figure | None:
         "xaxis": {
             "tickvals": list(range(len(names))),
             "ticktext": [_in_lines(name.rpartition(".")[2]) for name in names],
-            "range": [-0.3, len(names) - 0.6],
+            "range": [-0.3, len(names) - 0.5],
             "showgrid": True,
         },
         "yaxis": {"visible": False, "range": [-0.08, 1.08]},
@@ -126,5 +128,11 @@ def _in_lines(name: str) -> str:
     return name.replace("_", " ").replace(" ", "<br>")
 
 
-def _tick(x: int, height: float, text: str) -> dict[str, Any]:
-    return {"x": x, "y": height, "text": text, "showarrow": False, "xanchor": "right", "xshift": -4}
+def _apart(score: float) -> float:
+    """Return by how much a line stands off, so that members of one value don't hide each other."""
+    return 0.04 * (score - 0.5)
+
+
+def _tick(x: int, height: float, text: str, *, right: bool) -> dict[str, Any]:
+    side = {"xanchor": "left", "xshift": 4} if right else {"xanchor": "right", "xshift": -4}
+    return {"x": x, "y": height, "text": text, "showarrow": False, **side}

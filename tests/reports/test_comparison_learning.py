@@ -1,0 +1,199 @@
+"""What a comparison says of learning and of pairs: what was spent, who ended early, how many do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from made_runs import hyper_params, make_run, make_sweep, table
+
+from ratchet.errors import DataError
+from ratchet.reports.comparison.axes import spending
+from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.data import to_data
+from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.runs import ComparedRun
+from ratchet.reports.comparison.text import to_markdown
+from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.run_folder import RunFolder
+
+QUICK = Options(num_resamples=200)
+
+
+def make(runs, name, curve, *, seed=0, **changes):
+    """Make a run that has recorded a curve while it played episodes."""
+    params = hyper_params(seed=seed, **changes)
+    arms = {"main": params.to_dict()}
+    folder = RunFolder.create(
+        runs, RunManifest(run_id=f"{name}-{seed}", name=name, status="completed", arms=arms)
+    )
+    folder.append_points(
+        [
+            MetricPoint("train", i, {"verifier.accuracy": y, "num_episodes": 9.0})
+            for i, y in enumerate(curve)
+        ]
+    )
+    folder.write_table(table("test", 5 + seed % 3))
+    return folder
+
+
+def rising(length, slope):
+    return [min(1.0, 0.5 + slope * i) for i in range(length)]
+
+
+def run_with(points, **rl):
+    made = [MetricPoint(stage, iteration, values) for stage, iteration, values in points]
+    return ComparedRun("r", 0, {}, {"rl": rl}, points=made)
+
+
+def spent(run, axis):
+    return spending(run, axis).at(run.points)
+
+
+def test_frames_are_those_counted_or_those_of_the_parameters():
+    counted = run_with([("train", i, {"collected_frames": 50.0 * (i + 1)}) for i in range(3)])
+    assert spent(counted, "frames") == [50, 100, 150]
+    played = run_with([("train", i, {"num_episodes": 3.0}) for i in range(3)], frames_per_batch=100)
+    assert spent(played, "frames") == [100, 200, 300]
+    unknown = run_with(
+        [("train", 0, {"num_episodes": 3.0})], frames_per_batch=1, rollouts_per_iteration=7
+    )
+    assert spending(unknown, "frames") is None
+    assert spending(played, "tokens") is None
+
+
+def test_tokens_are_those_spent_before_a_value_is_measured():
+    usage = {"calls": 4.0, "prompt_tokens": 10.0, "completion_tokens": 5.0}
+    points = [
+        (stage, i, values)
+        for i in range(2)
+        for stage, values in (
+            ("sample_rollouts", usage),
+            ("test_during_training", {"test_accuracy": 0.5, "calls": 99.0}),
+            ("await_fine_tune_jobs", {"training_tokens": 100.0}),
+        )
+    ]
+    run = run_with(points)
+    assert spent(run, "tokens") == [15, 15, 115, 130, 130, 230]
+    assert spent(run, "calls") == [4, 4, 4, 8, 8, 8]
+    lengths = {"prompt_length/mean": 5.0, "response_length/mean": 2.5}
+    local = run_with([("train", i, {"rollout/num_trajectories": 4.0, **lengths}) for i in (0, 1)])
+    assert spent(local, "tokens") == [30, 60]
+
+
+def test_curves_go_over_frames_and_over_iterations_where_that_is_something_else(tmp_path):
+    slow = [make(tmp_path, "slow", rising(10, 0.02), seed=s) for s in (0, 1)]
+    fast = [
+        make(tmp_path, "fast", rising(10, 0.02), seed=s, rl__frames_per_batch=100) for s in (0, 1)
+    ]
+    same = compare_runs(slow, options=QUICK).learning
+    assert [each.axis for each in same] == ["frames"]
+    both = compare_runs([*slow, *fast], options=QUICK).learning
+    assert [each.axis for each in both] == ["frames", "iterations"]
+    over_frames, over_iterations = both
+    # by iterations they learn alike; a tenth of the frames does for one of them
+    slow_row, fast_row = over_iterations.rows
+    assert slow_row.area.value == pytest.approx(fast_row.area.value)
+    # one begins at the frames where the other ends: nothing to compare, and no area
+    assert (over_frames.start, over_frames.rows[0].area) == (None, None)
+    asked = compare_runs([*slow, *fast], axis="iterations", options=QUICK).learning
+    assert [each.axis for each in asked] == ["iterations"]
+    with pytest.raises(DataError, match=r"have not recorded tokens.*expected one of frames, iter"):
+        compare_runs(slow, axis="tokens", options=QUICK)
+
+
+def test_efficiency_counts_runs_that_ended_before_they_were_there(tmp_path):
+    good = [make(tmp_path, "good", rising(21, 0.02), seed=s, rl__lr=0.1) for s in range(3)]
+    mixed = [make(tmp_path, "mixed", rising(21, 0.01 * s), seed=s, rl__lr=0.2) for s in range(3)]
+    (found,) = compare_runs([*good, *mixed], reach=[0.7], options=QUICK).learning
+    best, worst = found.rows
+    assert [each.num_reached for row in found.rows for each in row.reaching] == [3, 2]
+    assert best.reaching[0].median.value == 11_000
+    assert worst.reaching[0].positions == [21_000, 21_000, 11_000]
+    assert worst.reaching[0].reached == [False, True, True]
+    assert worst.reaching[0].median.value == 21_000
+    assert best.area.value == pytest.approx(0.7)
+    assert worst.area.value == pytest.approx(0.6)
+    (default,) = compare_runs([*good, *mixed], options=QUICK).learning
+    assert default.thresholds == [pytest.approx(0.7)]  # what the weaker ends at
+
+
+def test_a_curve_ends_with_the_first_of_its_runs_and_that_is_said(tmp_path):
+    runs = [make(tmp_path, "a", rising(20 - 8 * s, 0.02), seed=s) for s in (0, 1)]
+    comparison = compare_runs(runs, options=QUICK)
+    (found,) = comparison.learning
+    assert max(found.rows[0].band.positions) == found.end == 12_000
+    assert found.rows[0].cut_off == 1
+    assert "1 of 2 runs go on after the first has ended (frames: 12,000)" in to_markdown(comparison)
+
+
+def test_what_is_not_there_is_said_with_the_nearest_name(tmp_path):
+    runs = make_sweep(tmp_path)
+    with pytest.raises(DataError, match=r"Did you mean 'train/verifier.accuracy'"):
+        compare_runs(runs, curves=["train/verifier.acuracy"], options=QUICK)
+    with pytest.raises(DataError, match="expected STAGE/NAME"):  # once is no curve
+        compare_runs(runs, curves=["test/accuracy"], options=QUICK)
+    (found,) = compare_runs(runs, curves=["train/verifier.accuracy"], options=QUICK).learning
+    assert found.axis == "iterations"
+
+
+def test_all_of_it_is_in_the_data_and_the_text(tmp_path):
+    comparison = compare_runs(make_sweep(tmp_path), options=QUICK)
+    data = json.loads(json.dumps(to_data(comparison), allow_nan=False))
+    (learning,) = data["learning"]
+    assert [group["label"] for group in learning["groups"]] == ["adp", "nip"]
+    assert len(learning["groups"][0]["curve"]["values"]) == 6
+    profile = data["metrics"][0]["groups"][0]["profile"]
+    assert profile["values"][0] == 1
+    assert profile["values"][-1] == 0
+    (pair,) = data["metrics"][0]["pairs"]
+    assert pair["paired"] is True
+    assert pair["difference"]["value"] == pytest.approx(-0.2667, abs=1e-3)
+    text = to_markdown(comparison)
+    assert "## Learning: Verifier · accuracy (train) over iterations, in percent" in text
+    assert "| adp − nip | −26.7 |" in text
+    assert "censored" in text
+
+
+def pair_of(comparison):
+    return comparison.of_kind("accuracy")[0].pairs[0]
+
+
+def test_runs_are_paired_by_seed_where_seeds_and_data_are_shared(tmp_path):
+    shared = make_sweep(tmp_path / "shared")
+    assert pair_of(compare_runs(shared, options=QUICK)).paired
+    assert pair_of(compare_runs(shared[::-1], options=QUICK)).paired
+    fewer = pair_of(compare_runs(shared[:-1], options=QUICK))
+    assert (fewer.paired, fewer.pairing) == (False, "not the same seeds")
+    shared[0].update(dataset_hashes={"main": {"train": "d" * 64, "test": "b" * 64}})
+    other = pair_of(compare_runs(shared, options=QUICK))
+    assert (other.paired, other.pairing) == (False, "the same seeds with other data")
+
+
+def test_pairs_go_by_seed_and_not_by_the_order_in_which_runs_are_named(tmp_path):
+    shared = make_sweep(tmp_path, rights=((2, 5, 8), (3, 6, 9)))
+    straight = pair_of(compare_runs(shared, options=QUICK))
+    turned = pair_of(compare_runs([*shared[:3], *shared[:2:-1]], options=QUICK))
+    assert straight.power.spread == turned.power.spread == pytest.approx(0, abs=1e-9)
+    assert straight.chance == turned.chance == 2 / 2**3
+
+
+def test_too_few_seeds_are_said_with_how_many_would_do(tmp_path):
+    close = make_sweep(tmp_path, rights=((5, 7, 6), (8, 6, 7)))
+    comparison = compare_runs(close, options=QUICK)
+    pair = pair_of(comparison)
+    assert not pair.is_told_apart
+    assert pair.needed > pair.num_seeds == 3
+    text = to_markdown(comparison)
+    assert "Too few seeds to tell adp from nip (accuracy on the test set): 3 each detect" in text
+    assert f"for the 10.0 points seen here {pair.needed} each would do." in text
+    assert "With so few pairs of runs p is never below 0.25" in text
+    equal = [
+        make_run(tmp_path / "e", f"{p}-{s}", 5 + s, interaction_protocol=p, seed=s)
+        for p in ("adp", "nip")
+        for s in (0, 1)
+    ]
+    same = compare_runs(equal, options=QUICK)
+    assert pair_of(same).needed is None
+    assert "their means are equal" in to_markdown(same)

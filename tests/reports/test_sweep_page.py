@@ -1,0 +1,122 @@
+"""The page of a sweep shows what is there at any time, and says what it cannot say yet."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from made_runs import make_run
+from typer.testing import CliRunner
+
+from flows.cli.main import app
+from ratchet.errors import DataError, RunNotFoundError
+from ratchet.reports.sweep.page import make_sweep_page, write_sweep_page
+from ratchet.tracking.presence import Presence
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
+
+
+def record(runs, members):
+    made = [SweepMemberRecord(run_id=run_id, changes=changes) for run_id, changes in members]
+    sweep = SweepRecord(sweep_id="s-1", name="s", grid={}, members=made, command=["ratchet"])
+    write_sweep(runs, sweep)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Nine members are done, one has failed, one has not begun."""
+    members = []
+    for k in range(9):
+        lr, seed = (0.1, 0.01, 0.001)[k % 3], k // 3
+        make_run(tmp_path, f"m{k}", 9 - 2 * (k % 3), rl__lr=lr, seed=seed)
+        members.append((f"m{k}", {"rl.lr": lr, "seed": seed}))
+    failed = make_run(tmp_path, "m9", 5, rl__lr=0.5)
+    for file in (failed.path / "tables").iterdir():
+        file.unlink()
+    failed.set_status("failed", "loss is <b>NaN</b>")
+    members += [("m9", {"rl.lr": 0.5, "seed": 0}), ("m10", {"rl.lr": 0.5, "seed": 1})]
+    record(tmp_path, members)
+    return tmp_path
+
+
+def test_members_stand_by_score_and_then_by_state(begun):
+    page = make_sweep_page(begun, "s")
+    assert page.standing.counts == "9 completed, 1 failed, 1 not begun"
+    rows = page.standing.table.to_records()
+    scores = [row["score"] for row in rows[:9]]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] == 0.9
+    assert [(row["status"], row["score"]) for row in rows[9:]] == [
+        ("failed", None),
+        ("not begun", None),
+    ]
+    assert rows[9]["iteration"] == 5
+    assert page.standing.measure == "test accuracy"
+    assert page.standing.training == "train/verifier.accuracy"
+
+
+def test_importance_leaves_the_seed_out_and_says_its_limits(begun):
+    page = make_sweep_page(begun, "s-1")
+    assert [each.path for each in page.importance.parameters] == ["rl.lr"]
+    assert page.importance.parameters[0].value > 0.5
+    text = " ".join(page.notes)
+    assert "permutation importance, out of sample" in text
+    assert "says no direction" in text
+
+
+def test_the_page_is_whole_at_any_time(tmp_path):
+    record(tmp_path, [("m0", {"seed": 0}), ("m1", {"seed": 1})])
+    nothing = make_sweep_page(tmp_path, "s-1")
+    assert nothing.standing.counts == "2 not begun"
+    html = nothing.render()
+    assert "plotly" not in html
+    assert "8 scored members on" in html
+    make_run(tmp_path, "m0", 7, seed=0)
+    one = make_sweep_page(tmp_path, "s-1")
+    assert "Best so far: 70.0 %" in one.render()
+    make_run(tmp_path, "m1", 8, seed=1)
+    path = write_sweep_page(make_sweep_page(tmp_path, "s-1"), tmp_path / "s-1")
+    assert set(re.findall(r'class="plot" id="([^"]+)"', path.read_text())) == {"coordinates"}
+
+
+def test_it_loads_itself_anew_only_while_something_runs(begun):
+    assert 'http-equiv="refresh"' not in make_sweep_page(begun, "s-1").render()
+    presence = Presence(begun / "s-1")
+    try:
+        assert 'http-equiv="refresh"' in make_sweep_page(begun, "s-1").render()
+    finally:
+        presence.release()
+
+
+def test_lines_go_through_every_axis_and_errors_are_shown_as_text(begun):
+    html = make_sweep_page(begun, "s-1").render()
+    figures = json.loads(re.search(r'type="application/json">(.*?)</script>', html, re.S)[1])
+    coordinates = next(figure for figure in figures if figure["id"] == "coordinates")
+    assert len(coordinates["data"]) == 9
+    assert all(len(trace["y"]) == 3 for trace in coordinates["data"])  # lr, seed, score
+    best = coordinates["data"][-1]
+    assert (best["meta"]["shade"], best["y"][-1]) == (1, 1)
+    ticks = {(note["x"], note["text"]): note["y"] for note in coordinates["layout"]["annotations"]}
+    assert ticks[0, "0.01"] == pytest.approx(0.5)  # rates a hundredfold apart: by logarithms
+    assert "loss is &lt;b&gt;NaN" in html
+
+
+def test_another_metric_can_be_the_score_while_members_still_run(begun):
+    page = make_sweep_page(begun, "s-1", "train/verifier.accuracy")
+    assert sum(member.score is not None for member in page.standing.members) == 10
+    with pytest.raises(DataError, match="Did you mean 'train/verifier"):
+        make_sweep_page(begun, "s-1", "train/verifier.acuracy")
+    with pytest.raises(RunNotFoundError, match=r"sweep\.json"):
+        make_sweep_page(begun, "nothing")
+
+
+def test_the_command_writes_it_beside_the_sweep(begun):
+    result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun)])
+    assert result.exit_code == 0, result.output
+    assert "9 completed, 1 failed, 1 not begun" in result.output
+    assert "Best so far  90.0 %" in result.output
+    assert (begun / "s-1" / "sweep.html").exists()
+    result = CliRunner().invoke(app, ["sweep-page", "s-1", "--runs", str(begun), "--json"])
+    members, importance = json.loads(result.output)["tables"]
+    assert len(members["rows"]) == 11
+    assert importance["rows"][0]["path"] == "rl.lr"
