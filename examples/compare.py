@@ -16,7 +16,7 @@ from ratchet.tracking.sweep_folder import read_sweep
 
 
 def main(sweep: str = "alone_or_not", runs: str = "runs") -> Comparison:
-    """Print each group's interquartile mean, and write the page with the rest."""
+    """Print interquartile means, differences and how groups learn; write the page with the rest."""
     record = read_sweep(runs, sweep)
     if record is None:
         raise SystemExit(f"No sweep {sweep!r} in {runs}: run examples/sweep.py first.")
@@ -24,6 +24,13 @@ def main(sweep: str = "alone_or_not", runs: str = "runs") -> Comparison:
     (accuracy,) = comparison.of_kind("accuracy", "test")
     for row in accuracy.rows:
         print(f"{row.group.label}: {row.iqm.value:.1%} [{row.iqm.low:.1%}, {row.iqm.high:.1%}]")
+    for pair in accuracy.pairs:
+        print(f"{pair.first} − {pair.second}: {pair.difference.points()} points, p = {pair.chance}")
+        if not pair.is_told_apart:
+            print(f"  too few seeds to tell; {pair.needed} each would do")
+    for learning in comparison.learning:
+        for curve in learning.rows:
+            print(f"{curve.group.label}: {learning.metric} over {learning.axis}: {curve.area}")
     print(write_comparison(comparison, Path(runs) / record.sweep_id).page)
     return comparison
 

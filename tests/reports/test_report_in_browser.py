@@ -1,5 +1,6 @@
 """The report and the MLflow page of a run, opened in a real browser."""
 
+import itertools
 import shutil
 import socket
 import subprocess
@@ -8,9 +9,14 @@ import time
 import urllib.request
 
 import pytest
+from made_runs import make_sweep
 
 from ratchet.reports import build_report
+from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.files import write_comparison
+from ratchet.reports.sweep.page import make_sweep_page, write_sweep_page
 from ratchet.tracking import MlflowMirror
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 pytestmark = [
     pytest.mark.browser,
@@ -37,7 +43,8 @@ def _drawn(browser):
     script = """
         const all = [...document.querySelectorAll('.plot')];
         const visible = all.filter(p => !p.closest('details:not([open])'));
-        const full = visible.filter(p => p.querySelectorAll('.scatterlayer .trace path').length);
+        const marks = '.scatterlayer .trace path, .barlayer path';
+        const full = visible.filter(p => p.querySelectorAll(marks).length);
         return [visible.length, full.length];
     """
     for _ in range(100):
@@ -143,3 +150,26 @@ def test_the_mlflow_page_of_a_run_shows_its_metrics(run, browser, tmp_path):
         finally:
             server.terminate()
             server.wait(20)
+
+
+@pytest.mark.slow
+def test_pages_of_comparisons_and_sweeps_draw_all_plots_and_fit_a_phone(tmp_path, browser):
+    runs = make_sweep(tmp_path, rights=((3, 5, 6, 7, 6), (8, 9, 9, 7, 8)))
+    members = [
+        SweepMemberRecord(run_id=folder.run_id, changes={"protocol": name, "seed": seed})
+        for folder, (name, seed) in zip(
+            runs, itertools.product(("adp", "nip"), range(5)), strict=True
+        )
+    ]
+    write_sweep(tmp_path, SweepRecord(sweep_id="s", name="s", grid={}, members=members))
+    comparison = write_comparison(compare_runs(runs), tmp_path / "s").page
+    sweep = write_sweep_page(make_sweep_page(tmp_path, "s"), tmp_path / "s")
+    # aggregates, profile, improvement, by difficulty, learning; coordinates, and importance as bars
+    for page, plots in ((comparison, [5, 5]), (sweep, [2, 2])):
+        for width in (1280, 400):
+            browser.set_window_size(width, 1000)
+            browser.get(page.as_uri())
+            assert _drawn(browser) == plots
+            overflow = "return document.documentElement.scrollWidth > innerWidth"
+            assert not browser.execute_script(overflow)
+    assert _complaints(browser) == []
