@@ -27,6 +27,8 @@ class Power:
         Of the means, tasks averaged.
     spread
         The standard deviation of runs of a group, or of the difference of two of a pair.
+    critical
+        What a difference of the means must exceed for the t-test to tell it from none.
     detectable
         The difference that so many runs would show with ``power``; a smaller one would be missed
         more often.
@@ -37,6 +39,7 @@ class Power:
 
     difference: float
     spread: float
+    critical: float
     detectable: float
     needed: int | None
     power: float = POWER
@@ -172,4 +175,13 @@ def power_of_groups(
                 difference / spread, paired=paired, level=level, power=power, num_tasks=count
             )
         )
-    return Power(difference, spread, least * spread, needed, power)
+    critical = _critical_effect(num_runs, 1 if paired else 2, level, count) * spread
+    return Power(difference, spread, critical, least * spread, needed, power)
+
+
+def _critical_effect(num_runs: int, groups: int, level: float, num_tasks: int) -> float:
+    """Return the effect at which a two-sided t-test of so many runs begins to see one."""
+    from scipy.stats import t
+
+    freedom = groups * num_tasks * (num_runs - 1)
+    return float(t.ppf(0.5 + level / 2, freedom)) * math.sqrt(groups / (num_runs * num_tasks))

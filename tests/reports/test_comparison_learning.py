@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from made_runs import hyper_params, make_run, make_sweep, table
 
@@ -11,7 +12,9 @@ from ratchet.errors import DataError
 from ratchet.reports.comparison.axes import spending
 from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.comparison.data import to_data
+from ratchet.reports.comparison.groups import Group
 from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.pairs import compare_pairs
 from ratchet.reports.comparison.runs import ComparedRun
 from ratchet.reports.comparison.text import to_markdown
 from ratchet.tracking.manifest import RunManifest
@@ -177,6 +180,30 @@ def test_pairs_go_by_seed_and_not_by_the_order_in_which_runs_are_named(tmp_path)
     turned = pair_of(compare_runs([*shared[:3], *shared[:2:-1]], options=QUICK))
     assert straight.power.spread == turned.power.spread == pytest.approx(0, abs=1e-9)
     assert straight.chance == turned.chance == 2 / 2**3
+
+
+@pytest.mark.parametrize("num_seeds", [3, 5])
+@pytest.mark.parametrize("same_data", [True, False])
+def test_chance_tells_groups_apart_no_more_often_than_it_says(num_seeds, same_data):
+    rng = np.random.default_rng(5)
+    told, by_interval = 0, 0
+    for trial in range(300):
+        groups = [
+            Group(
+                name,
+                {},
+                [[ComparedRun("", s, {}, {}, data_hashes={"train": data}) for s in seeds]],
+            )
+            for name, data in (("a", "same"), ("b", "same" if same_data else "other"))
+            for seeds in [range(num_seeds)]
+        ]
+        scores = [[rng.normal(size=num_seeds).tolist()] for _ in groups]
+        (pair,) = compare_pairs(groups, scores, Options(num_resamples=200, seed=trial))
+        assert pair.paired == same_data
+        told += pair.is_told_apart
+        by_interval += pair.difference.excludes_zero
+    assert told / 300 < 0.08
+    assert by_interval >= told
 
 
 def test_too_few_seeds_are_said_with_how_many_would_do(tmp_path):

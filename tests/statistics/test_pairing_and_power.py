@@ -163,6 +163,12 @@ def test_groups_say_what_they_can_tell():
     assert paired.needed < found.needed
     assert paired.detectable < found.detectable
     assert power_of_groups(FIRST, FIRST).needed is None
+    by_scipy = stats.ttest_rel(FIRST[0], SECOND[0]).pvalue
+    one_task = power_of_groups(FIRST[:1], SECOND[:1], paired=True, level=1 - by_scipy)
+    assert one_task.critical == pytest.approx(one_task.difference)
+    by_scipy = stats.ttest_ind(FIRST[0], SECOND[0]).pvalue
+    one_task = power_of_groups(FIRST[:1], SECOND[:1], level=1 - by_scipy)
+    assert one_task.critical == pytest.approx(one_task.difference)
     same = power_of_groups([[0.5, 0.5]], [[0.4, 0.4]])
     assert (same.spread, same.detectable, same.needed) == (0, 0, 2)
     with pytest.raises(DataError, match="two runs of each"):

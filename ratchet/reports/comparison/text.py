@@ -143,13 +143,14 @@ def _notes_on_differences(comparison: Comparison) -> list[str]:
         f" difference these seeds would show in {power} of repetitions, and so many seeds of each"
         " group would show the difference as it is here, if runs are normal with the spread of"
         " these. Both the difference and the spread are estimates from few runs: take it for a"
-        " size, no promise.",
+        " size, no promise. Seeds “do” where the interval of the difference excludes zero and the"
+        " t-test tells it from none: with three or four seeds the interval alone would too often.",
     ]
     least = max((2 / 2**n for n in _numbers_of_pairs(pairs)), default=0.0)
     if least > 1 - comparison.options.level:
         notes.append(
             f"With so few pairs of runs p is never below {least:.2g}, whatever they show; the"
-            " interval, which takes them for normal, may still exclude zero."
+            " t-test, which takes them for normal, may still tell them apart."
         )
     return notes
 
