@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.groups import Grouping
 from ratchet.statistics.estimate import Estimate
 
 
@@ -36,9 +36,9 @@ def is_different(estimate: Estimate | None) -> bool:
     return estimate is not None and (estimate.low > 0.5 or estimate.high < 0.5)
 
 
-def group_heading(comparison: Comparison) -> str:
+def group_heading(grouping: Grouping) -> str:
     """Name what tells groups apart."""
-    paths = comparison.grouping.paths
+    paths = grouping.paths
     return paths[0] if len(paths) == 1 else "group"
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
 from ratchet.reports.comparison.learning import LearningComparison
-from ratchet.reports.comparison.pairs import Pair
-from ratchet.statistics.band import Band
-from ratchet.statistics.estimate import Estimate
+from ratchet.reports.comparison.plain_data import band_data, estimate_data, pair_data
 
 
 def to_data(comparison: Comparison) -> dict[str, Any]:
@@ -58,7 +53,7 @@ def _metric_data(found: MetricComparison) -> dict[str, Any]:
                 "median": estimate_data(row.median),
                 "mean": estimate_data(row.mean),
                 "optimality_gap": None if row.gap is None else estimate_data(row.gap),
-                "profile": None if row.profile is None else _band_data(row.profile),
+                "profile": None if row.profile is None else band_data(row.profile),
             }
             for row in found.rows
         ],
@@ -67,23 +62,6 @@ def _metric_data(found: MetricComparison) -> dict[str, Any]:
             for each in found.improvements
         ],
         "pairs": [pair_data(pair) for pair in found.pairs],
-    }
-
-
-def pair_data(pair: Pair) -> dict[str, Any]:
-    """Return a pair as data."""
-    return {
-        "first": pair.first,
-        "second": pair.second,
-        "difference": estimate_data(pair.difference),
-        "paired": pair.paired,
-        "pairing": pair.pairing,
-        "seeds": pair.num_seeds,
-        "p": pair.chance,
-        "p_of_all_pairs": pair.adjusted,
-        "told_apart": pair.is_told_apart,
-        "seeds_that_would_do": pair.needed,
-        "power": None if pair.power is None else asdict(pair.power),
     }
 
 
@@ -96,7 +74,7 @@ def _learning_data(found: LearningComparison) -> dict[str, Any]:
         "groups": [
             {
                 "label": row.group.label,
-                "curve": _band_data(row.band),
+                "curve": band_data(row.band),
                 "ends": list(row.ends),
                 "mean_height": None if row.area is None else estimate_data(row.area),
                 "reaching": [
@@ -112,27 +90,3 @@ def _learning_data(found: LearningComparison) -> dict[str, Any]:
             for row in found.rows
         ],
     }
-
-
-def _band_data(band: Band) -> dict[str, Any]:
-    return {
-        "positions": list(band.positions),
-        "values": list(map(_plain, band.values)),
-        "lows": list(map(_plain, band.lows)),
-        "highs": list(map(_plain, band.highs)),
-        "n": band.n,
-    }
-
-
-def estimate_data(estimate: Estimate) -> Mapping[str, Any]:
-    """Return an estimate as data; what is no finite number is None."""
-    return {
-        "value": _plain(estimate.value),
-        "low": _plain(estimate.low),
-        "high": _plain(estimate.high),
-        "n": estimate.n,
-    }
-
-
-def _plain(value: float) -> float | None:
-    return value if math.isfinite(value) else None

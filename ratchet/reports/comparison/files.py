@@ -113,7 +113,7 @@ def render(comparison: Comparison) -> str:
     environment = page_environment()
     return environment.get_template("comparison.html.j2").render(
         comparison=comparison,
-        heading=group_heading(comparison),
+        heading=group_heading(comparison.grouping),
         level=f"{100 * comparison.options.level:g} %",
         notes=[*reading_notes(comparison), *comparison.notes],
         aggregates=aggregates,

@@ -13,9 +13,9 @@ from ratchet.reports.comparison.cells import (
     position_interval,
 )
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
-from ratchet.reports.comparison.data import estimate_data, pair_data
 from ratchet.reports.comparison.learning import GroupCurve, LearningComparison
 from ratchet.reports.comparison.pairs import Pair
+from ratchet.reports.comparison.plain_data import estimate_data, pair_data
 from ratchet.reports.labels import metric_label
 from ratchet.reports.shown_table import ShownTable
 from ratchet.statistics.power import MAX_RUNS
@@ -24,7 +24,14 @@ from ratchet.statistics.power import MAX_RUNS
 def shown_tables(comparison: Comparison) -> list[ShownTable]:
     """Return the scores of each metric as a table, for terminals, notebooks and programs."""
     level = f"{100 * comparison.options.level:g} %"
-    columns = (group_heading(comparison), "seeds", "IQM", f"{level} interval", "median", "mean")
+    columns = (
+        group_heading(comparison.grouping),
+        "seeds",
+        "IQM",
+        f"{level} interval",
+        "median",
+        "mean",
+    )
     return [
         ShownTable(
             found.metric.title,
@@ -113,7 +120,7 @@ def seeds_that_would_do(pair: Pair) -> str:
 def learning_table(comparison: Comparison, found: LearningComparison) -> ShownTable:
     """Return how efficiently each group learns: mean height, and when runs reach something."""
     level = f"{100 * comparison.options.level:g} %"
-    columns = [group_heading(comparison), "seeds", "last IQM"]
+    columns = [group_heading(comparison.grouping), "seeds", "last IQM"]
     if found.start is not None and found.end is not None:
         between = f"{position(found.start)} to {position(found.end)} {found.axis}"
         columns += [f"mean over {between}", f"{level} interval"]

@@ -194,7 +194,7 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
     level = f"{100 * comparison.options.level:g} % interval"
     title = found.metric.title
     unit = ", in percent" if percent else ""
-    columns = [group_heading(comparison), "seeds", "IQM", level, "median", "mean"]
+    columns = [group_heading(comparison.grouping), "seeds", "IQM", level, "median", "mean"]
     if percent:
         columns.append("optimality gap")
     rows = [_row(row, percent=percent) for row in found.rows]
