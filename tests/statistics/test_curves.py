@@ -48,6 +48,8 @@ def test_where_all_runs_agree_few_of_them_prove_little():
     # five of five happen by chance in 2.5 % of all cases where the share is this
     assert honest.lows[0] ** 5 == pytest.approx(0.025)
     assert honest.highs == pytest.approx([1, 1 - honest.lows[0]])
+    at_it = performance_profile([[0.5, 0.5]], [0.5], method="percentile")
+    assert (at_it.values, at_it.lows, at_it.highs) == ([0], [0], [0])  # as good is not better
     alone = performance_profile([[0.5]], [0.0, 1.0])
     assert alone.values == [1, 0]
     assert math.isnan(alone.lows[0])
