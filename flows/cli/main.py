@@ -17,6 +17,7 @@ from typer.exceptions import TyperException
 from flows.cli import (
     analysing,
     checking,
+    collecting,
     comparing,
     doctor,
     language_models,
@@ -135,6 +136,7 @@ app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)
 app.command()(runs.cancel)
+app.command()(collecting.gc)
 app.command(name="list")(listing.list_names)
 app.command()(doctor.doctor)
 app.command()(stack.up)

@@ -14,6 +14,7 @@ from flows.runs.usage import RunUsage, spent_by_run
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
+from ratchet.store.users import note_user
 from ratchet.tracking.environment import (
     author,
     capture_code_state,
@@ -73,6 +74,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     services.check_prices()
     store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
+    note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
     recorder = RunRecorder(folder, store, uri, keys, RunUsage(folder, store, ledger))
