@@ -22,6 +22,7 @@ from flows.cli import (
     doctor,
     language_models,
     listing,
+    moving,
     plan,
     running,
     runs,
@@ -137,6 +138,8 @@ app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)
 app.command()(runs.cancel)
 app.command()(collecting.gc)
+app.command()(moving.export)
+app.command(name="import")(moving.import_)
 app.command(name="list")(listing.list_names)
 app.command()(doctor.doctor)
 app.command()(stack.up)
