@@ -219,13 +219,12 @@ def _put_run(
             place = aside / below if top == RUN_FOLDER else aside / CODE_FOLDER / below
             archive.extract(name, entry, place)
         (aside / "tables").mkdir(exist_ok=True)
+        files = base_dir or (code if (aside / CODE_FOLDER).is_dir() else None)
         here = {
             "home": settings.home,
             "runs": settings.runs,
             "store": settings.store,
-            "base_dir": str(base_dir or code)
-            if base_dir or (aside / CODE_FOLDER).is_dir()
-            else None,
+            "base_dir": None if files is None else str(files),
         }
         run = content.run
         manifest = run.model_copy(

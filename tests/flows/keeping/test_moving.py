@@ -120,7 +120,7 @@ def test_the_same_run_gives_the_same_bytes_and_no_secret(packed: Path, tmp_path:
 
 
 def leaves_nothing(packed: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="Nothing is read from it|does not belong|is none"):
+    with pytest.raises(DataError, match=r"Nothing is read from it|does not belong|is none"):
         unpack(packed, tmp_path)
     assert not (tmp_path / "here").exists()
 
