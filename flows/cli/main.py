@@ -28,6 +28,7 @@ from flows.cli import (
     runs,
     stack,
     sweeping,
+    watching,
 )
 from flows.process.environment import DEBUG
 from flows.process.lean_imports import leave_compiler_out
@@ -136,6 +137,7 @@ app.command()(comparing.compare)
 app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)
+app.command()(watching.watch)
 app.command()(runs.cancel)
 app.command()(collecting.gc)
 app.command()(moving.export)

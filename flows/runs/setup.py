@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from flows.process.temporary_server import lasting_ui_url
 from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.language_services import LanguageServices
+from flows.runs.live import LiveFile
 from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
 from flows.runs.usage import RunUsage, spent_by_run
@@ -46,6 +47,7 @@ class ExperimentRun:
     services: LanguageServices
     tracking_uri: str | None
     presence: Presence
+    live: LiveFile
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""
@@ -55,6 +57,7 @@ class ExperimentRun:
             self.services.close()
             self.recorder.close()
         finally:
+            self.live.close()
             self.presence.release()
 
 
@@ -90,8 +93,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         session.before_calls = services.make_ready
         session.on_wait = recorder.waiting
         sessions.append(session)
-    presence = Presence(folder.path)
-    return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence)
+    presence, live = Presence(folder.path), LiveFile(folder.path)
+    return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence, live)
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

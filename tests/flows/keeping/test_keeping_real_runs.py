@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,17 +14,50 @@ from flows import fork_experiment, resume_experiment, run_experiment, verify_run
 from flows.runs.collecting import Collector, Limits
 from flows.runs.exporting import export_run
 from flows.runs.importing import import_run
+from flows.runs.watching import watch_run
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.store import StageStore
-from ratchet.tracking.run_folder import find_run
+from ratchet.tracking.run_folder import RunFolder, find_run
 
 pytestmark = pytest.mark.slow
+
+
+class Watcher:
+    """Watches the first run of a folder from a thread."""
+
+    def __init__(self, runs: str) -> None:
+        self._runs = Path(runs)
+        self._thread = threading.Thread(target=self._watch)
+        self.under_way: set[tuple[str, int]] = set()
+        self.finished: set[tuple[str, int]] = set()
+        self.statuses: list[str] = []
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._thread.join(30)
+
+    def _watch(self) -> None:
+        while not list(self._runs.glob("*/manifest.json")):
+            time.sleep(0.001)
+        (file,) = self._runs.glob("*/manifest.json")
+        for view in watch_run(RunFolder(file.parent), seconds=0.001):
+            self.statuses.append(view.status)
+            for stage in view.stages:
+                noted = self.under_way if stage.state == "under way" else self.finished
+                noted.add((stage.stage, stage.iteration))
 
 
 def test_a_run_with_its_own_trainer_is_kept_packed_and_made_again_elsewhere(lab: Any) -> None:
     here = ExperimentSettings.from_dict(lab.settings())
     small = lab.hyper_params(rl__num_iterations=4)
-    parent = run_experiment(small, here, name="tiny")
+    with Watcher(here.runs) as watcher:
+        parent = run_experiment(small, here, name="tiny")
+    assert {("train", 3), ("train", 4)} <= watcher.finished
+    assert watcher.under_way
+    assert watcher.statuses[-1] == "completed"
     fork = fork_experiment(parent.run_id, 3, {"rl.lr": 0.25}, here)
     other = run_experiment({**small, "seed": 9}, here, name="tiny")
     for run in (parent, other):
