@@ -91,8 +91,7 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
         while (step := await asyncio.to_thread(next, steps, None)) is not None:
             if isinstance(step, StageCall):
                 anew = force and step.pinned_key is None
-                with run.live.stage(step):
-                    outcome = await stages[step.stage](step, session, force=anew)
+                outcome = await stages[step.stage](step, session, force=anew)
                 run.recorder.stage_finished(outcome)
             else:
                 await _together([play(chain) for chain in step])

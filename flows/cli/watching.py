@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +92,7 @@ def draw(view: RunView) -> RenderableType:
         (
             arm.name,
             f"{arm.iterations}" + (f" of {arm.total}" if arm.total else ""),
-            "  ".join(f"{name} {value:.3g}" for name, value in arm.metrics.items()),
+            _numbers(arm.metrics),
         )
         for arm in view.arms
     ]
@@ -103,7 +103,7 @@ def draw(view: RunView) -> RenderableType:
     ]
     if view.doing and not view.has_ended:
         count = f"  {view.done}/{view.expected}" if view.expected else ""
-        parts.append(Text(f"{view.doing}{count}", style="cyan"))
+        parts.append(Text(f"{view.doing}{count}  {_numbers(view.metrics)}", style="cyan"))
     if view.awaits_jobs:
         longest = max(s.seconds for s in view.stages if s.state == "under way")
         parts.append(Text(f"Fine-tune jobs awaited for {format_seconds(longest)}"))
@@ -125,6 +125,10 @@ def _row(stage: StageView) -> tuple[str, ...]:
 
     seconds = format_seconds(stage.seconds) if stage.seconds >= 10 else f"{stage.seconds:.1f} s"
     return stage.arm, stage.stage, str(stage.iteration), stage.state, seconds
+
+
+def _numbers(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.3g}" for name, value in metrics.items())
 
 
 def _heading(view: RunView) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from flows.process.temporary_server import lasting_ui_url
 from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.language_services import LanguageServices
-from flows.runs.live import LiveFile
 from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
 from flows.runs.usage import RunUsage, spent_by_run
@@ -22,6 +21,7 @@ from ratchet.tracking.environment import (
     capture_versions,
     command_line,
 )
+from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
@@ -83,6 +83,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     recorder = RunRecorder(folder, store, uri, keys, RunUsage(folder, store, ledger))
     store.on_damage = recorder.damaged
     spending = Spending(ledger)
+    live = LiveFile(folder.path)
     sessions: list[AnySession] = []
     for each in keys:
         session = (
@@ -92,8 +93,9 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         )
         session.before_calls = services.make_ready
         session.on_wait = recorder.waiting
+        session.under_way = live.stage
         sessions.append(session)
-    presence, live = Presence(folder.path), LiveFile(folder.path)
+    presence = Presence(folder.path)
     return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence, live)
 
 

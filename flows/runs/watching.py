@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from flows.process.progress import metrics_that_matter
-from flows.runs.live import Live, read_live
 from ratchet.reports.spending import read_billed
+from ratchet.tracking.live_file import Live, read_live
 
 if TYPE_CHECKING:
     from ratchet.tracking.manifest import RunManifest, RunStatus, StageRecord
@@ -57,6 +57,8 @@ class RunView:
         What it says that it does, among it which fine-tune jobs it waits for.
     done, expected
         Iterations of the loops that this process of the run has begun.
+    metrics
+        What its loop says of itself right now.
     billed, budget
         What it was billed by services as of its last stage, and what it may be.
     awaits_jobs
@@ -74,6 +76,7 @@ class RunView:
     doing: str
     done: int
     expected: int
+    metrics: Mapping[str, float]
     billed: str | None
     budget: float | None
     awaits_jobs: bool
@@ -88,7 +91,7 @@ class RunView:
 def view_run(folder: RunFolder) -> RunView:
     """Read how a run stands now."""
     manifest, status = folder.manifest, folder.status
-    live = read_live(folder) if status == "running" else None
+    live = read_live(folder.path) if status == "running" else None
     points = folder.read_metrics()
     (billed,) = read_billed([folder]) or (None,)
     budget = manifest.settings.get("budget")
@@ -102,6 +105,7 @@ def view_run(folder: RunFolder) -> RunView:
         doing=live["doing"] if live else "",
         done=live["done"] if live else 0,
         expected=live["expected"] if live else 0,
+        metrics=metrics_that_matter(live["metrics"]) if live else {},
         billed=billed.text if billed else None,
         budget=budget if isinstance(budget, int | float) else None,
         awaits_jobs=live is not None and any(s["stage"] == _AWAITING for s in live["stages"]),

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.cli.watching import draw
-from flows.runs.live import LIVE_FILE, LiveFile, read_live
 from flows.runs.watching import RunView, view_run, watch_run
+from ratchet.tracking.live_file import LIVE_FILE, LiveFile, read_live
 from ratchet.tracking.manifest import RunManifest, StageRecord
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
@@ -105,7 +105,7 @@ def test_stages_are_told_at_once_and_loops_seldom(run: RunFolder) -> None:
             heard.append("finish")
 
     def told() -> Any:
-        found = read_live(run)
+        found = read_live(run.path)
         assert found is not None
         return found
 

@@ -12,20 +12,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
-
-from flows.process.progress import metrics_that_matter
-
-if TYPE_CHECKING:
-    from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.calls import StageCall
+from typing import Protocol, TypedDict
 
 LIVE_FILE = ".live.json"
 _SELDOM_SECONDS = 0.5
 
 
+class NamedStage(Protocol):
+    """What tells a stage from a run's others."""
+
+    @property
+    def arm(self) -> str: ...  # noqa: D102 -- see the class
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def iteration(self) -> int: ...  # noqa: D102
+
+
 class StageUnderWay(TypedDict):
-    """A stage that is being found or made, and since when (seconds since 1970)."""
+    """A stage that is being made, and since when (seconds since 1970)."""
 
     arm: str
     stage: str
@@ -45,7 +52,7 @@ class Live(TypedDict):
 
 
 class LiveFile:
-    """Keeps the file up to date: a reporter of :mod:`trainers.progress` that knows stages too.
+    """Keeps the file up to date: it hears of a run's loops as a progress bar does, and of stages.
 
     A stage's begin is written at once, what happens within one every half second at most.
     """
@@ -58,7 +65,7 @@ class LiveFile:
         self._live = Live(time=0.0, stages=[], doing="", done=0, expected=0, metrics={})
 
     @contextmanager
-    def stage(self, call: StageCall) -> Iterator[None]:
+    def stage(self, call: NamedStage) -> Iterator[None]:
         """Say that a stage is under way while the block runs."""
         place = StageUnderWay(
             arm=call.arm, stage=call.name, iteration=call.iteration, since=time.time()
@@ -92,11 +99,9 @@ class LiveFile:
 
     def show(self, metrics: Mapping[str, float]) -> None:
         """Take the latest metrics."""
-        chosen = metrics_that_matter(metrics)
         with self._lock:
-            if chosen or not metrics:
-                self._live["metrics"] = chosen
-                self._write_seldom()
+            self._live["metrics"] = {name: float(value) for name, value in metrics.items()}
+            self._write_seldom()
 
     def finish(self) -> None:
         """End a loop; there may be others."""
@@ -120,10 +125,10 @@ class LiveFile:
             aside.unlink(missing_ok=True)
 
 
-def read_live(folder: RunFolder) -> Live | None:
+def read_live(folder: Path) -> Live | None:
     """Read what a run does right now; None if it says nothing."""
     try:
-        live: Live = json.loads((folder.path / LIVE_FILE).read_text(encoding="utf-8"))
+        live: Live = json.loads((folder / LIVE_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     return live
