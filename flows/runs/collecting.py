@@ -7,6 +7,7 @@ unused when nobody can find it any more.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -153,7 +154,11 @@ class Collector:
 
     def _remove(self, leftover: Leftover) -> bool:
         if leftover.kind is LeftoverKind.TEMPORARY:
-            Path(leftover.name).unlink(missing_ok=True)
+            path = Path(leftover.name)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
             return True
         if leftover.kind in (LeftoverKind.JOURNAL, LeftoverKind.CHECKPOINT):
             return self._remove_from_home(leftover)
@@ -215,10 +220,12 @@ class Collector:
         return is_stage and (self._limits.unfinished or self._store.peek(key) is not None)
 
     def _temporary(self) -> Iterator[Leftover]:
-        """List what killed writers have left in runs folders: files written aside."""
+        """List what killed writers and imports have left in runs folders, written aside."""
         for folder in self.folders:
             for path in sorted(folder.glob("**/.*.tmp")):
-                yield _file(LeftoverKind.TEMPORARY, path)
+                leftover = _file(LeftoverKind.TEMPORARY, path)
+                if leftover.last_used < time.time() - RUNNING_SECONDS:  # else its writer may live
+                    yield leftover
 
     def _run_locks(self) -> Iterator[Path]:
         return (path for folder in self.folders for path in folder.glob("*/.running"))

@@ -212,7 +212,7 @@ def _put_run(
     """Write the run's folder aside and rename it into place."""
     runs, run_id = Path(settings.runs), content.index.run_id
     code = runs / run_id / CODE_FOLDER
-    with tempfile.TemporaryDirectory(dir=runs, prefix=".import-") as scratch:
+    with tempfile.TemporaryDirectory(dir=runs, prefix=".import-", suffix=".tmp") as scratch:
         aside = Path(scratch) / run_id
         for name, entry in content.index.files.items():
             top, _, below = name.partition("/")

@@ -211,7 +211,13 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     run.record_stage(StageRecord(stage="train", iteration=1, key=key, hit=False))
     (store.backend.folder.root / "work" / f"{'b' * 64}.dead").mkdir()
     (store.backend.folder.root / "damaged" / f"{'c' * 64}-1").mkdir()
-    (run.path / ".manifest.json.x.tmp").write_text("{")
+    aside = [run.path / f".manifest.json.{name}.tmp" for name in ("old", "new")]
+    torn = tmp_path / "runs" / ".import-x.tmp"
+    (torn / "far-1").mkdir(parents=True)
+    for file in aside:
+        file.write_text("{")
+    for old in (aside[0], torn):
+        os.utime(old, (time.time() - 7200,) * 2)
     for name in (key, "d" * 64):
         (home / "journals").mkdir(exist_ok=True)
         (home / "journals" / f"{name}.jsonl").write_text("{}\n")
@@ -221,6 +227,9 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     kinds = [LeftoverKind.WORK, LeftoverKind.DAMAGED, LeftoverKind.TEMPORARY]
     both = [LeftoverKind.JOURNAL, LeftoverKind.CHECKPOINT]
     assert {each.kind for each in collect(store, tmp_path).leftovers} == {*kinds, *both}
+    assert not aside[0].exists()
+    assert not torn.exists()
+    assert aside[1].exists(), "its writer may live"
     assert [path.stem for path in (home / "journals").iterdir()] == ["d" * 64]
     names = {path.name for path in (home / "checkpoints").iterdir()}
     assert names == {f"{'d' * 64}@3", "my-own-run"}
@@ -281,7 +290,10 @@ def test_killed_anywhere_it_leaves_a_whole_store(tmp_path: Path) -> None:
         fresh.clean()
         for manifest in fresh.iterate():
             assert fresh.verify(manifest.key) == []
-        assert {manifest.key for manifest in fresh.iterate()} >= set(kept)
+        left = {manifest.key for manifest in fresh.iterate()}
+        assert left >= set(kept)
+        if moment == 2:
+            assert left >= set(gone), "it was out of the way, and nobody had made sure"
         gone = chain(fresh, 2, 2)
     assert codes == [-signal.SIGKILL] * 3
     assert keys_of(collect(store, tmp_path)) == set(gone)

@@ -178,11 +178,11 @@ def other_weights(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
     members[place] = (members[place][0], bytes(len(members[place][1])))
 
 
-def in_the_index(path: str) -> Change:
+def in_the_index(path: str, kind: int = stat.S_IFREG) -> Change:
     """Name a file in the index as well as in the archive, with its true digest."""
 
     def change(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
-        add(path)(members)
+        add(path, kind)(members)
         index = json.loads(members[0][1])
         digest = hashlib.sha256(b"/etc/passwd").hexdigest()
         index["files"][path] = {"size": len(b"/etc/passwd"), "sha256": digest}
@@ -212,7 +212,8 @@ def another_key(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
         *(add("run/../../evil"), add("/evil"), add("run\\evil"), add("C:evil"), add("run//x")),
         *(add("run/link", stat.S_IFLNK), add("run/folder/", stat.S_IFDIR), add("run/extra")),
         *(add("archive.json"), compressed, other_weights, another_key),
-        *(in_the_index("elsewhere/x"), in_the_index("../x")),
+        *(in_the_index("elsewhere/x"), in_the_index("../x"), in_the_index("run/../../evil")),
+        *(in_the_index("run/link", stat.S_IFLNK), in_the_index("run//x")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
