@@ -23,7 +23,7 @@ from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.families import stage_functions
 from tasks.stages.sequence import Step, StoredCourse
-from trainers.progress import show
+from trainers.progress import also_told, show
 
 
 @flow(name="experiment", persist_result=False, validate_parameters=False)
@@ -65,8 +65,9 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     flow_run_id = flow_run.get_id()
     run = await asyncio.to_thread(open_run, experiment, flow_run_id)
     async with _recorded(run):
-        for session in run.sessions:
-            await _play_arm(run, session, force=force)
+        with also_told(run.live):
+            for session in run.sessions:
+                await _play_arm(run, session, force=force)
         run.folder.set_status("completed")  # the report says so too
         await save_report(run.folder, experiment.settings)
     return ExperimentResult(

@@ -44,6 +44,41 @@ def progress_reporter(reporter: ProgressReporter) -> Iterator[None]:
         _REPORTER.reset(token)
 
 
+@contextmanager
+def also_told(reporter: ProgressReporter) -> Iterator[None]:
+    """Tell ``reporter``, and whoever listens already, about every loop that runs inside."""
+    known = _REPORTER.get()
+    with progress_reporter(reporter if known is None else _Both(known, reporter)):
+        yield
+
+
+class _Both:
+    """Passes everything on to two reporters."""
+
+    def __init__(self, *reporters: ProgressReporter) -> None:
+        self._reporters = reporters
+
+    def start(self, total: int) -> None:
+        for reporter in self._reporters:
+            reporter.start(total)
+
+    def describe(self, description: str) -> None:
+        for reporter in self._reporters:
+            reporter.describe(description)
+
+    def advance(self, steps: int) -> None:
+        for reporter in self._reporters:
+            reporter.advance(steps)
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        for reporter in self._reporters:
+            reporter.show(metrics)
+
+    def finish(self) -> None:
+        for reporter in self._reporters:
+            reporter.finish()
+
+
 _PLACE: ContextVar[tuple[str, ...]] = ContextVar("progress_place", default=())
 
 

@@ -17,16 +17,19 @@ from typer.exceptions import TyperException
 from flows.cli import (
     analysing,
     checking,
+    collecting,
     comparing,
     doctor,
     language_models,
     listing,
+    moving,
     plan,
     running,
     runs,
     stack,
     sweep_pages,
     sweeping,
+    watching,
 )
 from flows.process.environment import DEBUG
 from flows.process.lean_imports import leave_compiler_out
@@ -136,7 +139,11 @@ app.command()(comparing.compare)
 app.command()(runs.report)
 app.command(name="runs")(runs.list_all)
 app.command()(runs.sync)
+app.command()(watching.watch)
 app.command()(runs.cancel)
+app.command()(collecting.gc)
+app.command()(moving.export)
+app.command(name="import")(moving.import_)
 app.command(name="list")(listing.list_names)
 app.command()(doctor.doctor)
 app.command()(stack.up)

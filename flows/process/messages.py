@@ -27,23 +27,38 @@ class Document(TypedDict):
 
 
 _document: Document | None = None
+_has_lines = False
+"""Whether records were written as lines of their own, after which there is no document."""
 
 
 @contextmanager
 def output_as_json() -> Iterator[None]:
     """Gather what is printed and write it to stdout in the end, as one JSON document."""
-    global _document  # one stdout a process
+    global _document, _has_lines  # one stdout a process
     _document = document = Document(tables=[], notes=[], warnings=[], errors=[])
+    _has_lines = False
     try:
         yield
     finally:
         _document = None
-        sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+        if not _has_lines:
+            text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
+            sys.stdout.write(f"{text}\n")
+        elif document["errors"]:
+            print_json_line({"errors": document["errors"]})
 
 
 def prints_json() -> bool:
     """Whether what is printed is gathered."""
     return _document is not None
+
+
+def print_json_line(record: Mapping[str, object]) -> None:
+    """Write a record as a line of its own at once; there is no document in the end then."""
+    global _has_lines
+    _has_lines = True
+    sys.stdout.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
 
 
 def console(*, stderr: bool = False) -> Console:

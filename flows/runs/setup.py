@@ -14,12 +14,14 @@ from flows.runs.usage import RunUsage, spent_by_run
 from ratchet.language_models.ledger import Ledger
 from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
+from ratchet.store.users import note_user
 from ratchet.tracking.environment import (
     author,
     capture_code_state,
     capture_versions,
     command_line,
 )
+from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
@@ -45,6 +47,7 @@ class ExperimentRun:
     services: LanguageServices
     tracking_uri: str | None
     presence: Presence
+    live: LiveFile
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""
@@ -54,6 +57,7 @@ class ExperimentRun:
             self.services.close()
             self.recorder.close()
         finally:
+            self.live.close()
             self.presence.release()
 
 
@@ -73,11 +77,13 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     services.check_prices()
     store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
+    note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
     recorder = RunRecorder(folder, store, uri, keys, RunUsage(folder, store, ledger))
     store.on_damage = recorder.damaged
     spending = Spending(ledger)
+    live = LiveFile(folder.path)
     sessions: list[AnySession] = []
     for each in keys:
         session = (
@@ -87,9 +93,10 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         )
         session.before_calls = services.make_ready
         session.on_wait = recorder.waiting
+        session.under_way = live.stage
         sessions.append(session)
     presence = Presence(folder.path)
-    return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence)
+    return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence, live)
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

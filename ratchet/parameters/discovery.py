@@ -54,15 +54,23 @@ def load_files(data: Mapping[str, object], base_dir: str | Path) -> None:
     if isinstance(scenario, str) and is_class_spec(scenario):
         _read_scenario(scenario, base_dir)
     missing = missing_files(data, base_dir)
-    for path in dict.fromkeys(_files(data)):
+    for path in named_files(data):
         if path not in missing:
             load_module(path, base_dir)
 
 
 def missing_files(data: Mapping[str, object], base_dir: str | Path) -> list[str]:
     """Return the user's files that an experiment names and that are not there."""
-    files = dict.fromkeys(_files(data))
-    return [path for path in files if not (Path(base_dir) / Path(path).expanduser()).is_file()]
+    return [
+        path
+        for path in named_files(data)
+        if not (Path(base_dir) / Path(path).expanduser()).is_file()
+    ]
+
+
+def named_files(data: object) -> list[str]:
+    """Return the user's files that an experiment names, each once."""
+    return list(dict.fromkeys(_files(data)))
 
 
 def _files(data: object) -> Iterator[str]:

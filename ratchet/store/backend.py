@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from ratchet.store.local import LocalFolder
     from ratchet.store.manifest import Manifest
+
+
+class FolderFacts(NamedTuple):
+    """What is known of a folder: name, bytes, and when it was last used or written."""
+
+    name: str
+    size: int
+    last_used: float
 
 
 class Backend(ABC):
@@ -76,3 +84,42 @@ class Backend(ABC):
     @abstractmethod
     def keys(self) -> Iterator[str]:
         """List the keys of all that lies here, in order."""
+
+    @abstractmethod
+    def note_use(self, key: str) -> None:
+        """Remember that a stage was used now, where that costs next to nothing."""
+
+    @abstractmethod
+    def facts(self, key: str, manifest: Manifest | None) -> FolderFacts:
+        """Return size and last use of what lies under a key; ``manifest`` is None if not whole.
+
+        Whose age cannot be known counts as used now.
+        """
+
+    @abstractmethod
+    def discard_unless(self, key: str, wanted: Callable[[float], bool]) -> bool:
+        """Remove a stage whose lock is held, unless ``wanted`` says otherwise; say whether it did.
+
+        ``wanted`` is given the time of the last use, and asked when nobody can find the stage
+        any more, where the place can do that. Cut off anywhere, the stage is whole or gone.
+        """
+
+    @abstractmethod
+    def damaged(self) -> Iterator[FolderFacts]:
+        """List the stages that were set aside."""
+
+    @abstractmethod
+    def remove_damaged(self, name: str) -> None:
+        """Remove a stage that was set aside."""
+
+    @abstractmethod
+    def note_names(self) -> list[str]:
+        """List the small files beside the stages that say who uses the store."""
+
+    @abstractmethod
+    def read_note(self, name: str) -> bytes | None:
+        """Read such a file; None if there is none."""
+
+    @abstractmethod
+    def write_note(self, name: str, text: bytes | None) -> None:
+        """Write such a file, whole or not at all; None removes it."""

@@ -110,6 +110,29 @@ class Claim:
             self.existing = self._publish(work, manifest)
         return self.existing
 
+    def adopt(self, manifest: Manifest) -> Manifest:
+        """Store the files in ``workdir`` as a stage that was made elsewhere, all at once.
+
+        Raises
+        ------
+        StageKeyError
+            If the manifest's values don't have the claimed key.
+        StoreError
+            If the files are not those of the manifest, or can't be written; nothing is stored then.
+        """
+        work = self._open_work()
+        computed = manifest.computed_key()
+        if not self.key == manifest.key == computed:
+            raise StageKeyError(
+                f"stage {manifest.stage} {manifest.iteration}: its values have key {computed}, but"
+                f" {self.key} was claimed and its manifest says {manifest.key}."
+            )
+        with store_errors(f"store stage {self.key}", self._backend.place):
+            if seal_files(work) != manifest.files:
+                raise StoreError(f"stage {self.key}: its files are not those of its manifest.")
+            self.existing = self._publish(work, manifest)
+        return self.existing
+
     def _publish(self, work: Path, manifest: Manifest) -> Manifest:
         if self._backend.publish(work, self.key, manifest):
             return manifest

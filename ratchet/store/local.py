@@ -1,12 +1,13 @@
 """A local folder of finished stages.
 
 ``stages/KEY/`` holds what is finished, ``work/KEY.xxxx/`` what is being made (on the same file
-system, so that a rename puts it in place), ``locks/`` the locks of those who work, and
-``damaged/KEY-n/`` what no longer matched its manifest.
+system, so that a rename puts it in place), ``locks/`` the locks of those who work,
+``damaged/KEY-n/`` what no longer matched its manifest, and ``users/`` who uses the store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -14,16 +15,19 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ratchet.errors import DamagedStageError, StoreError
-from ratchet.store.backend import Backend
+from ratchet.store.backend import Backend, FolderFacts
 from ratchet.store.keys import is_key
 from ratchet.store.locks import FileLock
 from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 _EXISTS = (errno.ENOTEMPTY, errno.EEXIST)
+_CONDEMNED = ".condemned"
+"""Ends the name of a stage that is out of the way until it is known that nobody wants it."""
 
 
 class LocalFolder(Backend):
@@ -72,10 +76,10 @@ class LocalFolder(Backend):
             lock = self.lock(path.name.partition(".")[0])
             if lock.try_acquire():
                 try:
+                    removed += not (path.suffix == _CONDEMNED and self._reprieve(path.stem))
                     shutil.rmtree(path, ignore_errors=True)
                 finally:
                     lock.release()
-                removed += 1
         for path in _children(self.root / "locks"):
             lock = FileLock(path)
             if path.suffix == ".lock" and lock.try_acquire():
@@ -191,6 +195,93 @@ class LocalFolder(Backend):
             if is_key(path.name):
                 yield path.name
 
+    def note_use(self, key: str) -> None:
+        """Set the time of the stage's folder, which tells nothing else."""
+        now = time.time_ns()  # the file system's own clock lags behind this one
+        with contextlib.suppress(OSError):  # it is another user's, or gone
+            os.utime(self.stage_path(key), ns=(now, now))
+
+    def facts(self, key: str, manifest: Manifest | None) -> FolderFacts:
+        """Return size and last use of what lies under a key."""
+        facts = _facts(self.stage_path(key))
+        return facts if manifest is None else facts._replace(size=manifest.size)
+
+    def discard_unless(self, key: str, wanted: Callable[[float], bool]) -> bool:
+        """Rename a stage's folder out of the way, ask, and put it back or remove it."""
+        condemned = self._condemned(key)
+        self.prepare()
+        try:
+            os.rename(self.stage_path(key), condemned)
+        except FileNotFoundError:
+            return False
+        try:
+            keep = wanted(_last_used(condemned))
+        except BaseException:
+            self._reprieve(key)
+            raise
+        if keep:
+            self._reprieve(key)
+            return False
+        self._checked.pop(key, None)
+        # another name first: half removed it must not be taken for a stage to put back
+        removed = condemned.with_name(f"{key}.{secrets.token_hex(8)}")
+        os.rename(condemned, removed)
+        shutil.rmtree(removed, ignore_errors=True)
+        return True
+
+    def _condemned(self, key: str) -> Path:
+        return self.root / "work" / f"{key}{_CONDEMNED}"
+
+    def _reprieve(self, key: str) -> bool:
+        """Put a condemned stage back; False if somebody has made it again meanwhile."""
+        try:
+            os.rename(self._condemned(key), self.stage_path(key))
+        except OSError as error:
+            if error.errno in _EXISTS:
+                return False
+            raise
+        return True
+
+    def abandoned(self) -> Iterator[FolderFacts]:
+        """List the work folders whose owners have died; :meth:`clean` removes them."""
+        for path in _children(self.root / "work"):
+            if self.lock(path.name.partition(".")[0]).is_free():
+                yield _facts(path)
+
+    def damaged(self) -> Iterator[FolderFacts]:
+        """List the stages that were set aside."""
+        for path in _children(self.root / "damaged"):
+            facts = _facts(path)
+            with contextlib.suppress(FileNotFoundError):  # when it was renamed, not written
+                facts = facts._replace(last_used=max(facts.last_used, path.stat().st_ctime))
+            yield facts
+
+    def remove_damaged(self, name: str) -> None:
+        """Remove a stage that was set aside."""
+        shutil.rmtree(self.root / "damaged" / name, ignore_errors=True)
+
+    def note_names(self) -> list[str]:
+        """List what says who uses the store."""
+        return [path.name for path in _children(self.root / "users") if path.suffix == ".json"]
+
+    def read_note(self, name: str) -> bytes | None:
+        """Read a note; None if there is none."""
+        try:
+            return (self.root / "users" / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_note(self, name: str, text: bytes | None) -> None:
+        """Write aside and rename into place, or remove."""
+        path = self.root / "users" / name
+        if text is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{name}.{secrets.token_hex(8)}")
+        aside.write_bytes(text)
+        aside.replace(path)
+
 
 def seal_files(work: Path) -> dict[str, FileEntry]:
     """Flush a work folder's files to the disk; return path → size and SHA-256, sorted.
@@ -257,3 +348,20 @@ def _children(path: Path) -> list[Path]:
         return sorted(path.iterdir())
     except FileNotFoundError:
         return []
+
+
+def _facts(path: Path) -> FolderFacts:
+    """Look at a folder or file; what is gone meanwhile is empty and was used now."""
+    size = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(FileNotFoundError):
+                size += os.lstat(os.path.join(folder, name)).st_size
+    return FolderFacts(path.name, size, _last_used(path))
+
+
+def _last_used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()

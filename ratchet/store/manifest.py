@@ -19,7 +19,7 @@ from pydantic import (
 
 from ratchet.errors import DamagedStageError, StoreError
 from ratchet.store.fingerprint import Fingerprint
-from ratchet.store.keys import SCHEMA_VERSION
+from ratchet.store.keys import SCHEMA_VERSION, stage_key
 
 MANIFEST_NAME: Final = "manifest.json"
 _END = b"\n}"
@@ -84,6 +84,11 @@ class Manifest(_Frozen):
     def size(self) -> int:
         """Bytes in all files together."""
         return sum(entry.size for entry in self.files.values())
+
+    def computed_key(self) -> str:
+        """Compute the key of what the manifest says; another than ``key`` if that is not true."""
+        code = Fingerprint.of_modules(self.fingerprint.modules).digest
+        return stage_key(self.stage, self.iteration, self.parameters, self.inputs, code)
 
     def to_bytes(self) -> bytes:
         """Write the manifest as JSON text whose last field is the SHA-256 of all before it."""

@@ -8,14 +8,17 @@ finds it, and the stage is made again.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from ratchet.errors import DamagedStageError, MissingPackageError, ParameterError
-from ratchet.store.backend import Backend
+from ratchet.store.backend import Backend, FolderFacts
 from ratchet.store.keys import is_key
 from ratchet.store.local import LocalFolder, seal_files
 from ratchet.store.manifest import MANIFEST_NAME, Manifest
@@ -183,14 +186,77 @@ class RemoteFolder(Backend):
 
     def keys(self) -> Iterator[str]:
         """List the keys of all that lies here, in order."""
+        return (name for name in self._names("stages") if is_key(name))
+
+    def _names(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(self._path("stages"), detail=False)
+            found = self._fs.ls(self._path(folder), detail=False)
         except FileNotFoundError:
+            return []
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+
+    def note_use(self, key: str) -> None:
+        """Remember it at the copy; the URL is not told, which would cost a request."""
+        self._copies.note_use(key)
+
+    def facts(self, key: str, manifest: Manifest | None) -> FolderFacts:
+        """Return size and last use of a stage, here or when it was made, or of a part of one."""
+        if manifest is None:
+            return self._facts(self._path("stages", key))
+        made = datetime.fromisoformat(manifest.created).timestamp()
+        if self._copies.stage_path(key).is_dir():
+            made = max(made, self._copies.facts(key, manifest).last_used)
+        return FolderFacts(key, manifest.size, made)
+
+    def _facts(self, path: str) -> FolderFacts:
+        """Look at all files below a path: their size, and when the newest was written."""
+        self._fs.invalidate_cache()
+        found = self._fs.find(path, detail=True)
+        size = sum(int(info.get("size") or 0) for info in found.values())
+        try:
+            newest = max((self._fs.modified(name).timestamp() for name in found), default=0.0)
+        except (NotImplementedError, FileNotFoundError, KeyError):
+            newest = time.time()
+        return FolderFacts(posixpath.basename(path), size, newest)
+
+    def discard_unless(self, key: str, wanted: Callable[[float], bool]) -> bool:
+        """Ask and remove: nothing can be moved out of the way at once here."""
+        try:
+            text = self.read_manifest(key)
+            manifest = None if text is None else Manifest.from_bytes(text, key)
+        except DamagedStageError:
+            manifest = None
+        return not wanted(self.facts(key, manifest).last_used) and self.discard(key)
+
+    def damaged(self) -> Iterator[FolderFacts]:
+        """List the stages that were set aside."""
+        return (self._facts(self._path("damaged", name)) for name in self._names("damaged"))
+
+    def remove_damaged(self, name: str) -> None:
+        """Remove a stage that was set aside."""
+        with contextlib.suppress(FileNotFoundError):
+            self._fs.rm(self._path("damaged", name), recursive=True)
+
+    def note_names(self) -> list[str]:
+        """List what says who uses the store."""
+        return self._names("users")
+
+    def read_note(self, name: str) -> bytes | None:
+        """Read a note; None if there is none."""
+        try:
+            return bytes(self._fs.cat_file(self._path("users", name)))
+        except FileNotFoundError:
+            return None
+
+    def write_note(self, name: str, text: bytes | None) -> None:
+        """Write or remove a small file."""
+        if text is None:
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(self._path("users", name))
             return
-        for name in sorted(posixpath.basename(str(path).rstrip("/")) for path in found):
-            if is_key(name):
-                yield name
+        self._fs.makedirs(self._path("users"), exist_ok=True)
+        self._fs.pipe_file(self._path("users", name), text)
 
 
 def _differences(work: Path, manifest: Manifest) -> list[str]:

@@ -76,6 +76,11 @@ class StageStore:
         return self._backend.place
 
     @property
+    def backend(self) -> Backend:
+        """Where the stages lie, for those who keep the store."""
+        return self._backend
+
+    @property
     def size(self) -> int:
         """Bytes in the files of all finished stages."""
         return sum(manifest.size for manifest in self.iterate())
@@ -116,6 +121,8 @@ class StageStore:
         """
         manifest, problems = self._check(key)
         if not problems:
+            if manifest is not None:
+                self._backend.note_use(key)
             return manifest
         folder = self._backend.folder
         with store_errors(f"set aside the damaged stage {key}", self.place):

@@ -151,7 +151,8 @@ def make_stage(
         if claim.existing is not None:
             return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
         describe(call.title)
-        outcome = _work(stage, call, session, claim)
+        with session.under_way(call):
+            outcome = _work(stage, call, session, claim)
         session.stage_finished(call)
     return outcome
 

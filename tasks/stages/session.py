@@ -40,6 +40,7 @@ class BaseSession:
         self.executor = executor
         self.on_wait: Callable[[str], None] | None = None
         self.before_calls: Callable[[], None] | None = None
+        self.under_way: Callable[[StageCall], AbstractContextManager[object]] = nullcontext
 
     def make_services_ready(self) -> None:
         """Start what agents speak to; called by each stage that may call a language model."""

@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli.doctor import lost_flow_run_checks
 from flows.cli.main import app
+from flows.process.checks.base import Places
+from flows.process.checks.runs import lost_flow_runs
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
 TRAINER = Path(__file__).with_name("tiny_trainer.py")
@@ -67,7 +68,9 @@ def test_a_killed_run_is_interrupted_cancelled_is_cancelled_and_both_go_on(lab, 
     process.wait()
     assert run.status == "interrupted"
     assert flow_state(run) == "Running"
-    lost = {check.subject for check in lost_flow_run_checks(lab.folder / "home")}
+    lost = {
+        check.subject for check in lost_flow_runs(Places(lab.folder / "home", lab.folder / "runs"))
+    }
     assert f"flow run {run.run_id}" in lost
     assert run.run_id in crash_lost_runs(pool_is_here=False)
     assert flow_state(run) == "Crashed"

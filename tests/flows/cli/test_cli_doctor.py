@@ -1,18 +1,54 @@
-"""``ratchet doctor`` sees what is wrong and says what to do."""
+"""``ratchet doctor`` sees what is wrong and says what to do: each fault is planted here."""
 
 from __future__ import annotations
 
+import contextlib
+import email.utils
+import errno
+import fcntl
+import importlib.metadata
+import json
+import shutil
+import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from flows.cli import doctor
-from flows.cli.doctor import CheckResult
 from flows.cli.main import app
+from flows.process.checks import machine, mlflow, runs, servers, storage, versions
+from flows.process.checks.base import Check, CheckResult, Places
+from flows.process.checks.every import CHECKS, all_checks
+
+BAD, WARNING, GOOD = CheckResult.BAD, CheckResult.WARNING, CheckResult.GOOD
+_VARIABLES = (
+    *("PREFECT_API_URL", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"),
+    *("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "MLFLOW_TRACKING_URI"),
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION",
+)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return Places(tmp_path / "home", tmp_path / "runs")
+
+
+def one(checks: Iterator[Check], verdict: CheckResult, *words: str) -> Check:
+    """Return the only check that came out like this; it says the words, and a command."""
+    found = [check for check in checks if check.verdict is verdict]
+    assert len(found) == 1, found
+    for word in words:
+        assert word in found[0].details, found[0].details
+    if verdict is not GOOD:
+        assert "`" in found[0].details or "pip install" in found[0].details, "no command"
+    return found[0]
 
 
 def test_a_good_machine_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,26 +58,87 @@ def test_a_good_machine_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "fastapi" in result.stdout
     assert "writable, locks work" in result.stdout
     assert list(tmp_path.iterdir()) == [], "a check leaves nothing behind"
+    assert len(set(CHECKS)) == len(CHECKS)
 
 
-def test_a_wrong_version_is_told_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.metadata
-
+@pytest.mark.parametrize(
+    ("package", "found"),
+    [("fastapi", "0.155.0"), ("fastapi", "0.151.0"), ("sqlalchemy", "2.1.0"), ("torch", "2.14.0")],
+)
+def test_a_wrong_version_is_told_with_the_command(
+    places: Places, monkeypatch: pytest.MonkeyPatch, package: str, found: str
+) -> None:
     real = importlib.metadata.version
     monkeypatch.setattr(
-        importlib.metadata, "version", lambda name: "0.155" if name == "fastapi" else real(name)
+        importlib.metadata, "version", lambda name: found if name == package else real(name)
     )
-    wrong = [check for check in doctor.versions() if check.verdict is CheckResult.BAD]
-    assert [check.subject for check in wrong] == ["fastapi"]
-    assert "0.155, wanted" in wrong[0].details
-    assert "pip install 'fastapi" in wrong[0].details
+    check = one(versions.versions(places), BAD, f"{found}, wanted", f"pip install '{package}")
+    assert check.subject == package
+
+
+def test_a_missing_package_and_an_unfit_one_are_told(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "openai":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    one(versions.versions(places), BAD, "missing: pip install 'openai")
+    monkeypatch.setattr(versions, "is_installed", lambda name: name == "torchvision")
+    one(versions.unfit_packages(places), WARNING, "`pip uninstall torchvision`")
 
 
 def test_storage_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert doctor.storage("home", file / "below").verdict is CheckResult.BAD
-    assert doctor.storage("home", tmp_path / "new" / "folder").verdict is CheckResult.GOOD
+    one(iter([storage.storage("home", file / "below")]), BAD, "cannot be written", "chmod")
+    assert storage.storage("home", tmp_path / "new" / "folder").verdict is GOOD
+
+
+def test_storage_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    check = storage.storage("home", tmp_path)
+    one(iter([check]), BAD, "cannot be locked", "settings.home=FOLDER")
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(10 * 2**20, BAD), (2**30, WARNING)])
+def test_a_full_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: CheckResult
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    one(iter([storage.storage("home", tmp_path)]), verdict, "free", "`ratchet gc`")
+
+
+def test_a_clock_that_is_off_is_told(
+    tmp_path: Path, places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() + 100)
+        one(iter([storage.storage("home", tmp_path)]), WARNING, "-100 s off", "timedatectl")
+    url, _ = server({"/health": (200, "true")}, ahead=-300.0)
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    one(servers.prefect(places), WARNING, "s off this machine's", "timedatectl")
+    for seconds in (-2.0, 0.0, 2.0):
+        url, _ = server({"/health": (200, "true")}, ahead=seconds)
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        assert [check.verdict for check in servers.prefect(places)] == [GOOD]
+
+
+def test_a_store_at_a_url_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    wrong = Places(tmp_path, tmp_path, "nonsense://bucket/store")
+    check = one(storage.folders(wrong), BAD, "nonsense", "settings.store=URL")
+    assert check.subject == "store"
+    there = Places(tmp_path, tmp_path, "memory://doctor/store")
+    assert [check.verdict for check in storage.folders(there)] == [GOOD] * 3
 
 
 def test_a_server_that_does_not_answer_is_told(
@@ -51,21 +148,35 @@ def test_a_server_that_does_not_answer_is_told(
     result = CliRunner().invoke(app, ["doctor", "--home", str(tmp_path)])
     assert result.exit_code == 1
     assert "does not answer" in result.stdout
+    assert "`ratchet up`" in result.stdout
+    assert "`unset PREFECT_API_URL`" in result.stdout
+
+
+Server = Callable[..., tuple[str, list[str]]]
 
 
 @pytest.fixture
-def server() -> Iterator[Callable[[int], tuple[str, list[str]]]]:
-    """Start servers that answer everything with one status; each with the paths it was asked."""
+def server() -> Iterator[Server]:
+    """Start servers that answer by path, or everything alike; each with the paths it was asked."""
     started = []
 
-    def start(status: int) -> tuple[str, list[str]]:
+    def start(
+        pages: int | dict[str, tuple[int, str]], *, ahead: float = 0.0
+    ) -> tuple[str, list[str]]:
         asked: list[str] = []
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 asked.append(self.path)
+                status, text = (
+                    (pages, "") if isinstance(pages, int) else pages.get(self.path, (404, ""))
+                )
                 self.send_response(status)
                 self.end_headers()
+                self.wfile.write(text.encode())
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return email.utils.formatdate(time.time() + ahead, usegmt=True)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -81,47 +192,172 @@ def server() -> Iterator[Callable[[int], tuple[str, list[str]]]]:
         made.server_close()
 
 
-@pytest.mark.parametrize(
-    ("status", "verdict"),
-    [(401, CheckResult.GOOD), (404, CheckResult.GOOD), (502, CheckResult.BAD)],
-)
+def test_a_ui_that_asks_another_server_is_told(
+    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: dict[str, tuple[int, str]] = {}
+    url, _ = server(pages)
+    monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
+    pages["/ui-settings"] = 200, json.dumps({"api_url": "http://127.0.0.1:4200/api"})
+    one(servers.prefect_ui(places), BAD, "4200", f"PREFECT_SERVER_UI_API_URL={url}/api")
+    for same in (f"{url}/api", "/api", f"{url}/api".replace("127.0.0.1", "localhost")):
+        pages["/ui-settings"] = 200, json.dumps({"api_url": same})
+        assert list(servers.prefect_ui(places)) == []
+
+
+def test_a_server_that_wants_a_password_or_is_of_another_version_is_told(
+    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = server({"/api/admin/version": (401, "")})
+    monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
+    one(servers.prefect_access(places), BAD, "wants a password", "PREFECT_API_AUTH_STRING=")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "me:secret")
+    check = one(servers.prefect_access(places), BAD, "does not take PREFECT_API_AUTH_STRING")
+    assert "secret" not in check.details
+    url, _ = server({"/api/admin/version": (200, '"3.0.1"')})
+    monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
+    one(servers.prefect_access(places), WARNING, "3.0.1", "`pip install 'prefect==3.0.1'`")
+
+
+def test_settings_that_keep_a_run_from_its_own_server_are_told(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [check.verdict for check in servers.prefect(places)] == [GOOD]
+    name = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
+    monkeypatch.setenv(name, "5")
+    one(servers.prefect(places), WARNING, "5 s", f"`unset {name}`")
+    monkeypatch.setenv("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "false")
+    one(servers.prefect(places), BAD, "`unset PREFECT_SERVER_ALLOW_EPHEMERAL_MODE`")
+
+
+@pytest.mark.parametrize(("status", "verdict"), [(401, GOOD), (404, GOOD), (502, BAD)])
 def test_an_mlflow_behind_a_proxy_may_refuse_but_not_be_down(
-    server: Callable[[int], tuple[str, list[str]]],
-    tmp_path: Path,
+    server: Server,
+    places: Places,
     monkeypatch: pytest.MonkeyPatch,
     status: int,
     verdict: CheckResult,
 ) -> None:
     url, _ = server(status)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
-    (check,) = (c for c in doctor.all_checks(tmp_path, tmp_path) if url in c.details)
+    (check,) = (c for c in all_checks(places) if url in c.details)
     assert check.verdict is verdict, check.details
     assert str(status) in check.details
 
 
-def test_prefect_is_asked_for_its_health_once(
-    server: Callable[[int], tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns"])
+def test_an_mlflow_in_files_is_told(
+    places: Places, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    one(mlflow.mlflow(places), BAD, uri, "`export MLFLOW_TRACKING_URI=sqlite:///")
+
+
+def test_an_mlflow_that_loads_pickles_or_opens_in_the_wrong_mode_is_told(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "true")
+    one(mlflow.mlflow(places), WARNING, "`unset MLFLOW_ALLOW_PICKLE_DESERIALIZATION`")
+    assert list(mlflow.mlflow_mode(places)) == []
+    places.home.mkdir()
+    with contextlib.closing(sqlite3.connect(places.home / "mlflow.db")) as database:
+        database.executescript(
+            "create table experiments (experiment_id integer, name text);"
+            "create table experiment_tags (key text, value text, experiment_id integer);"
+            "insert into experiments values (1, 'nip'), (2, 'other');"
+            "insert into experiment_tags values"
+            " ('mlflow.experimentKind', 'genai_development_inferred', 1),"
+            " ('mlflow.experimentKind', 'custom_model_development', 2);"
+        )
+    check = one(mlflow.mlflow_mode(places), WARNING, "'nip'", "custom_model_development")
+    assert str(places.home / "mlflow.db") in check.details
+
+
+def plant_lost_runs(patch: pytest.MonkeyPatch, lost: Sequence[SimpleNamespace]) -> None:
+    """Have Prefect know lost flow runs, and its client start no server of its own."""
+    import prefect.client.orchestration
+
     from flows.process import lost_runs
 
+    no_client = contextlib.nullcontext()
+    patch.setattr(prefect.client.orchestration, "get_client", lambda **_: no_client)
+    patch.setattr(lost_runs, "lost_flow_runs", lambda *_, **__: lost)
+
+
+def test_prefect_is_asked_for_its_health_once(
+    server: Server, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url, asked = server(200)
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    monkeypatch.setattr(lost_runs, "lost_flow_runs", lambda *_, **__: [])
-    assert {c.subject for c in doctor.all_checks(tmp_path, tmp_path)} >= {"prefect", "threads"}
+    plant_lost_runs(monkeypatch, ())
+    monkeypatch.setattr(runs, "_read_schedules", lambda: [])
+    assert {c.subject for c in all_checks(places)} >= {"prefect", "threads"}
     assert asked.count("/api/health") == 1
 
 
-def test_what_holds_tested_programs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_run_without_a_process_is_told(
+    server: Server, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = server(200)
+    monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
+    plant_lost_runs(monkeypatch, [SimpleNamespace(name="nip-1", state_name="Running")])
+    one(runs.lost_flow_runs(places), WARNING, "no process works on it", "`ratchet down`")
+
+
+def test_threads_that_fight_for_the_cores_are_told(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    one(machine.threads(places), WARNING, "8 per process", "`export OMP_NUM_THREADS=1`")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert [check.verdict for check in machine.threads(places)] == [GOOD]
+
+
+def test_what_holds_tested_programs_is_told(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ratchet.scenarios.sandbox import programs as sandbox
     from ratchet.scenarios.sandbox.process import SandboxIsolation
 
-    def check(isolation: SandboxIsolation) -> doctor.Check:
+    def check(isolation: SandboxIsolation) -> Check:
         monkeypatch.setattr(sandbox, "sandbox_isolation", lambda: isolation)
-        return doctor.sandbox()
+        (found,) = machine.sandbox(places)
+        return found
 
     plain = check(SandboxIsolation((), landlock=5, seccomp=True, unprivileged=True))
-    assert plain.verdict is CheckResult.GOOD
+    assert plain.verdict is GOOD
     assert plain.details == "seccomp, Landlock 5, namespaces: none allowed"
     weak = check(SandboxIsolation((), landlock=0, seccomp=False, unprivileged=True))
-    assert weak.verdict is CheckResult.WARNING
+    assert weak.verdict is WARNING
     assert "using the network or making empty files" in weak.details
+
+
+@pytest.mark.slow
+def test_a_schedule_that_nobody_keeps_is_told(
+    prefect_server: None, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' server has no scheduler, as one whose scheduler has died."""
+    from datetime import timedelta
+
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import IntervalSchedule
+    from prefect.settings import PREFECT_API_URL
+
+    url = str(PREFECT_API_URL.value())
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    every_hour = IntervalSchedule(interval=timedelta(hours=1))
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow_from_name("doctored")
+        schedule = DeploymentScheduleCreate(schedule=every_hour, active=True)
+        made = client.create_deployment(flow_id, "nightly", schedules=[schedule])
+    try:
+        assert list(runs.dead_scheduler(places)) == [], "it may not have seen it yet"
+        monkeypatch.setattr(runs, "_YOUNG", timedelta(0))
+        check = one(runs.dead_scheduler(places), BAD, "sqlalchemy<2.1", "`ratchet up`")
+        assert check.subject == "schedule of nightly"
+        one(servers.prefect_ui(places), BAD, ":4200/api", f"PREFECT_SERVER_UI_API_URL={url}")
+        assert list(servers.prefect_access(places)) == []
+    finally:
+        with get_client(sync_client=True) as client:
+            client.delete_deployment(made)

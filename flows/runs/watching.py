@@ -1,0 +1,167 @@
+"""``RunView``: how a run stands at a moment, from its folder alone; whoever makes it, wherever."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from flows.process.progress import metrics_that_matter
+from ratchet.reports.spending import read_billed
+from ratchet.tracking.live_file import Live, read_live
+
+if TYPE_CHECKING:
+    from ratchet.tracking.manifest import RunManifest, RunStatus, StageRecord
+    from ratchet.tracking.metrics import MetricPoint
+    from ratchet.tracking.run_folder import RunFolder
+
+StageState = Literal["found", "made", "under way"]
+_AWAITING = "await_fine_tune_jobs"
+_NUM_EVENTS = 3
+_LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 5.0
+"""How long a run may look interrupted before it counts as ended: its process is only starting."""
+
+
+@dataclass(frozen=True)
+class StageView:
+    """A stage of a run: what became of it, and the seconds it took, or takes so far."""
+
+    arm: str
+    stage: str
+    iteration: int
+    state: StageState
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ArmView:
+    """An arm: iterations done, of how many if the parameters say so, and the latest metrics."""
+
+    name: str
+    iterations: int
+    total: int | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """How a run stands.
+
+    Attributes
+    ----------
+    seconds
+        Since it was created, or until it ended.
+    doing
+        What it says that it does, among it which fine-tune jobs it waits for.
+    done, expected
+        Iterations of the loops that this process of the run has begun.
+    metrics
+        What its loop says of itself right now.
+    billed, budget
+        What it was billed by services as of its last stage, and what it may be.
+    awaits_jobs
+        Whether it waits for fine-tune jobs.
+    events
+        The latest, oldest first.
+    """
+
+    run_id: str
+    status: RunStatus
+    error: str | None
+    seconds: float
+    arms: tuple[ArmView, ...]
+    stages: tuple[StageView, ...]
+    doing: str
+    done: int
+    expected: int
+    metrics: Mapping[str, float]
+    billed: str | None
+    budget: float | None
+    awaits_jobs: bool
+    events: tuple[str, ...]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody works on it."""
+        return self.status != "running"
+
+
+def view_run(folder: RunFolder) -> RunView:
+    """Read how a run stands now."""
+    manifest, status = folder.manifest, folder.status
+    live = read_live(folder.path) if status == "running" else None
+    points = folder.read_metrics()
+    (billed,) = read_billed([folder]) or (None,)
+    budget = manifest.settings.get("budget")
+    return RunView(
+        run_id=folder.run_id,
+        status=status,
+        error=manifest.error,
+        seconds=(manifest.finished or time.time()) - manifest.created,
+        arms=tuple(_arm(name, manifest, points) for name in manifest.arms),
+        stages=tuple(_stages(manifest, live)),
+        doing=live["doing"] if live else "",
+        done=live["done"] if live else 0,
+        expected=live["expected"] if live else 0,
+        metrics=metrics_that_matter(live["metrics"]) if live else {},
+        billed=billed.text if billed else None,
+        budget=budget if isinstance(budget, int | float) else None,
+        awaits_jobs=live is not None and any(s["stage"] == _AWAITING for s in live["stages"]),
+        events=tuple(str(event["message"]) for event in folder.read_events()[-_NUM_EVENTS:]),
+    )
+
+
+def watch_run(
+    folder: RunFolder,
+    *,
+    seconds: float = _LOOK_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+    patience: float = PATIENCE_SECONDS,
+) -> Iterator[RunView]:
+    """Yield how a run stands, every ``seconds``, until it has ended; the last is how it ended."""
+    waited = 0.0
+    while True:
+        view = view_run(folder)
+        waited = waited + seconds if view.status == "interrupted" else 0.0
+        yield view
+        if view.has_ended and not 0 < waited <= patience:
+            return
+        sleep(seconds)
+
+
+def _arm(name: str, manifest: RunManifest, points: list[MetricPoint]) -> ArmView:
+    iterations = max((_iterations(r) for r in manifest.stages if r.arm == name), default=0)
+    latest: dict[str, float] = {}
+    for point in points:
+        if point.arm == name:
+            latest = metrics_that_matter(point.values) or latest
+    return ArmView(name, iterations, _total(manifest.arms[name]), latest)
+
+
+def _iterations(record: StageRecord) -> int:
+    """Return how many iterations are done when a stage is."""
+    if record.stage == "train":
+        return record.iteration
+    return record.iteration + 1 if record.stage == _AWAITING else 0
+
+
+def _total(parameters: Mapping[str, Any]) -> int | None:
+    """Return the iterations that the parameters ask for."""
+    number = parameters.get("rl", {}).get("num_iterations")
+    return number if isinstance(number, int) else None
+
+
+def _stages(manifest: RunManifest, live: Live | None) -> Iterator[StageView]:
+    known = set()
+    under_way = {(s["arm"], s["stage"], s["iteration"]) for s in live["stages"]} if live else set()
+    for record in manifest.stages:
+        place = (record.arm, record.stage, record.iteration)
+        known.add(place)
+        if place not in under_way:
+            state: StageState = "found" if record.hit else "made"
+            yield StageView(*place, state, record.seconds)
+    for stage in live["stages"] if live else ():
+        place = (stage["arm"], stage["stage"], stage["iteration"])
+        yield StageView(*place, "under way", time.time() - stage["since"])
