@@ -138,6 +138,10 @@ class StalledJobError(LanguageModelError):
     """A fine-tune job makes no progress, since something is wrong with its service."""
 
 
+class SuiteFailedError(LanguageModelError):
+    """An evaluation suite ended without a result."""
+
+
 class RolloutError(RatchetError, RuntimeError):
     """Some rollouts could not be played; the calls that were answered are kept."""
 

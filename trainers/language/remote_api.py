@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import DataError, StateError
+from ratchet.language_models.endpoints import ModelAddress
 from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine, SampleRequest
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.client import HttpTrainingService, open_session
@@ -248,6 +249,12 @@ class RemoteApiTrainer(BaseTrainer):
     def put_weights(self, weights: CallbackState) -> None:
         """Play with the model that :meth:`take_weights` returned."""
         self._session_id, self._model = weights.values["session"], weights.values["model"]
+
+    def address(self) -> ModelAddress | None:
+        """Return the model that was saved last at its service."""
+        model = self._model or self._base_model()
+        endpoint = self._link.endpoint
+        return ModelAddress(str(endpoint.url()), model, endpoint.api_key())
 
     def close(self) -> None:
         """Let go of connections; what the service has stays."""
