@@ -114,6 +114,11 @@ class BaseTrainer(NamedTrainer):
         """Refuse parameters with which this trainer could not learn; none by default."""
 
     @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that this trainer needs; none by default."""
+        return ()
+
+    @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return models that it reads beside the one that learns: what for → folder or name."""
         return {}

@@ -133,6 +133,11 @@ class LanguageTrainer(StagedTensorDictTrainer):
         cls.learner_class.check_learner(hyper_params)
 
     @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that the learner needs."""
+        return cls.learner_class.needed_packages(hyper_params)
+
+    @classmethod
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return the models that are read from files: what for → folder or name."""
         agents = {name: hyper_params.agents[name].model for name in hyper_params.agents}

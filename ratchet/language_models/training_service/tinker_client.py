@@ -8,6 +8,7 @@ optimizer.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,12 @@ def connect_tinker(
     MissingKeyError
         If the variable that should hold the key isn't set.
     """
+    client = open_tinker_client(url, api_key_name)
+    return open_tinker_session(client, model=model, lora_rank=lora_rank, seed=seed, resume=resume)
+
+
+def open_tinker_client(url: str | None, api_key_name: str | None) -> Any:  # noqa: ANN401 -- tinker's
+    """Return a ``ServiceClient``, which several sessions may share; as :func:`connect_tinker`."""
     require_packages(["tinker"], "A training service of the kind 'tinker'")
     import tinker
 
@@ -61,7 +68,18 @@ def connect_tinker(
     key = _LOCAL_KEY if name is None else os.environ.get(name)
     if not key:
         raise MissingKeyError(f"tinker: the environment variable {name} isn't set; set it.")
-    client = tinker.ServiceClient(base_url=url, api_key=key)
+    return tinker.ServiceClient(base_url=url, api_key=key)
+
+
+def open_tinker_session(
+    client: Any,  # noqa: ANN401 -- tinker's
+    *,
+    model: str,
+    lora_rank: int,
+    seed: int,
+    resume: bool,
+) -> TinkerTrainingService:
+    """Open a session through a client; as :func:`connect_tinker`."""
     if resume:
         training = client.create_training_client_from_state_with_optimizer(model).result()
     else:
@@ -153,24 +171,7 @@ class TinkerTrainingService:
 
         Tinker takes ``stop_ids``, where there are any, in place of the model's end tokens.
         """
-        import tinker
-
-        sampler = self._sampler_of(model)
-        waiting = [
-            sampler.sample(
-                prompt=tinker.ModelInput.from_ints(list(request.prompt)),
-                num_samples=1,
-                sampling_params=tinker.SamplingParams(
-                    max_tokens=request.max_tokens,
-                    seed=request.seed % 2**31,
-                    temperature=request.temperature,
-                    top_p=request.top_p,
-                    stop=list(request.stop_ids) or None,
-                ),
-            )
-            for request in requests
-        ]
-        return [_completion(found.result().sequences[0]) for found in waiting]
+        return sample_with_tinker(self._sampler_of(model), requests)
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
         """Keep the weights; return their path.
@@ -216,6 +217,30 @@ class TinkerTrainingService:
         return answer
 
 
+def sample_with_tinker(
+    sampler: Any,  # noqa: ANN401 -- tinker's SamplingClient
+    requests: Sequence[SampleRequest],
+) -> list[Completion]:
+    """Have a sampling client answer requests, all at once; in their order."""
+    import tinker
+
+    waiting = [
+        sampler.sample(
+            prompt=tinker.ModelInput.from_ints(list(request.prompt)),
+            num_samples=1,
+            sampling_params=tinker.SamplingParams(
+                max_tokens=request.max_tokens,
+                seed=request.seed % 2**31,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                stop=list(request.stop_ids) or None,
+            ),
+        )
+        for request in requests
+    ]
+    return [_completion(found.result().sequences[0]) for found in waiting]
+
+
 def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinker's Datum
     import tinker
 
@@ -239,13 +264,33 @@ def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinke
 
 
 def _passed(examples: Sequence[TrainingExample], found: Any) -> ForwardBackward:  # noqa: ANN401
-    metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
     log_probs = []
     for example, output in zip(examples, found.loss_fn_outputs, strict=True):
         told = [0.0, *output["logprobs"].tolist()]
         mask = example.loss_mask
         log_probs.append(tuple(v if m else 0.0 for v, m in zip(told, mask, strict=True)))
-    return ForwardBackward(metrics, tuple(log_probs))
+    metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
+    # its means are over all tokens, also those that are not learned from
+    kept = {name: value for name, value in metrics.items() if name == "loss"}
+    return ForwardBackward(kept | _figures(examples, log_probs), tuple(log_probs))
+
+
+def _figures(
+    examples: Sequence[TrainingExample], log_probs: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Return means over the tokens that are learned from, and how many these are."""
+    apart = [
+        now - before
+        for example, row in zip(examples, log_probs, strict=True)
+        for now, before, mask in zip(row, example.log_probs or row, example.loss_mask, strict=True)
+        if mask
+    ]
+    count = max(1, len(apart))
+    return {
+        "tokens": float(len(apart)),
+        "ratio": sum(map(math.exp, apart)) / count,
+        "kl": sum(math.exp(each) - 1 - each for each in apart) / count,
+    }
 
 
 def _completion(sequence: Any) -> Completion:  # noqa: ANN401 -- tinker's SampledSequence
