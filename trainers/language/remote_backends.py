@@ -19,6 +19,7 @@ from ratchet.language_models.training_service.models import download_tokenizer, 
 from ratchet.language_models.training_service.tinker_client import (
     TinkerTrainingService,
     open_tinker_client,
+    open_tinker_sampler,
     open_tinker_session,
     sample_with_tinker,
 )
@@ -200,8 +201,7 @@ class TinkerBackend(ServiceBackend):
     ) -> list[Completion]:
         """Answer with saved weights, or with the base model where there are none."""
         where = {"model_path": sampler} if sampler else {"base_model": model}
-        client = self._client.create_sampling_client(**where).result()
-        return sample_with_tinker(client, requests)
+        return sample_with_tinker(open_tinker_sampler(self._client, **where), requests)
 
     def address(self, model: str) -> ModelAddress:
         """Refuse: how such a model chats is not known."""

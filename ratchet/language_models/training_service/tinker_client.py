@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ratchet.errors import MissingKeyError, ParameterError, StateError
+from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError, StateError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
@@ -80,12 +81,12 @@ def open_tinker_session(
     resume: bool,
 ) -> TinkerTrainingService:
     """Open a session through a client; as :func:`connect_tinker`."""
-    if resume:
-        training = client.create_training_client_from_state_with_optimizer(model).result()
-    else:
-        opened = client.create_lora_training_client(base_model=model, rank=lora_rank, seed=seed)
-        training = opened.result()
-    return TinkerTrainingService(client, training)
+    with _explained():
+        if resume:
+            opened = client.create_training_client_from_state_with_optimizer(model)
+        else:
+            opened = client.create_lora_training_client(base_model=model, rank=lora_rank, seed=seed)
+        return TinkerTrainingService(client, opened.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +213,16 @@ class TinkerTrainingService:
                 f"sequence: got {sequence}, expected {self.next_sequence()}. A session of tinker's"
                 " ends with its process; open one with resume=True from what was saved last."
             )
-        answer = do()
+        with _explained():
+            answer = do()
         self._last = _Done(sequence, asked, answer)
         return answer
+
+
+def open_tinker_sampler(client: Any, **where: str) -> Any:  # noqa: ANN401 -- tinker's
+    """Return a ``SamplingClient`` of a ``base_model``, or of a ``model_path``."""
+    with _explained():
+        return client.create_sampling_client(**where).result()
 
 
 def sample_with_tinker(
@@ -238,7 +246,25 @@ def sample_with_tinker(
         )
         for request in requests
     ]
-    return [_completion(found.result().sequences[0]) for found in waiting]
+    with _explained():
+        return [_completion(found.result().sequences[0]) for found in waiting]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise the client's errors as ours.
+
+    Raises
+    ------
+    LanguageModelError
+        With what the service or the client said.
+    """
+    import tinker
+
+    try:
+        yield
+    except tinker.TinkerError as error:
+        raise LanguageModelError(f"tinker: {error}") from error
 
 
 def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinker's Datum

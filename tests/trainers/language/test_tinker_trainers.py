@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.errors import MissingKeyError, ParameterError
+from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
@@ -138,6 +138,14 @@ def test_without_a_url_it_is_the_clients_own_service_and_needs_its_key(begin, mo
     trainer._backend._url = None
     with pytest.raises(MissingKeyError, match="TINKER_API_KEY isn't set"):
         trainer._backend.sample("", "model", [])
+
+
+def test_what_the_service_refuses_is_an_error_of_ours(begin):
+    trainer = begin()
+    with pytest.raises(LanguageModelError, match=r"tinker: .*this model's context takes 32"):
+        trainer.engine.generate([SampleRequest((1,) * 40, 6, 0)])
+    with pytest.raises(LanguageModelError, match=r"tinker: .*'none'"):
+        trainer._backend.sample("", "none", [])
 
 
 def test_embedded_is_the_service_that_the_run_starts(begin, served, monkeypatch):
