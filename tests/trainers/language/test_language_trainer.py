@@ -14,6 +14,7 @@ from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
+from trainers.callbacks.base import CallbackState
 from trainers.combinations import check_combination
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.trainer import Rollouts, loop_around
@@ -218,6 +219,9 @@ def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, 
     assert all("lora" in name for name in through.learner.model.state_dict())
     assert (model_in_files / "model.safetensors").read_bytes() == before
     learner = through.learner
+    learner.put_weights(
+        CallbackState(tensors={k: v + 0.1 for k, v in learner.model.state_dict().items()})
+    )
     learner.save_whole_model(tmp_path / "whole")
     assert not (tmp_path / "whole" / "adapter_config.json").exists()
     alone = load_language_model(tmp_path / "whole", base_dir=Path())
