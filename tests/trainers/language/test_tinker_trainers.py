@@ -10,7 +10,7 @@ from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from tests.language_models.service.conftest import FakeEngine, RunningService
-from trainers.language.base import Beginning, Moment
+from trainers.language.base import Beginning, LearningMoment
 from trainers.language.remote_grpo import RemoteGrpoTrainer
 from trainers.registry import trainer_class
 
@@ -48,7 +48,7 @@ def begin(served, model_folder):
 
 def learn(trainer, play, iterations):
     for iteration in iterations:
-        trainer.moment = Moment(seed=5, iteration=iteration, num_iterations=8)
+        trainer.moment = LearningMoment(seed=5, iteration=iteration, num_iterations=8)
         yield trainer.train(play(seed=iteration))
 
 
