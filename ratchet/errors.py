@@ -43,6 +43,10 @@ class DataError(RatchetError, ValueError):
     """A dataset cannot be made, read or matched with what is asked of it."""
 
 
+class TaskCodeError(DataError):
+    """An evaluator or an environment raised an error of its own, and would again."""
+
+
 class KeyPathError(RatchetError, KeyError):
     """A nested dictionary has nothing at a key path, or something else than what is asked for."""
 
@@ -136,6 +140,10 @@ class FineTuneRefusedError(FineTuneError):
 
 class StalledJobError(LanguageModelError):
     """A fine-tune job makes no progress, since something is wrong with its service."""
+
+
+class SuiteFailedError(LanguageModelError):
+    """An evaluation suite ended without a result."""
 
 
 class RolloutError(RatchetError, RuntimeError):

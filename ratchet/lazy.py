@@ -24,6 +24,7 @@ EXTRAS = {
     "vmas": "rl",
     "dm_control": "rl",
     "ray": "ray",
+    "tinker": "clients",
 }
 """The extra of Ratchet with which an optional package is installed."""
 

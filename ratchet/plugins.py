@@ -143,6 +143,15 @@ def plugin_label(name: str) -> str | None:
     return name.removeprefix(MODULE_PREFIX)[:-9] if name.startswith(MODULE_PREFIX) else None
 
 
+def readable_name(item: object) -> str:
+    """Return ``file.py:Name`` of a class or function of a plug-in's; of others the name alone."""
+    name = getattr(item, "__name__", None)
+    if name is None:
+        return readable_name(type(item))
+    label = plugin_label(getattr(item, "__module__", None) or "")
+    return str(name) if label is None else f"{label}.py:{name}"
+
+
 def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:
     """Run the source that was read, not cached bytecode, which knows changes by the second."""
     if file.suffix != ".py":

@@ -51,6 +51,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
         _check_text(hyper_params, handler)
     trainer = trainer_class(hyper_params, folder)
     _check_trainer(hyper_params, trainer)
+    _check_suites(hyper_params, trainer)
     if hyper_params.scenario == SIMULATORS and not trainer.acts_alone:
         _check_simulated(handler)
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
@@ -134,6 +135,24 @@ def _check_trainer(hyper_params: HyperParameters, trainer: type[Trainer]) -> Non
         raise ParameterError(
             f"{what} for the scenario {hyper_params.scenario!r}, which has no labels that an agent"
             " could learn alone. Train by reinforcement learning only."
+        )
+
+
+def _check_suites(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:
+    """Refuse evaluation suites where there is no language model, or no moment for them."""
+    suites = hyper_params.evaluation.suites
+    if suites and not trainer.learns_tokens:
+        raise ParameterError(
+            f"evaluation.suites: got {', '.join(suites)} with the trainer"
+            f" {hyper_params.trainer_name!r}, expected one of language models that learn from"
+            " tokens, e.g. grpo. Leave them out."
+        )
+    validating = [name for name, suite in suites.items() if suite.when == "validate"]
+    if validating and hyper_params.language.validate_every is None:
+        raise ParameterError(
+            f"evaluation.suites.{validating[0]}.when: got 'validate' without"
+            " language.validate_every, expected the number of iterations between validations, or"
+            " when: test."
         )
 
 

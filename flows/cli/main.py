@@ -70,7 +70,7 @@ class RatchetGroup(TyperGroup):
             except RatchetError as error:
                 if os.environ.get(DEBUG):
                     raise
-                print_error(str(error))
+                print_error("\n".join([str(error), *getattr(error, "__notes__", ())]))
                 is_usage = isinstance(error, USAGE_ERRORS)
                 raise typer.Exit(_EXIT_USAGE if is_usage else _EXIT_FAILED) from error
             except TyperException as error:

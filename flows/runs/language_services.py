@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import MissingKeyError, ParameterError
 from ratchet.parameters.key_names import SECRET_PREFIX
-from ratchet.parameters.language import RATCHET
+from ratchet.parameters.language import RATCHET, TINKER
 
 if TYPE_CHECKING:
     from ratchet.parameters.chat_agents import TextAgentParameters
@@ -67,7 +67,10 @@ class LanguageServices:
         """Whether a model is served, or trained, by Ratchet itself."""
         from ratchet.language_models.endpoints import EMBEDDED
 
-        trains = any(service.url in (None, EMBEDDED) for service in self._training_services())
+        trains = any(
+            service.url == EMBEDDED or (service.url is None and service.backend == RATCHET)
+            for service in self._training_services()
+        )
         return trains or any(model.base_url == EMBEDDED for model in self._models())
 
     def check_prices(self) -> None:
@@ -103,7 +106,7 @@ class LanguageServices:
         """Go through the services that hold models which learn from tokens."""
         for hyper_params in self._arms.values():
             service = hyper_params.language.train_service
-            if service.backend == RATCHET:
+            if service.backend in (RATCHET, TINKER):
                 yield service
 
     def _models(self) -> Iterator[ServedModel]:

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TABLED = ("pretrain", "test")
+_TABLED = ("pretrain", "test", "suite")
+_TESTED = ("test", "suite")
 FIRST_SYNC_SECONDS = 30.0
 """How long a run goes on before MLflow first hears of it; shorter ones tell it at the end."""
 SYNC_SHARE = 0.02
@@ -201,7 +202,7 @@ class RunRecorder:
             ]
         self.folder.append_points(points, replace=True)
         for point in points:
-            if point.stage.partition("-")[0] == "test":
+            if point.stage.partition("-")[0] in _TESTED:
                 self.metrics.setdefault(call.arm, {})[point.stage] = dict(point.values)
 
     def _history(self, outcome: StageOutcome) -> list[MetricPoint]:

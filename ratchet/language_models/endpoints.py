@@ -7,7 +7,7 @@ A key is read from the environment when a client is made; it is never a value of
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
@@ -23,6 +23,15 @@ EMBEDDED_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 
 NO_KEY = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAddress:
+    """A model that chats at a service; ``url`` ends in ``/v1``, and the key is a value."""
+
+    url: str
+    model: str
+    api_key: str = field(default=NO_KEY, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

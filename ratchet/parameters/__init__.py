@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 BUILT_IN = (
+    "ratchet.parameters.evaluation",
     "ratchet.parameters.language",
     "ratchet.parameters.options",
     "ratchet.parameters.protocols",

@@ -30,6 +30,8 @@ LANGUAGE_TRAINERS = (
 )
 RATCHET = "ratchet"
 """The backend of remote trainers: Ratchet's own service."""
+TINKER = "tinker"
+"""The backend of remote trainers: a service that speaks ``tinker``, asked by its own client."""
 _PLAYED = (Purpose.ROLLOUTS, Purpose.LEARNING)
 
 
@@ -69,10 +71,11 @@ class FailureParameters(SubParameters, read_for=(*_PLAYED, Purpose.TESTS)):
 class TrainServiceParameters(SubParameters, read_for=Purpose.LEARNING):
     """Where a remote trainer's model is trained.
 
-    ``backend`` ``ratchet`` is the embedded service, or one like it at ``url``; ``self-hosted``
+    ``backend`` ``ratchet`` is the embedded service, or one like it at ``url``; ``tinker`` one that
+    is asked through the client of that name, that client's own without a ``url``; ``self-hosted``
     trains in the run's own process, or in ``world_size`` of its own that share the model, on a
     CUDA device each or on the CPU. ``config`` may have ``loss_fn``, a loss of the service's own,
-    with its ``loss_config``, and ``learning_rate``.
+    with its ``loss_config``, ``learning_rate``, and for ``tinker`` the folder of the ``tokenizer``.
     """
 
     backend: str = Field(default="self-hosted", min_length=1)

@@ -87,6 +87,7 @@ def _sections(content: Content) -> dict[str, Any]:
     testing = [
         *curve_figures(arms, "test_during_training", "iteration"),
         *curve_figures(arms, "validate", "iteration"),
+        *curve_figures(arms, "suite", "iteration"),
     ]
     ends = {arm.label: num_iterations(arm) for arm in arms}
     tested = tested_figures(arms, content.transcripts, ends)

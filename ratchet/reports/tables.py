@@ -205,11 +205,11 @@ def parameter_rows(arms: Sequence[Arm]) -> list[ParameterRow]:
 
 
 def test_metric_rows(arms: Sequence[Arm]) -> list[tuple[str, list[str]]]:
-    """Return the metrics of the test stages: name, and the last value in each arm."""
+    """Return the metrics of tests and evaluation suites: name, and the last value in each arm."""
     found: dict[str, dict[int, float]] = defaultdict(dict)
     for place, arm in enumerate(arms):
         for point in arm.points:
-            if point.stage.partition("-")[0] == "test":
+            if point.stage.partition("-")[0] in ("test", "suite"):
                 for name, value in point.values.items():
                     found[f"{point.stage}/{name}"][place] = value
     return [

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.plugins import paths_from
+from ratchet.seeding import derive_seed
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.stages.calls import StageCall
 from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
@@ -19,6 +20,7 @@ from tasks.tensordict.keys import ArmKeys
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ratchet.language_models.suites.running import Suite
     from tasks.stages.sequence import Course, Step
     from trainers.language.trainer import LanguageTrainer
 
@@ -28,7 +30,11 @@ TRAJECTORIES_FILE = "trajectories.jsonl"
 class LanguageArmKeys(ArmKeys):
     """The stages of one arm of a language trainer."""
 
-    stage_versions: ClassVar[dict[str, int]] = {**NETWORK_STAGE_VERSIONS, "validate": 1}
+    stage_versions: ClassVar[dict[str, int]] = {
+        **NETWORK_STAGE_VERSIONS,
+        "validate": 1,
+        "suite": 1,
+    }
 
     @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -44,16 +50,35 @@ class LanguageArmKeys(ArmKeys):
             return
         yield self.initial_state()
         position = 0
-        if self.validates_at(0):
-            yield self.validate(0)
+        yield from self.validation(0)
         for stop in course.stops(self):
             sampled = course.samples_at(position, self.num_iterations)
             if sampled or self.plays_apart(position, stop):
                 yield self.rollouts(position)
             yield self.train(position, stop)
-            if self.validates_at(stop):
-                yield self.validate(stop)
+            yield from self.validation(stop)
             position = stop
+
+    def validation(self, iteration: int) -> Iterator[StageCall]:
+        """Go through what looks after training at an iteration, if anything does."""
+        if self.validates_at(iteration):
+            yield self.validate(iteration)
+            yield from self.suites("validate", iteration)
+
+    def tests(self, course: Course) -> Iterator[Step]:
+        """Go through the tests, and the evaluation suites that are for tests."""
+        yield from super().tests(course)
+        for iteration in self.tested_iterations:
+            yield from self.suites("test", iteration)
+
+    def suites(self, when: str, iteration: int) -> Iterator[StageCall]:
+        """Go through the evaluation suites of a moment.
+
+        Those that are asked at each validation have been asked at the last state if it was.
+        """
+        for name, suite in self.hyper_params.evaluation.suites.items():
+            if suite.when == when:
+                yield self.suite(name, iteration)
 
     def plays_apart(self, start: int, stop: int) -> bool:
         """Return whether the rollouts that a stage of training learns from are a stage before it.
@@ -99,6 +124,35 @@ class LanguageArmKeys(ArmKeys):
         }
         return self._call("validate", inputs, self._code_fingerprint, iteration=iteration)
 
+    def suite(self, name: str, iteration: int) -> StageCall:
+        """Return the stage that evaluates a state on a suite.
+
+        Its key has what the suite's code and files hold, and in which versions its libraries are.
+        """
+        section = self.hyper_params.evaluation.suites[name]
+        suite, versions = self.suite_asked(name)
+        inputs: dict[str, str | int] = {
+            "state": self.state_key(iteration),
+            "task": suite.task.digest(section.files, self.base_path),
+            **{f"version.{package}": version for package, version in versions.items()},
+        }
+        code = self._suite_fingerprint
+        return self._call("suite", inputs, code, iteration=iteration, detail=name)
+
+    def suite_asked(self, name: str) -> tuple[Suite, dict[str, str]]:
+        """Return what a suite asks, and the versions of the packages that it stands on."""
+        from ratchet.language_models.suites.asking import find_suite
+
+        evaluation, seed = self.hyper_params.evaluation, self.hyper_params.seed
+        (agent,) = self._handler.agent_names
+        return find_suite(
+            name,
+            evaluation,
+            max_tokens=self.hyper_params.agents[agent].max_tokens,
+            seed=derive_seed(seed, "suite") % 2**31,
+            base_dir=self.base_path,
+        )
+
     def rollouts(self, iteration: int) -> StageCall:
         """Return the stage that plays what an iteration learns from."""
         inputs: dict[str, str | int] = {
@@ -109,13 +163,24 @@ class LanguageArmKeys(ArmKeys):
 
     def stage_parameters(self, stage: str, iteration: int, detail: str) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data."""
+        if stage == "suite":
+            return self.suite_asked(detail)[0].key_parameters()
         read_as = "test" if stage == "validate" else stage
         with paths_from(self.base_path):
             found = self.language_class.stage_key_parameters(self.hyper_params, read_as, None)
         return _without(found, set(self._places.values()))
 
     def _fingerprint_of(self, stage: str) -> Fingerprint:
-        return self._playing_fingerprint if stage == "rollouts" else self._code_fingerprint
+        others = {"rollouts": "_playing_fingerprint", "suite": "_suite_fingerprint"}
+        found: Fingerprint = getattr(self, others.get(stage, "_code_fingerprint"))
+        return found
+
+    @cached_property
+    def _suite_fingerprint(self) -> Fingerprint:
+        """The code that has suites run and reads their logs; that of the model is in its state."""
+        from ratchet.language_models.suites.running import run_suite
+
+        return code_fingerprint(run_suite)
 
     @cached_property
     def _playing_fingerprint(self) -> Fingerprint:

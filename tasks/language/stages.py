@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.language_models.suites.running import run_suite
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.language_task.validation import VALIDATION
 from ratchet.store.manifest import IterationMetrics
 from tasks.language.keys import TRAJECTORIES_FILE, LanguageArmKeys
+from tasks.language.serving import served
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
 from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
@@ -22,6 +24,7 @@ from trainers.language.trainer import LanguageTrainer, Rollouts
 if TYPE_CHECKING:
     from ratchet.store.store import StageStore
 
+SUITE_LOG_FILE = "inspect_log.json"
 PLAYED_FILE = "played.json"
 VALIDATION_PREFIX = "validation_"
 
@@ -69,11 +72,24 @@ def validate(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     return [IterationMetrics(iteration=call.iteration, values=values)]
 
 
+@stage
+def suite(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
+    """Have the evaluation suite ``call.detail`` ask the model; keep its log."""
+    keys, trainer = _of(session, call.iteration)
+    asked, _ = keys.suite_asked(call.detail)
+    with served(trainer.learner, chat=keys.hyper_params.language_task.chat) as model:
+        result = run_suite(asked, model, folder / SUITE_LOG_FILE)
+    session.holds(keys.state_key(call.iteration))
+    write_table(folder, result.table)
+    return [IterationMetrics(iteration=call.iteration, values=result.metrics)]
+
+
 STAGES: dict[str, Stage[Any]] = {
     **NETWORK_STAGES,
     "rollouts": rollouts,
     "train": train,
     "validate": validate,
+    "suite": suite,
 }
 
 

@@ -23,6 +23,7 @@ from trainers.base import NamedTrainer, Trainer
 from trainers.callbacks.base import CallbackState
 
 if TYPE_CHECKING:
+    from ratchet.language_models.endpoints import ModelAddress
     from ratchet.language_models.local.model import LanguageModel
     from ratchet.language_models.local.rollout_engine import RolloutEngine
     from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
@@ -113,6 +114,11 @@ class BaseTrainer(NamedTrainer):
         """Refuse parameters with which this trainer could not learn; none by default."""
 
     @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that this trainer needs; none by default."""
+        return ()
+
+    @classmethod
     def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
         """Return models that it reads beside the one that learns: what for → folder or name."""
         return {}
@@ -171,6 +177,14 @@ class BaseTrainer(NamedTrainer):
 
     def save_model(self, folder: Path) -> None:
         """Write the model as it is in Hugging Face's layout, where it is here."""
+
+    def save_whole_model(self, folder: Path) -> None:
+        """Write the model as it is, with all its weights: an adapter is merged into them."""
+        self.save_model(folder)
+
+    def address(self) -> ModelAddress | None:
+        """Return where the model is asked as it is; None where it is here."""
+        return None
 
     def close(self) -> None:
         """Let go of connections; nothing else is needed afterwards."""

@@ -11,30 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.errors import DataError, StateError
+from ratchet.language_models.endpoints import ModelAddress
 from ratchet.language_models.local.rollout_engine import Completion, RolloutEngine, SampleRequest
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
-from ratchet.language_models.training_service.client import HttpTrainingService, open_session
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
-from ratchet.language_models.training_service.link import Link
-from ratchet.language_models.training_service.models import download_tokenizer, upload_model
 from ratchet.language_models.training_service.steps import TrainingSteps
-from ratchet.parameters.language import PolicyLossParameters
+from ratchet.parameters.language import TINKER, PolicyLossParameters
 from trainers.algorithms.language.metrics import log_rollout_metrics
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.learning_rate import LearningRate
 from trainers.language.minibatches import minibatches
 from trainers.language.policy_loss import PolicyLoss
-from trainers.language.remote_settings import ServiceConfig, check_loss, check_service, service_url
+from trainers.language.remote_backends import make_backend
+from trainers.language.remote_settings import ServiceConfig, check_loss, check_service
 from trainers.language.remote_update import PolicyWeighing, update_metrics
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
+    from ratchet.language_models.training_service.interface import TrainingService
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.trajectory import Trajectory
 
 MADE_HERE = "small"
-_SAMPLED_AT_ONCE = 128
 
 
 class RemoteApiTrainer(BaseTrainer):
@@ -49,14 +48,12 @@ class RemoteApiTrainer(BaseTrainer):
     keeps_rollouts: ClassVar[bool] = True
     has_model_here: ClassVar[bool] = False
 
-    _open_link: Link | None = None
-
     def _setup(self) -> None:
         service = self.language.train_service
-        self._url, self._key = service_url(service), service.api_key_name
+        self._backend = make_backend(service, self._config.get("base_dir"))
         given = ServiceConfig.of(service)
         self.loss_parameters = self._read_loss()
-        check_loss(self.loss_parameters, self.section or "language.algorithm")
+        check_loss(self.loss_parameters, self.section or "language.algorithm", service.backend)
         self._loss = given.loss(self.loss_parameters)
         most = int(self._config.get("max_tokens", 1))
         behind = self.language.mode == "one_step_behind" and not self._loss.of_sampler
@@ -79,6 +76,17 @@ class RemoteApiTrainer(BaseTrainer):
     def check_learner(cls, hyper_params: HyperParameters) -> None:
         """Refuse what a training service cannot do."""
         check_service(hyper_params)
+
+    @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the client's package, where the service is asked through one."""
+        return ("tinker",) if hyper_params.language.train_service.backend == TINKER else ()
+
+    @classmethod
+    def other_models(cls, hyper_params: HyperParameters) -> dict[str, str]:
+        """Return the folder of a tokenizer that the service doesn't give."""
+        given = ServiceConfig.of(hyper_params.language.train_service).tokenizer
+        return {} if given is None else {"tokenizer": given}
 
     # -- what a subclass writes --------------------------------------------------------------
 
@@ -106,30 +114,20 @@ class RemoteApiTrainer(BaseTrainer):
     def tokenizer(self) -> ChatTokenizer:
         """The model's, as the service has it."""
         if self._tokenizer is None:
-            with tempfile.TemporaryDirectory(prefix="ratchet-tokenizer-") as name:
-                model, folder = self._model or self._base_model(), Path(name)
-                download_tokenizer(self._link, model, folder)
-                self._tokenizer = ChatTokenizer(folder)
+            trained = "" if self._backend.names_only_bases else self._model
+            model = trained or self._base_model()
+            self._tokenizer = self._backend.tokenizer(model)
         return self._tokenizer
 
     def sample(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Have the service answer with the model that was saved last."""
         model = self._model or self._base_model()
         if not self._session_id and not self._first_session:
-            self._first_session = self._session("play").session_id
-        session = HttpTrainingService(self._link, self._session_id or self._first_session)
-        found: list[Completion] = []
-        for start in range(0, len(requests), _SAMPLED_AT_ONCE):
-            found += session.sample(requests[start : start + _SAMPLED_AT_ONCE], model=model)
-        return found
+            self._first_session = self._backend.first_sampler(lambda: self._session("play"))
+        sampler = self._session_id or self._first_session
+        return self._backend.sample(sampler, model, requests)
 
-    @property
-    def _link(self) -> Link:
-        if self._open_link is None:
-            self._open_link = Link(self._url, self._key)
-        return self._open_link
-
-    def _session(self, content: str) -> HttpTrainingService:
+    def _session(self, content: str) -> TrainingService:
         """Open the session, or find it, in which this content is learned from this model."""
         lora = self._begun.agent.lora
         asked: dict[str, object] = {
@@ -141,7 +139,7 @@ class RemoteApiTrainer(BaseTrainer):
         }
         named = json.dumps([asked, self._begun.intent, content], sort_keys=True)
         intent = f"language:{hashlib.sha256(named.encode()).hexdigest()}"
-        return open_session(self._link, {**asked, "intent": intent})
+        return self._backend.open({**asked, "intent": intent})
 
     @property
     def _begun(self) -> Beginning:
@@ -172,7 +170,7 @@ class RemoteApiTrainer(BaseTrainer):
         return self._base
 
     def _upload(self, folder: Path, name: str) -> str:
-        return upload_model(self._link, folder, name=name)
+        return self._backend.bring(folder, name)
 
     def save_model(self, folder: Path) -> None:
         """Write the model at the beginning, where it is made here; else it is where it was."""
@@ -198,7 +196,7 @@ class RemoteApiTrainer(BaseTrainer):
         steps = self._update(taken)
         session = self._session(steps.digest)
         self._model, done = steps.take(session, "trained")
-        self._session_id = session.session_id
+        self._session_id = self._backend.sampler(session)
         self._steps += len(done)
         found = update_metrics(steps, done)
         return metrics | found | {"training/num_updates": float(len(done))}
@@ -227,7 +225,9 @@ class RemoteApiTrainer(BaseTrainer):
             for number in range(len(batches))
         ]
         examples = [_example(one) for one in trajectories]
-        weighing, micro = PolicyWeighing(self._policy_loss), language.micro_batch_size
+        asks_old = self._backend.asks_old and not self._loss.of_sampler
+        weighing = PolicyWeighing(self._policy_loss, asks_old)
+        micro = language.micro_batch_size
         return TrainingSteps(examples, batches, settings, self._loss, micro, weighing)
 
     # -- state -------------------------------------------------------------------------------
@@ -249,11 +249,13 @@ class RemoteApiTrainer(BaseTrainer):
         """Play with the model that :meth:`take_weights` returned."""
         self._session_id, self._model = weights.values["session"], weights.values["model"]
 
+    def address(self) -> ModelAddress | None:
+        """Return the model that was saved last at its service."""
+        return self._backend.address(self._model or self._base_model())
+
     def close(self) -> None:
         """Let go of connections; what the service has stays."""
-        if self._open_link is not None:
-            self._open_link.close()
-        self._open_link = None
+        self._backend.close()
 
 
 class _ServiceEngine:

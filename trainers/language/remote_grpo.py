@@ -30,8 +30,9 @@ class RemoteGrpoTrainer(ComparesGroups, RemoteApiTrainer):
     def check_learner(cls, hyper_params: HyperParameters) -> None:
         """Refuse what a training service cannot do."""
         super().check_learner(hyper_params)
-        check_loss(hyper_params.grpo.settled, "grpo")
-        config = ServiceConfig.of(hyper_params.language.train_service)
+        service = hyper_params.language.train_service
+        check_loss(hyper_params.grpo.settled, "grpo", service.backend)
+        config = ServiceConfig.of(service)
         if config.loss_fn is not None:
             raise ParameterError(
                 f"language.train_service.config.loss_fn: got {config.loss_fn!r} for remote_grpo,"

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from ratchet.errors import ParameterError
-from ratchet.language_models.endpoints import EMBEDDED
 from ratchet.language_models.training_service.steps import ServiceLoss
-from ratchet.parameters.language import RATCHET
+from ratchet.parameters.language import RATCHET, TINKER
 from ratchet.parameters.messages import describe_validation_error
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 _LOSSES = {"clip": "ppo"}
 """What the service calls by another name."""
+_TINKERS_LOSSES = ("clip", "cispo", "importance_sampling")
 
 
 class ServiceConfig(BaseModel):
@@ -34,6 +34,9 @@ class ServiceConfig(BaseModel):
         the loss is that of the trainer's parameters.
     learning_rate
         In the place of ``language.optimizer.lr``.
+    tokenizer
+        The folder of the tokenizer of a model at a ``tinker`` service; when not given, it is that
+        of the model's name on the hub.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,6 +44,7 @@ class ServiceConfig(BaseModel):
     loss_fn: str | None = None
     loss_config: dict[str, float] = Field(default_factory=dict)
     learning_rate: PositiveFloat | None = None
+    tokenizer: str | None = None
 
     @model_validator(mode="after")
     def _refuse_figures_of_no_loss(self) -> ServiceConfig:
@@ -100,11 +104,6 @@ class ServiceConfig(BaseModel):
         return ServiceLoss(_LOSSES.get(name, name), config)
 
 
-def service_url(service: TrainServiceParameters) -> str:
-    """Return where the service is: its URL, or the word for the one that a run starts."""
-    return service.url or EMBEDDED
-
-
 def check_service(hyper_params: HyperParameters) -> None:
     """Refuse what a training service cannot do with an experiment's model.
 
@@ -114,11 +113,20 @@ def check_service(hyper_params: HyperParameters) -> None:
         With the first such parameter.
     """
     service = hyper_params.language.train_service
-    if service.backend != RATCHET:
+    if service.backend not in (RATCHET, TINKER):
         raise ParameterError(
             f"language.train_service.backend: got {service.backend!r} for a remote trainer,"
             f" expected {RATCHET!r}: a service of Ratchet's at language.train_service.url, or the"
-            " run's own."
+            f" run's own; or {TINKER!r}."
+        )
+    config = ServiceConfig.of(service)
+    config.optimizer(hyper_params.language.optimizer)
+    if service.backend == TINKER:
+        _check_tinker(hyper_params)
+    elif config.tokenizer is not None:
+        raise ParameterError(
+            f"language.train_service.config.tokenizer: got {config.tokenizer!r} with the backend"
+            f" {RATCHET!r}, whose service gives it; leave it out."
         )
     if service.world_size > 1:
         raise ParameterError(
@@ -126,7 +134,6 @@ def check_service(hyper_params: HyperParameters) -> None:
             " expected 1: the service says itself how many processes train. Leave it out, or train"
             " in processes of the run's own, e.g. with the trainer grpo."
         )
-    ServiceConfig.of(service).optimizer(hyper_params.language.optimizer)
     for name in hyper_params.agents:
         agent = hyper_params.agents[name]
         here = agent.model == "small" or agent.warm_up.num_steps > 0
@@ -143,7 +150,29 @@ def check_service(hyper_params: HyperParameters) -> None:
                 raise ParameterError(f"agents.{name}.{field}: expected {expected}; leave it out.")
 
 
-def check_loss(given: PolicyLossParameters, section: str) -> None:
+def _check_tinker(hyper_params: HyperParameters) -> None:
+    """Refuse what is not asked of a ``tinker`` service, or cannot be."""
+    for name in hyper_params.agents:
+        agent = hyper_params.agents[name]
+        here = agent.model == "small" or agent.warm_up.num_steps > 0
+        wrong = {
+            "model": here and "the name of one of the service's, and no warm_up: none is brought",
+            "lora.rank": agent.lora.rank is None and "a rank: the service trains adapters alone",
+            "lora.alpha": agent.lora.alpha is not None and "none: the service decides it",
+        }
+        for field, expected in wrong.items():
+            if expected:
+                raise ParameterError(
+                    f"agents.{name}.{field}: expected {expected}, with the backend {TINKER!r}."
+                )
+    if hyper_params.evaluation.suites:
+        raise ParameterError(
+            f"evaluation.suites: expected none with the backend {TINKER!r}, whose models chat"
+            " nowhere that Ratchet knows of."
+        )
+
+
+def check_loss(given: PolicyLossParameters, section: str, backend: str = RATCHET) -> None:
     """Refuse a loss that the service does not have.
 
     Raises
@@ -151,6 +180,11 @@ def check_loss(given: PolicyLossParameters, section: str) -> None:
     ParameterError
         With the first of its parts.
     """
+    if backend == TINKER and given.policy_loss not in _TINKERS_LOSSES:
+        raise ParameterError(
+            f"{section}.policy_loss: got {given.policy_loss!r}, expected one of"
+            f" {', '.join(_TINKERS_LOSSES)} with the backend {TINKER!r}."
+        )
     wrong = {
         "kl.coef": given.kl.coef > 0 and "a service keeps no reference model to pull towards",
         "entropy_coef": given.entropy_coef > 0 and "a service's losses have no entropy term",

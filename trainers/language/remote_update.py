@@ -5,6 +5,7 @@ Shape letters: B rows, T tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -37,14 +38,18 @@ _MEASURED = {
 
 @dataclass(frozen=True)
 class PolicyWeighing:
-    """What tokens weigh in a policy's loss."""
+    """What tokens weigh in a policy's loss.
+
+    ``asks_old``: the service has to be told what ratios are to, even where they are 1.
+    """
 
     policy_loss: PolicyLoss
+    asks_old: bool = False
 
     @property
     def reads_scores(self) -> bool:
-        """Whether tokens are weighed by how much likelier they are than when they were sampled."""
-        return self.policy_loss.correction != "none"
+        """Whether tokens are weighed by how much likelier they have become, or it is told."""
+        return self.asks_old or self.policy_loss.correction != "none"
 
     @property
     def content(self) -> Mapping[str, object]:
@@ -81,7 +86,8 @@ def update_metrics(steps: TrainingSteps, taken: Sequence[TakenStep]) -> dict[str
             figures = {name: v for name, v in figures.items() if "clip_fraction" not in name}
         if steps.asks_first or not found:
             figures |= _differences(step.examples, step.log_probs)
-        figures["actor/grad_norm"] = step.grad_norm
+        if not math.isnan(step.grad_norm):  # not every service tells
+            figures["actor/grad_norm"] = step.grad_norm
         figures["actor/lr"] = settings.learning_rate
         found.append(figures)
     names = dict.fromkeys(name for figures in found for name in figures)
@@ -101,6 +107,8 @@ def _together(passes: Sequence[ForwardBackward]) -> dict[str, float]:
         for name, told in _MEASURED.items()
         if all(name in each for each in metrics)
     }
+    if not all("loss" in each for each in metrics):  # not every service tells
+        return means
     return {"actor/loss": sum(each["loss"] for each in metrics), **means}
 
 

@@ -5,6 +5,8 @@ Shape letters: B rows, T tokens.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -382,6 +384,20 @@ class SelfHostedTrainer(BaseTrainer):
     def save_model(self, folder: Path) -> None:
         """Write the model as it is, in Hugging Face's layout; of an adapted one the adapter."""
         self.model.save(folder)
+
+    def save_whole_model(self, folder: Path) -> None:
+        """Write the model as it is, with all its weights: an adapter is merged into them."""
+        from ratchet.language_models.service.engine.adapters import AdapterBase
+        from ratchet.language_models.service.export import write_whole
+
+        with tempfile.TemporaryDirectory(prefix="ratchet-model-") as name:
+            saved = Path(name) / "model"
+            self.model.save(saved)
+            base = AdapterBase.read(saved)
+            if base is None:
+                shutil.move(saved, folder)
+            else:
+                write_whole(Path(base.folder), [saved], folder)
 
 
 def _described(name: str, batch: Batch) -> dict[str, float]:

@@ -19,6 +19,7 @@ import torch
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.order import DataOrder
+from ratchet.scenarios.language_task.options import check_options
 from ratchet.scenarios.language_task.validation import check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
@@ -127,8 +128,14 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Refuse what nobody could learn with, or the learner can't."""
         for name in hyper_params.agents:
             _check_agent(name, hyper_params.agents[name])
+        check_options(hyper_params.language_task, base_dir)
         check_validation(hyper_params, base_dir)
         cls.learner_class.check_learner(hyper_params)
+
+    @classmethod
+    def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
+        """Return the optional packages that the learner needs."""
+        return cls.learner_class.needed_packages(hyper_params)
 
     @classmethod
     def read_models(cls, hyper_params: HyperParameters) -> dict[str, str]:

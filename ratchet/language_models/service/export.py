@@ -47,11 +47,12 @@ def export_model(home: Path, model_id: str, folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".exporting-") as work:
         whole = Path(work) / "model"
-        _write_whole(model.whole_folder, model.adapters, whole)
+        write_whole(model.whole_folder, model.adapters, whole)
         whole.rename(folder)
 
 
-def _write_whole(whole: Path, adapters: Sequence[Path], folder: Path) -> None:
+def write_whole(whole: Path, adapters: Sequence[Path], folder: Path) -> None:
+    """Write a model with the adapters that stand on it merged into it, to a new folder."""
     if not adapters:
         shutil.copytree(whole, folder)
         return

@@ -38,6 +38,7 @@ class Link:
         if url != EMBEDDED and not url.rstrip("/").endswith("/v1"):
             url = f"{url.rstrip('/')}/v1"
         endpoint = Endpoint(url, api_key_name, timeout_seconds=timeout_seconds)
+        self.endpoint = endpoint
         self._connection = Connection(endpoint)
         self._policy = policy or RetryPolicy()
         self._runner = asyncio.Runner()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -66,6 +67,8 @@ class TakenStep:
         As they were given.
     log_probs
         What they had before the update where that was asked, else before the step.
+    grad_norm
+        NaN where the service doesn't tell.
     """
 
     examples: Sequence[TrainingExample]
@@ -160,7 +163,7 @@ class TrainingSteps:
             if known is None:
                 known = [values for one in passes for values in one.log_probs]
             done = session.optim_step(optimizer, sequence=next(numbers))
-            taken.append(TakenStep(examples, passes, known, done["grad_norm"]))
+            taken.append(TakenStep(examples, passes, known, done.get("grad_norm", math.nan)))
         return session.save_weights(sequence=next(numbers), name=name, optimizer=True), taken
 
     def _score(self, session: TrainingService, numbers: Iterator[int]) -> LogProbs:

@@ -8,12 +8,14 @@ optimizer.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ratchet.errors import MissingKeyError, ParameterError, StateError
+from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError, StateError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.training_service.interface import (
     ForwardBackward,
@@ -54,6 +56,12 @@ def connect_tinker(
     MissingKeyError
         If the variable that should hold the key isn't set.
     """
+    client = open_tinker_client(url, api_key_name)
+    return open_tinker_session(client, model=model, lora_rank=lora_rank, seed=seed, resume=resume)
+
+
+def open_tinker_client(url: str | None, api_key_name: str | None) -> Any:  # noqa: ANN401 -- tinker's
+    """Return a ``ServiceClient``, which several sessions may share; as :func:`connect_tinker`."""
     require_packages(["tinker"], "A training service of the kind 'tinker'")
     import tinker
 
@@ -61,13 +69,24 @@ def connect_tinker(
     key = _LOCAL_KEY if name is None else os.environ.get(name)
     if not key:
         raise MissingKeyError(f"tinker: the environment variable {name} isn't set; set it.")
-    client = tinker.ServiceClient(base_url=url, api_key=key)
-    if resume:
-        training = client.create_training_client_from_state_with_optimizer(model).result()
-    else:
-        opened = client.create_lora_training_client(base_model=model, rank=lora_rank, seed=seed)
-        training = opened.result()
-    return TinkerTrainingService(client, training)
+    return tinker.ServiceClient(base_url=url, api_key=key)
+
+
+def open_tinker_session(
+    client: Any,  # noqa: ANN401 -- tinker's
+    *,
+    model: str,
+    lora_rank: int,
+    seed: int,
+    resume: bool,
+) -> TinkerTrainingService:
+    """Open a session through a client; as :func:`connect_tinker`."""
+    with _explained():
+        if resume:
+            opened = client.create_training_client_from_state_with_optimizer(model)
+        else:
+            opened = client.create_lora_training_client(base_model=model, rank=lora_rank, seed=seed)
+        return TinkerTrainingService(client, opened.result())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +172,7 @@ class TinkerTrainingService:
 
         Tinker takes ``stop_ids``, where there are any, in place of the model's end tokens.
         """
-        import tinker
-
-        sampler = self._sampler_of(model)
-        waiting = [
-            sampler.sample(
-                prompt=tinker.ModelInput.from_ints(list(request.prompt)),
-                num_samples=1,
-                sampling_params=tinker.SamplingParams(
-                    max_tokens=request.max_tokens,
-                    seed=request.seed % 2**31,
-                    temperature=request.temperature,
-                    top_p=request.top_p,
-                    stop=list(request.stop_ids) or None,
-                ),
-            )
-            for request in requests
-        ]
-        return [_completion(found.result().sequences[0]) for found in waiting]
+        return sample_with_tinker(self._sampler_of(model), requests)
 
     def save_weights(self, *, sequence: int, name: str, optimizer: bool = False) -> str:
         """Keep the weights; return their path.
@@ -211,9 +213,58 @@ class TinkerTrainingService:
                 f"sequence: got {sequence}, expected {self.next_sequence()}. A session of tinker's"
                 " ends with its process; open one with resume=True from what was saved last."
             )
-        answer = do()
+        with _explained():
+            answer = do()
         self._last = _Done(sequence, asked, answer)
         return answer
+
+
+def open_tinker_sampler(client: Any, **where: str) -> Any:  # noqa: ANN401 -- tinker's
+    """Return a ``SamplingClient`` of a ``base_model``, or of a ``model_path``."""
+    with _explained():
+        return client.create_sampling_client(**where).result()
+
+
+def sample_with_tinker(
+    sampler: Any,  # noqa: ANN401 -- tinker's SamplingClient
+    requests: Sequence[SampleRequest],
+) -> list[Completion]:
+    """Have a sampling client answer requests, all at once; in their order."""
+    import tinker
+
+    waiting = [
+        sampler.sample(
+            prompt=tinker.ModelInput.from_ints(list(request.prompt)),
+            num_samples=1,
+            sampling_params=tinker.SamplingParams(
+                max_tokens=request.max_tokens,
+                seed=request.seed % 2**31,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                stop=list(request.stop_ids) or None,
+            ),
+        )
+        for request in requests
+    ]
+    with _explained():
+        return [_completion(found.result().sequences[0]) for found in waiting]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise the client's errors as ours.
+
+    Raises
+    ------
+    LanguageModelError
+        With what the service or the client said.
+    """
+    import tinker
+
+    try:
+        yield
+    except tinker.TinkerError as error:
+        raise LanguageModelError(f"tinker: {error}") from error
 
 
 def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinker's Datum
@@ -239,13 +290,33 @@ def _datum(example: TrainingExample, loss: str) -> Any:  # noqa: ANN401 -- tinke
 
 
 def _passed(examples: Sequence[TrainingExample], found: Any) -> ForwardBackward:  # noqa: ANN401
-    metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
     log_probs = []
     for example, output in zip(examples, found.loss_fn_outputs, strict=True):
         told = [0.0, *output["logprobs"].tolist()]
         mask = example.loss_mask
         log_probs.append(tuple(v if m else 0.0 for v, m in zip(told, mask, strict=True)))
-    return ForwardBackward(metrics, tuple(log_probs))
+    metrics = {name.partition(":")[0]: float(value) for name, value in found.metrics.items()}
+    # its means are over all tokens, also those that are not learned from
+    kept = {name: value for name, value in metrics.items() if name == "loss"}
+    return ForwardBackward(kept | _figures(examples, log_probs), tuple(log_probs))
+
+
+def _figures(
+    examples: Sequence[TrainingExample], log_probs: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Return means over the tokens that are learned from, and how many these are."""
+    apart = [
+        now - before
+        for example, row in zip(examples, log_probs, strict=True)
+        for now, before, mask in zip(row, example.log_probs or row, example.loss_mask, strict=True)
+        if mask
+    ]
+    count = max(1, len(apart))
+    return {
+        "tokens": float(len(apart)),
+        "ratio": sum(map(math.exp, apart)) / count,
+        "kl": sum(math.exp(each) - 1 - each for each in apart) / count,
+    }
 
 
 def _completion(sequence: Any) -> Completion:  # noqa: ANN401 -- tinker's SampledSequence

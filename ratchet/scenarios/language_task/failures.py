@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, RatchetError, RolloutError, TaskCodeError
+
+_TRANSIENT = (OSError, EOFError)
+"""What may go well another time: the network's errors are among them."""
+
+
+@contextmanager
+def blamed(who: str, task_id: str) -> Iterator[None]:
+    """Say of an error of somebody's code whose it is, and with which task it was raised.
+
+    Raises
+    ------
+    TaskCodeError
+        For what would be raised again.
+    RolloutError
+        For what may go well another time.
+    """
+    try:
+        yield
+    except (RatchetError, MemoryError):
+        raise
+    except Exception as error:
+        kind = RolloutError if isinstance(error, _TRANSIENT) else TaskCodeError
+        raise kind(
+            f"{who}, task {task_id!r}: {type(error).__name__}: {error}{_place(error)}. Correct it;"
+            " language.failures says what is done about an episode that fails."
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Return the file and the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 class FailurePolicy:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
 from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.language_models.types import ChatMessage
+from ratchet.plugins import readable_name
 from ratchet.scenarios.language_task.evaluators.base import checked
-from ratchet.scenarios.language_task.failures import FailFast, FailurePolicy
+from ratchet.scenarios.language_task.failures import FailFast, FailurePolicy, blamed
 from ratchet.scenarios.language_task.prompt_formats import prompt_format
 from ratchet.scenarios.language_task.rollout import Attempt, Rollout, Segment
 from ratchet.scenarios.language_task.rollout_metrics import rollout_metrics
@@ -191,8 +193,10 @@ class _Player:
         return self.derive(f"{rollout.run_id}/{purpose}{again}")
 
     def _begin(self, rollout: Rollout) -> None:
-        episode = self.rules.environment.begin(rollout.task, self._seed(rollout, "environment"))
-        rollout.attempt = Attempt(episode, self.rules.opening(episode.opening), [])
+        with self._environment(rollout):
+            episode = self.rules.environment.begin(rollout.task, self._seed(rollout, "environment"))
+            opening = episode.opening
+        rollout.attempt = Attempt(episode, self.rules.opening(opening), [])
         self._begin_segment(rollout)
 
     def _begin_segment(self, rollout: Rollout) -> None:
@@ -248,7 +252,8 @@ class _Player:
     def _answer(self, rollout: Rollout, before: tuple[ChatMessage, ...]) -> None:
         """Have the environment answer, and let the model read it."""
         attempt = rollout.played
-        turn = attempt.episode.answer(attempt.reply)
+        with self._environment(rollout):
+            turn = attempt.episode.answer(attempt.reply)
         if turn.history is not None:
             attempt.messages[:] = turn.history
         attempt.messages += turn.messages
@@ -267,10 +272,18 @@ class _Player:
 
     def _evaluate(self, rollout: Rollout) -> Evaluation:
         attempt, task = rollout.played, rollout.task
-        if self.rules.evaluator is not None:
-            return self.rules.evaluator.evaluate(task, attempt.reply, attempt.messages)
-        scored = attempt.episode.evaluate(attempt.reply, attempt.messages)
-        return checked(scored, type(self.rules.environment).__name__, task)
+        evaluator = self.rules.evaluator
+        if evaluator is not None:
+            with blamed(f"evaluator {evaluator.name}", task.task_id):
+                return evaluator.evaluate(task, attempt.reply, attempt.messages)
+        with self._environment(rollout):
+            scored = attempt.episode.evaluate(attempt.reply, attempt.messages)
+        return checked(scored, readable_name(self.rules.environment), task)
+
+    def _environment(self, rollout: Rollout) -> AbstractContextManager[None]:
+        """Name the environment in errors of its code."""
+        name = readable_name(self.rules.environment)
+        return blamed(f"environment {name}", rollout.task.task_id)
 
 
 def _group_ids(tasks: Sequence[Task], iteration: int, attempt: int) -> list[str]:

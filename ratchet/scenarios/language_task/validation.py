@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError, ParameterError
-from ratchet.plugins import file_at
+from ratchet.plugins import file_at, is_class_spec
+from ratchet.scenarios.language_task.sources.base import SOURCES
 from ratchet.scenarios.language_task.task import Task
+from ratchet.scenarios.language_task.verifiers_kind.loading import PREFIX
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
@@ -50,11 +52,18 @@ def check_validation(hyper_params: HyperParameters, base_dir: Path | None) -> No
     ------
     ParameterError
         If there are none.
+    UnknownNameError, DataError
+        If it is not known what the dataset is.
     """
     every = hyper_params.language.validate_every
     if every is None or hyper_params.language_task.num_validation:
         return
-    if not file_at(hyper_params.dataset, base_dir).joinpath(f"{VALIDATION}.jsonl").is_file():
+    dataset, place = hyper_params.dataset, file_at(hyper_params.dataset, base_dir)
+    if not (place.exists() or is_class_spec(dataset) or dataset.startswith(PREFIX)):
+        if place.suffix == ".jsonl":
+            raise DataError(f"dataset: there is no file {place}.")
+        SOURCES.check(dataset)
+    if not place.joinpath(f"{VALIDATION}.jsonl").is_file():
         raise ParameterError(
             f"language.validate_every: got {every}, but there are no tasks to validate with."
             " Expected language_task.num_validation, e.g. 100, or a folder of tasks with"

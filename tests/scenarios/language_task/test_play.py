@@ -4,8 +4,9 @@ from collections import defaultdict
 
 import pytest
 
-from ratchet.errors import DataError
+from ratchet.errors import DataError, RolloutError, TaskCodeError
 from ratchet.language_models.types import ChatMessage
+from ratchet.plugins import load_module
 from ratchet.scenarios.language_task.environments.base import (
     LanguageEnvironment,
     PlainEpisode,
@@ -366,9 +367,26 @@ def failing(places):
 
 
 def test_the_first_failure_ends_it_by_default(played):
-    with pytest.raises(OSError, match="no answer") as caught:
+    says = r"evaluator score, task 'abc': OSError: no answer \(test_play.py, line \d+\)"
+    with pytest.raises(RolloutError, match=says) as caught:
         played(evaluator=failing({1}))
     assert caught.value.__notes__ == ["while playing the rollout 3/abc/1"]
+
+
+def test_an_error_of_ones_own_code_names_it_and_is_not_raised_twice(played, tmp_path):
+    (tmp_path / "rewards.py").write_text("def close(task, *_):\n    return 1 / 0\n")
+    function = load_module("rewards.py", tmp_path).close
+    says = r"evaluator rewards.py:close, task 'abc': ZeroDivisionError: .*\(rewards.py, line 2\)"
+    with pytest.raises(TaskCodeError, match=says) as caught:
+        played(evaluator=function)
+    assert isinstance(caught.value, DataError), "no other attempt is made"
+
+    class Broken(SingleTurn):
+        def begin(self, task, seed):
+            raise KeyError("words")
+
+    with pytest.raises(TaskCodeError, match="environment Broken, task 'abc': KeyError: 'words'"):
+        played(environment=Broken())
 
 
 def test_a_rollout_is_played_again_with_other_seeds(played):
@@ -379,7 +397,7 @@ def test_a_rollout_is_played_again_with_other_seeds(played):
     assert found.metrics["rollout/num_dropped"] == 0
     first = {request.seed for request in engine.asked[0]}
     assert not first & {request.seed for request in engine.asked[1]}
-    with pytest.raises(OSError, match="no answer"):
+    with pytest.raises(RolloutError, match="no answer"):
         played(evaluator=failing({0, 1, 2, 3}), failure=Retry(1))
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.scenarios import build_scenario_instance
 from ratchet.scenarios.registry import build_scenario
 from ratchet.store.fingerprint import code_fingerprint
@@ -97,3 +97,18 @@ def test_sets_that_nothing_would_test_on_are_refused(tmp_path):
     )
     with pytest.raises(DataError, match=r"has the sets \['hard'\], which nothing would test on"):
         build_scenario("language_task", tmp_path).build_datasets(parameters("own.py:Own"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "says"),
+    [
+        ("revers", UnknownNameError, "Did you mean 'reverse'"),
+        ("mine.jsonl", DataError, "dataset: there is no file .*mine.jsonl"),
+        ("reverse", ParameterError, "no tasks to validate with"),
+    ],
+)
+def test_a_misspelled_dataset_is_not_taken_for_one_without_validation(
+    dataset, error, says, tmp_path
+):
+    with pytest.raises(error, match=says):
+        trainer_class(parameters(dataset, validate_every=2), tmp_path)

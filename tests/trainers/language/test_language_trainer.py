@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import ParameterError, StateError
+from ratchet.language_models.local.in_process_engine import InProcessEngine
+from ratchet.language_models.local.loading import load_language_model
+from ratchet.language_models.local.rollout_engine import SampleRequest
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
+from trainers.callbacks.base import CallbackState
 from trainers.combinations import check_combination
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.trainer import Rollouts, loop_around
@@ -212,6 +218,19 @@ def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, 
     assert set(other.state.learners["agent"]["model"]) == set(through.learner.model.state_dict())
     assert all("lora" in name for name in through.learner.model.state_dict())
     assert (model_in_files / "model.safetensors").read_bytes() == before
+    learner = through.learner
+    learner.put_weights(
+        CallbackState(tensors={k: v + 0.1 for k, v in learner.model.state_dict().items()})
+    )
+    learner.save_whole_model(tmp_path / "whole")
+    assert not (tmp_path / "whole" / "adapter_config.json").exists()
+    alone = load_language_model(tmp_path / "whole", base_dir=Path())
+    prompt = tuple(alone.tokenizer.encode("abc="))
+    asked = [SampleRequest(prompt, 5, seed) for seed in range(8)]
+    said = [InProcessEngine(model).generate(asked) for model in (learner.model, alone)]
+    for one, same in zip(*said, strict=True):
+        assert one.tokens == same.tokens
+        assert one.log_probs == pytest.approx(same.log_probs, abs=1e-5)
     with pytest.raises(ParameterError, match="made here"):
         trainer_class(parameters(agents={"_default": {"lora": {"rank": 2}}}))
 

@@ -242,6 +242,16 @@ def test_an_adapter_is_trained_at_the_service(served, begin, play, model_folder)
     assert trainer.tokenizer.encode("ab=")
 
 
+def test_it_says_where_its_model_is_asked(served, begin, play):
+    trainer = begin()
+    first = trainer.address()
+    learn(trainer, play, steps=1)
+    now = trainer.address()
+    assert (first.url, now.url) == (f"{served.url}/v1",) * 2
+    assert served.service.models.get(first.model).id != served.service.models.get(now.model).id
+    assert now.model == trainer.take_state()["model"]
+
+
 def test_a_trainer_of_ones_own_follows_the_services_loss(begin, play):
     config = {"loss_fn": "importance_sampling", "learning_rate": 1e-2}
     trainer = begin(Plain, service={"config": config})

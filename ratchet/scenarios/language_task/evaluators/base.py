@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import DataError, ParameterError, UnknownNameError, nearest
-from ratchet.plugins import is_class_spec, load_module
+from ratchet.plugins import is_class_spec, load_module, readable_name
 from ratchet.registry import Registry
 from ratchet.scenarios.language_task.task import Evaluation, Task, is_number
 
@@ -26,7 +26,7 @@ class Evaluator(ABC):
     @property
     def name(self) -> str:
         """What it is called in messages."""
-        return type(self).__name__
+        return readable_name(type(self))
 
     @abstractmethod
     def score(
@@ -54,8 +54,8 @@ class FunctionEvaluator(Evaluator):
 
     @property
     def name(self) -> str:
-        """The function's name."""
-        return str(getattr(self.function, "__name__", self.function))
+        """The function's name, with its file."""
+        return readable_name(self.function)
 
     def score(
         self, task: Task, completion: str, messages: Sequence[ChatMessage]

@@ -1,0 +1,152 @@
+"""What a suite came to: read from the log that ``inspect-ai`` writes as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from ratchet.errors import DataError, SuiteFailedError
+
+_RIGHT: Mapping[object, int] = {"C": 1, "I": 0, True: 1, False: 0}  # 1.0 and 0.0 are True, False
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """A suite's metrics, and a row for each answer.
+
+    ``table`` has ``datapoint_id``, ``sample_id``, ``epoch``, a column for each scorer and, where
+    answers are right or wrong, ``correct``.
+    """
+
+    metrics: dict[str, float]
+    table: dict[str, list[Any]] = field(default_factory=dict)
+
+
+class _Part(BaseModel):
+    """Part of a log, of whatever version: what is not read is let be."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Metric(_Part):
+    value: JsonValue = None
+
+
+class _Score(_Part):
+    name: str
+    reducer: str | None = None
+    metrics: dict[str, _Metric] = Field(default_factory=dict)
+
+
+class _Results(_Part):
+    completed_samples: int = 0
+    scores: list[_Score] = Field(default_factory=list)
+
+
+class _SampleScore(_Part):
+    value: JsonValue = None
+
+
+class _Sample(_Part):
+    id: int | str
+    epoch: int = 1
+    scores: dict[str, _SampleScore] | None = None
+
+
+class _Error(_Part):
+    message: str
+    traceback: str = ""
+
+
+class _Log(_Part):
+    status: str
+    error: _Error | None = None
+    results: _Results | None = None
+    samples: list[_Sample] | None = None
+
+
+def read_log(file: Path) -> SuiteResult:
+    """Read what a suite came to.
+
+    Raises
+    ------
+    DataError
+        If the log is none that is known.
+    SuiteFailedError
+        If it says that the suite failed, with the error.
+    """
+    try:
+        log = _Log.model_validate(json.loads(file.read_bytes()))
+    except (ValueError, ValidationError) as error:
+        raise DataError(f"{file}: no log of inspect-ai that can be read: {error}") from error
+    if log.status != "success" or log.results is None:
+        what = log.error.message if log.error else "it says no error"
+        where = _last_place(log.error.traceback) if log.error else ""
+        raise SuiteFailedError(f"status {log.status!r}: {what}{where}")
+    return SuiteResult(_metrics(log.results), _table(log.samples or []))
+
+
+def _metrics(results: _Results) -> dict[str, float]:
+    """Return the metrics: by their names, or where there are several scorers with those."""
+    found = {"num_samples": float(results.completed_samples)}
+    names = [_named(score) for score in results.scores]
+    for name, score in zip(names, results.scores, strict=True):
+        prefix = f"{name}/" if len(names) > 1 else ""
+        for metric, value in score.metrics.items():
+            number = value.value
+            if isinstance(number, int | float) and math.isfinite(number):
+                found[f"{prefix}{_plain(metric)}"] = float(number)
+    return found
+
+
+def _named(score: _Score) -> str:
+    return _plain(score.name if score.reducer is None else f"{score.name}_{score.reducer}")
+
+
+def _plain(name: str) -> str:
+    """Leave out what trackers don't take in the names of metrics."""
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _table(samples: Sequence[_Sample]) -> dict[str, list[Any]]:
+    """Make a row for each answer, in the order of the samples' ids."""
+    rows = sorted(samples, key=lambda one: (isinstance(one.id, str), one.id, one.epoch))
+    places = {name: k for k, name in enumerate(dict.fromkeys(row.id for row in rows))}
+    table: dict[str, list[Any]] = {
+        "datapoint_id": [places[row.id] for row in rows],
+        "sample_id": [str(row.id) for row in rows],
+        "epoch": [row.epoch for row in rows],
+    }
+    scorers = dict.fromkeys(name for row in rows for name in row.scores or {})
+    for scorer in scorers:
+        table[f"score.{_plain(scorer)}"] = [_value(row, scorer) for row in rows]
+    first = next(iter(scorers), None)
+    if first is not None:
+        decided = [_right(_value(row, first)) for row in rows]
+        if None not in decided:
+            table["correct"] = decided
+    return table
+
+
+def _value(row: _Sample, scorer: str) -> JsonValue:
+    score = (row.scores or {}).get(scorer)
+    value = None if score is None else score.value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _right(value: JsonValue) -> int | None:
+    """Return whether an answer is right; None where that is not all there is to it."""
+    return _RIGHT.get(value) if isinstance(value, str | bool | int | float) else None
+
+
+def _last_place(traceback: str) -> str:
+    """Return where in a file of the task's, or of a library's, it was raised."""
+    places = [line.strip() for line in traceback.splitlines() if line.strip().startswith("File ")]
+    return f" ({places[-1]})" if places else ""

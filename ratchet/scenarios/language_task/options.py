@@ -1,0 +1,52 @@
+"""What stands beside the name of an environment or evaluator, held against what that takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import ParameterError, nearest
+from ratchet.scenarios.language_task.environments.base import ENVIRONMENTS
+from ratchet.scenarios.language_task.evaluators.base import find_scoring
+
+if TYPE_CHECKING:
+    from ratchet.parameters.references import Reference
+    from ratchet.scenarios.language_task.parameters import LanguageTaskParameters
+
+_SCORED = 3
+"""An evaluator that is a function is given task, completion and messages first."""
+
+
+def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> None:
+    """Refuse options that environment or evaluator do not take; neither is made.
+
+    Raises
+    ------
+    ParameterError, UnknownNameError
+        With the nearest option, or if there is nothing of that name.
+    """
+    if section.environment is not None:
+        found = ENVIRONMENTS.find(section.environment.name, base_dir)
+        _check(section.environment, found, "language_task.environment")
+    if section.evaluator is not None:
+        scoring = find_scoring(section.evaluator, base_dir)
+        first = 0 if isinstance(scoring, type) else _SCORED
+        _check(section.evaluator, scoring, "language_task.evaluator", first)
+
+
+def _check(reference: Reference, found: Callable[..., object], path: str, first: int = 0) -> None:
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # of what is made in C, nothing is known
+        return
+    try:
+        signature.bind(*[None] * first, **reference.given)
+    except TypeError as error:
+        takes = list(signature.parameters)[first:]
+        unknown = [name for name in reference.given if name not in takes]
+        raise ParameterError(
+            f"{path}: {reference.name} can't be made with {dict(reference.given)}: {error}."
+            f"{nearest(unknown[0], takes) if unknown else ''}"
+        ) from error
