@@ -117,7 +117,7 @@ class Companion:
         with self._reading:
             while self._waiting:
                 # not for ever: a thread that is to be interrupted has to come back to Python
-                while not wait([process.stdout], _LOOK_EVERY):
+                while not wait([process.stdout.fileno()], _LOOK_EVERY):
                     pass
                 line = process.stdout.readline()
                 if not line.endswith(b"\n"):
@@ -151,12 +151,12 @@ def _start(module: str) -> subprocess.Popen[bytes]:
 
 def _error(answer: Answer) -> Exception:
     """Return what the process has met, as what it was there."""
-    kind = getattr(errors, answer["error"], None)
-    text = str(answer["message"])
-    known = isinstance(kind, type) and issubclass(kind, errors.RatchetError)
-    error = kind(text) if known else CompanionError(f"{answer['error']}: {text}")
+    name, text = str(answer["error"]), str(answer["message"])
+    kind: object = getattr(errors, name, None)
+    error: Exception = CompanionError(f"{name}: {text}")
+    if isinstance(kind, type) and issubclass(kind, errors.RatchetError):
+        error = kind(text)
     error.add_note(str(answer["traceback"]))
-    assert isinstance(error, Exception)
     return error
 
 
