@@ -1,8 +1,8 @@
 """``mode: one_step_behind`` against ``synchronous``: the same iterations, by the clock on the wall.
 
 Run with ``python benchmarks/language_modes.py``; each round plays both, so that what else the
-machine does falls on both. ``staged`` is ``ratchet run`` with a stage for each iteration, from its
-start to its end; ``loop`` the same trainer in a plain loop. A round says how long an iteration plays
+machine does falls on both. ``staged`` is ``ratchet run`` with a stage for each iteration, from
+start to end; ``loop`` the same trainer in a plain loop. A round says how long an iteration plays
 and learns, one after the other: what could be had at best is (play + learn) / max(play, learn).
 """
 

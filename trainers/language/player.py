@@ -105,6 +105,11 @@ class BesideTrainer:
         trainer.save_model_in(self._folder)
         self._player = Player(trainer.hyper_params, trainer.settings, self._folder / "datasets")
 
+    @property
+    def pid(self) -> int | None:
+        """The number of the process; None while there is none."""
+        return self._player.pid
+
     def play(self, trainer: LanguageTrainer, iteration: int) -> Callable[[], Rollouts]:
         """Begin to play an iteration with the trainer's state as it is; return how to wait."""
         state, to = (self._folder / name for name in ("state", "played"))
