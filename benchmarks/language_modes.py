@@ -1,9 +1,10 @@
 """``mode: one_step_behind`` against ``synchronous``: the same iterations, by the clock on the wall.
 
-Run with ``python benchmarks/language_modes.py``; each round plays both, so that what else the
-machine does falls on both. ``staged`` is ``ratchet run`` with a stage for each iteration, from
-start to end; ``loop`` the same trainer in a plain loop. A round says how long an iteration plays
-and learns, one after the other: what could be had at best is (play + learn) / max(play, learn).
+Run with ``python benchmarks/language_modes.py``: first runs as ``ratchet run`` does them with a
+stage for each iteration, from the end of the first one to that of the last; then both modes take
+turns in plain loops, a few iterations each, so that what else the machine does falls on both.
+``busy`` is the CPU-time of the process that has most to do: about what the clock shows on two cores
+that nobody else uses.
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ import argparse
 import os
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from flows import run_experiment
 from ratchet import ExperimentSettings, HyperParameters
 from ratchet.scenarios.building import build_scenario_instance
+from ratchet.store.store import StageStore
+from ratchet.tracking.manifest import StageRecord
+from ratchet.tracking.run_folder import RunFolder
 from trainers.language.trainer import LanguageTrainer
 from trainers.registry import trainer_class
+
+MODES = ("synchronous", "one_step_behind")
 
 
 def parameters(mode: str, asked: argparse.Namespace) -> HyperParameters:
@@ -32,7 +38,7 @@ def parameters(mode: str, asked: argparse.Namespace) -> HyperParameters:
         "scenario": "language_task",
         "dataset": "reverse",
         "trainer": "grpo",
-        "rl": {"num_iterations": asked.iterations},
+        "rl": {"num_iterations": asked.staged},
         "language_task": {
             "num_train": 4096,
             "num_test": 8,
@@ -74,35 +80,39 @@ def trainer_of(mode: str, asked: argparse.Namespace) -> LanguageTrainer:
     return trainer
 
 
-def shares(asked: argparse.Namespace) -> tuple[float, float]:
-    """Return the seconds in which an iteration is played and learned from, one after the other."""
-    trainer = trainer_of("synchronous", asked)
-    trainer.run_iterations(0, 1)
-    playing = learning = 0.0
-    for iteration in (1, 2, 3):
-        begin = time.perf_counter()
-        trainer.give_rollouts(iteration, trainer.play_rollouts(iteration))
-        between = time.perf_counter()
-        trainer.run_iterations(iteration, iteration + 1)
-        playing += (between - begin) / 3
-        learning += (time.perf_counter() - between) / 3
-    return playing, learning
+class Loop:
+    """A trainer in a plain loop, of which some iterations are done at a time."""
+
+    def __init__(self, mode: str, asked: argparse.Namespace) -> None:
+        self.trainer = trainer_of(mode, asked)
+        self.trainer.plays_beside_after = 0.0
+        self.trainer.run_iterations(0, 1)  # the process is started
+
+    def go_on(self, iterations: int) -> tuple[float, float]:
+        """Return seconds an iteration: by the clock, and of the process that is busy longest."""
+        begin, own, beside = time.perf_counter(), time.process_time(), self._beside()
+        done = self.trainer.iteration
+        self.trainer.run_iterations(done, done + iterations)
+        busy = max(time.process_time() - own, self._beside() - beside)
+        return (time.perf_counter() - begin) / iterations, busy / iterations
+
+    def _beside(self) -> float:
+        pids = [child.pid for child in psutil.Process().children()]
+        return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
-def loop(mode: str, asked: argparse.Namespace) -> float:
-    """Return the seconds of a plain loop after its first iteration, which starts the process."""
-    trainer = trainer_of(mode, asked)
-    trainer.plays_beside_after = 0.0
-    trainer.run_iterations(0, 1)
-    begin = time.perf_counter()
-    trainer.run_iterations(1, asked.iterations)
-    spent = time.perf_counter() - begin
-    trainer.close()
-    return spent
+def shares(trainer: LanguageTrainer) -> tuple[float, float]:
+    """Return the CPU-seconds in which an iteration is played and learned from."""
+    iteration = trainer.iteration
+    begin = time.process_time()
+    trainer.give_rollouts(iteration, trainer.play_rollouts(iteration))
+    between = time.process_time()
+    trainer.run_iterations(iteration, iteration + 1)
+    return between - begin, time.process_time() - between
 
 
 def staged(mode: str, asked: argparse.Namespace) -> float:
-    """Return the seconds of a run, from its start to its end."""
+    """Return the seconds of a run from the end of its first iteration to that of its last."""
     with tempfile.TemporaryDirectory() as name:
         settings = ExperimentSettings(
             home=str(Path(name) / "home"),
@@ -111,29 +121,48 @@ def staged(mode: str, asked: argparse.Namespace) -> float:
             tracking=False,
             progress="none",
         )
-        begin = time.perf_counter()
-        run_experiment(parameters(mode, asked), settings)
-        return time.perf_counter() - begin
+        result = run_experiment(parameters(mode, asked), settings)
+        store = StageStore(Path(name) / "home" / "store")
+        keys = [each.key for each in RunFolder(result.folder).manifest.stages if _trains(each)]
+        found = [manifest for key in keys if (manifest := store.find(key)) is not None]
+        ends = sorted(datetime.fromisoformat(manifest.created) for manifest in found)
+        return (ends[-1] - ends[0]).total_seconds()
+
+
+def _trains(record: StageRecord) -> bool:
+    return record.stage == "train"
 
 
 def main() -> None:
-    """Play the rounds and print a table."""
+    """Play the rounds and print what each has come to."""
     parser = argparse.ArgumentParser(description=__doc__)
-    given = {"rounds": 3, "iterations": 20, "length": 48, "d_model": 128, "layers": 4}
+    given = {"rounds": 8, "iterations": 5, "staged": 30, "length": 48, "d_model": 128, "layers": 4}
     for option, value in {**given, "tasks": 12, "epochs": 1}.items():
         parser.add_argument(f"--{option.replace('_', '-')}", type=int, default=value)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    table = Table("", "play", "learn", "at best", "synchronous", "one step behind", "×", "load")
-    for number in range(asked.rounds):
-        playing, learning = shares(asked)
-        best = (playing + learning) / max(playing, learning)
-        for name, measure in {"loop": loop, "staged": staged}.items():
-            load = os.getloadavg()[0]
-            seconds = [measure(mode, asked) for mode in ("synchronous", "one_step_behind")]
-            figures = (playing, learning, best, *seconds, seconds[0] / seconds[1], load)
-            table.add_row(f"{name} {number + 1}", *(f"{figure:.2f}" for figure in figures))
-    Console(width=120).print(table)
+    print(f"staged, {asked.staged} iterations, load {os.getloadavg()[0]:.1f}")
+    seconds = {mode: staged(mode, asked) for mode in MODES}
+    print({mode: f"{each:.1f} s" for mode, each in seconds.items()}, _ratio(*seconds.values()))
+    loops = {mode: Loop(mode, asked) for mode in MODES}
+    playing, learning = shares(loops[MODES[0]].trainer)
+    print(f"an iteration in turn: plays {playing:.2f}, learns {learning:.2f} CPU-seconds")
+    for _ in range(asked.rounds):
+        load = os.getloadavg()[0]
+        (wall, busy), (other_wall, other_busy) = (
+            loops[mode].go_on(asked.iterations) for mode in MODES
+        )
+        print(
+            f"wall {wall:.2f} and {other_wall:.2f}: {_ratio(wall, other_wall)};"
+            f" busy {busy:.2f} and {other_busy:.2f}: {_ratio(busy, other_busy)}; load {load:.1f}",
+            flush=True,
+        )
+    for each in loops.values():
+        each.trainer.close()
+
+
+def _ratio(synchronous: float, behind: float) -> str:
+    return f"{synchronous / behind:.2f} ×"
 
 
 if __name__ == "__main__":
