@@ -7,19 +7,21 @@ played into a folder: the same bits as if the trainer had played itself.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainers.companion import Answer, Companion, serve
+from trainers.companion import Companion
 from trainers.language.rollouts import Rollouts
 
 if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
-    from trainers.language.trainer import LanguageTrainer
+    from ratchet.scenarios.language_task.dataset import TaskDataset
+    from trainers.language.state import LanguageState
+
+_PROCESS = "trainers.language.player_process"
 
 
 class Player:
@@ -41,7 +43,7 @@ class Player:
             "settings": {**settings.to_dict(), "progress": "none"},
             "datasets": str(datasets),
         }
-        self._companion = Companion(__name__, "rollouts that are played while a trainer learns")
+        self._companion = Companion(_PROCESS, "rollouts that are played while a trainer learns")
 
     @property
     def pid(self) -> int | None:
@@ -95,27 +97,43 @@ class Player:
 
 
 class BesideTrainer:
-    """The player of a trainer that hands over its state itself, between two of its iterations."""
+    """The player of a trainer that hands over its state itself, between two of its iterations.
 
-    def __init__(self, trainer: LanguageTrainer) -> None:
+    Parameters
+    ----------
+    hyper_params, settings
+        Of the experiment.
+    datasets
+        Its datasets by name.
+    save_model
+        Writes the model into a folder, as that at the beginning.
+    """
+
+    def __init__(
+        self,
+        hyper_params: HyperParameters,
+        settings: ExperimentSettings,
+        datasets: Mapping[str, TaskDataset],
+        save_model: Callable[[Path], None],
+    ) -> None:
         self._place = tempfile.TemporaryDirectory(prefix="ratchet-beside-")
         self._folder = Path(self._place.name)
-        for name, dataset in trainer.scenario_instance.datasets.items():
+        for name, dataset in datasets.items():
             dataset.save(self._folder / "datasets" / name)
-        trainer.save_model_in(self._folder)
-        self._player = Player(trainer.hyper_params, trainer.settings, self._folder / "datasets")
+        save_model(self._folder)
+        self._player = Player(hyper_params, settings, self._folder / "datasets")
 
     @property
     def pid(self) -> int | None:
         """The number of the process; None while there is none."""
         return self._player.pid
 
-    def play(self, trainer: LanguageTrainer, iteration: int) -> Callable[[], Rollouts]:
-        """Begin to play an iteration with the trainer's state as it is; return how to wait."""
-        state, to = (self._folder / name for name in ("state", "played"))
+    def play(self, state: LanguageState, iteration: int) -> Callable[[], Rollouts]:
+        """Begin to play an iteration with the weights of a state; return how to wait."""
+        place, to = (self._folder / name for name in ("state", "played"))
         to.mkdir(exist_ok=True)
-        replace(trainer.state, initial=state.name).save(state)  # its models lie where we put them
-        wait = self._player.play(state, iteration, to, beginning=self._folder)
+        replace(state, initial=place.name).save(place)  # its models lie where we put them
+        wait = self._player.play(place, iteration, to, beginning=self._folder)
 
         def played() -> Rollouts:
             found = wait()
@@ -128,57 +146,3 @@ class BesideTrainer:
         """End the process and remove its files."""
         self._player.close()
         self._place.cleanup()
-
-
-def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:
-    """Play what is asked for, in the process."""
-    if not made:
-        made["trainer"] = _make(request)
-    trainer = made["trainer"]
-    beginning, to = Path(request["beginning"]), Path(request["to"])
-    trainer.load_state(Path(request["state"]), "", lambda _: beginning)
-    if trainer.has_stopped:
-        return {}
-    if trainer.iteration == request["iteration"]:
-        rollouts = trainer.rollouts_of(request["iteration"])
-    else:
-        rollouts = trainer.play_rollouts(request["iteration"], cursor=request["cursor"])
-    rollouts.save(to)
-    if request["transcripts"]:
-        from ratchet.rollouts.transcripts import save_report_transcripts
-
-        said = trainer.transcripts("train", rollouts.trajectories)
-        save_report_transcripts(to / request["transcripts"], said)
-    return {}
-
-
-def _make(request: dict[str, Any]) -> LanguageTrainer:
-    """Make the trainer of an experiment, as whoever asks has it."""
-    from ratchet.parameters.hyper_parameters import HyperParameters
-    from ratchet.parameters.settings import ExperimentSettings
-    from ratchet.scenarios.building import build_scenario_instance
-    from ratchet.scenarios.registry import build_scenario
-    from trainers.language.trainer import LanguageTrainer
-    from trainers.registry import trainer_class
-
-    settings = ExperimentSettings.from_dict(request["settings"])
-    base = settings.base_dir
-    base_path = None if base is None else Path(base)
-    hyper_params = HyperParameters.from_dict(request["hyper_params"], base)
-    load = build_scenario(hyper_params.scenario, base_path).load_dataset
-    found = trainer_class(hyper_params, base)
-    datasets = {path.name: load(path) for path in sorted(Path(request["datasets"]).iterdir())}
-    instance = build_scenario_instance(
-        hyper_params,
-        settings,
-        datasets=datasets,
-        trainer_type=found.trainer_type,
-        base_dir=base_path,
-    )
-    trainer = found(hyper_params, instance, settings)
-    assert isinstance(trainer, LanguageTrainer)  # as that of whoever asks
-    return trainer
-
-
-if __name__ == "__main__":
-    serve(partial(_play, {}))

@@ -284,14 +284,15 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     def _play_ahead(self, iteration: int) -> Callable[[], Rollouts]:
         """Begin to play what the next iteration learns from; return how to wait for it."""
-        given = self._given_ahead.pop(iteration, None)
-        if given is not None:
-            return given
+        elsewhere = self._given_ahead.pop(iteration, None)
+        if elsewhere is not None:
+            return elsewhere
         after = self.plays_beside_after
         if after is not None and self._seconds_ahead >= after:
             if self._beside is None:
-                self._beside = BesideTrainer(self)
-            return self._beside.play(self, iteration)
+                given = self.hyper_params, self.settings, self.scenario_instance.datasets
+                self._beside = BesideTrainer(*given, self.save_model_in)
+            return self._beside.play(self.state, iteration)
         begin = time.monotonic()
         played = self.play_rollouts(iteration)
         self._seconds_ahead += time.monotonic() - begin
