@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,7 +23,7 @@ from flows.runs.setup import AnySession, ExperimentRun, open_run
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.families import stage_functions
-from tasks.stages.sequence import Step, StoredCourse
+from tasks.stages.sequence import Beside, Step, StoredCourse
 from trainers.progress import also_told, show
 
 
@@ -86,13 +87,29 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
     keys = session.keys
     course = StoredCourse(session.store, session.settings, fresh=force)
 
+    stages = stage_functions(keys)
+    session.fresh = force
+
+    async def make(call: StageCall) -> None:
+        anew = force and call.pinned_key is None
+        outcome = await stages[call.stage](call, session, force=anew)
+        run.recorder.stage_finished(outcome)
+
+    async def make_ahead(call: StageCall, made: Future[None]) -> None:
+        try:
+            await make(call)
+        except BaseException:
+            made.cancel()  # whoever waits for it would wait for ever
+            raise
+        made.set_result(None)
+
     async def play(steps: Iterator[Step]) -> None:
-        stages = stage_functions(keys)
         while (step := await asyncio.to_thread(next, steps, None)) is not None:
             if isinstance(step, StageCall):
-                anew = force and step.pinned_key is None
-                outcome = await stages[step.stage](step, session, force=anew)
-                run.recorder.stage_finished(outcome)
+                await make(step)
+            elif isinstance(step, Beside):
+                with session.making_ahead(step.ahead) as made:
+                    await _together([make_ahead(step.ahead, made), make(step.call)])
             else:
                 await _together([play(chain) for chain in step])
 

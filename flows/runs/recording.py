@@ -18,7 +18,6 @@ from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.mlflow.content import flatten
 from ratchet.tracking.result_table import ResultTable, holds_results
-from tasks.language.keys import TRAJECTORIES_FILE
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
@@ -26,6 +25,7 @@ from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE, film_name
 from tasks.stages.tables import read_table
 from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.tensordict.run_trainer import HISTORY_FILE
+from trainers.language.rollouts import TRAJECTORIES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

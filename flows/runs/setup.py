@@ -25,6 +25,7 @@ from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
+from tasks.stages.families import arm_session
 from tasks.stages.spending import Spending
 from tasks.tensordict.session import ArmSession
 from tasks.text.keys import TextArmKeys
@@ -89,7 +90,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         session = (
             TextArmSession(each, settings, store, spending)
             if isinstance(each, TextArmKeys)
-            else ArmSession(each, settings, store)
+            else arm_session(each, settings, store)
         )
         session.before_calls = services.make_ready
         session.on_wait = recorder.waiting

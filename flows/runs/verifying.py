@@ -19,11 +19,10 @@ from flows.runs.resolving import ResolvedExperiment, resolve_run
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.checkpoint_folders import METADATA_FILE
-from tasks.stages.families import stage_functions
+from tasks.stages.families import arm_session, stage_functions
 from tasks.stages.sequence import recorded_calls
 from tasks.stages.session import BaseSession
 from tasks.tensordict.keys import ArmKeys
-from tasks.tensordict.session import ArmSession
 
 if TYPE_CHECKING:
     from ratchet.store.manifest import Manifest
@@ -173,7 +172,7 @@ def _make(
     call = recorded_calls(keys, places)[record.stage, record.iteration]
     call = replace(call, start_iteration=record.start_iteration)
     session = (
-        ArmSession(keys, settings, store)
+        arm_session(keys, settings, store)
         if isinstance(keys, ArmKeys)
         else BaseSession(keys, settings, store, ThreadPoolExecutor(1))
     )

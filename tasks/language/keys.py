@@ -14,6 +14,7 @@ from ratchet.plugins import paths_from
 from ratchet.seeding import derive_seed
 from ratchet.store.fingerprint import Fingerprint, code_fingerprint
 from tasks.stages.calls import StageCall
+from tasks.stages.sequence import Beside
 from tasks.tensordict.keys import STAGE_VERSIONS as NETWORK_STAGE_VERSIONS
 from tasks.tensordict.keys import ArmKeys
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ratchet.language_models.suites.running import Suite
     from tasks.stages.sequence import Course, Step
     from trainers.language.trainer import LanguageTrainer
-
-TRAJECTORIES_FILE = "trajectories.jsonl"
 
 
 class LanguageArmKeys(ArmKeys):
@@ -49,15 +48,25 @@ class LanguageArmKeys(ArmKeys):
         if self.only_tests:
             return
         yield self.initial_state()
-        position = 0
+        position, played = 0, -1
         yield from self.validation(0)
         for stop in course.stops(self):
             sampled = course.samples_at(position, self.num_iterations)
-            if sampled or self.plays_apart(position, stop):
+            if position != played and (sampled or self.plays_apart(position, stop)):
                 yield self.rollouts(position)
-            yield self.train(position, stop)
+            train = self.train(position, stop)
+            if self.plays_ahead and stop == position + 1:
+                yield Beside(self.rollouts(stop), train)
+                played = stop
+            else:
+                yield train
             yield from self.validation(stop)
             position = stop
+
+    @property
+    def plays_ahead(self) -> bool:
+        """Whether what an iteration learns from is played while the one before it learns."""
+        return bool(self.hyper_params.language.mode == "one_step_behind")
 
     def validation(self, iteration: int) -> Iterator[StageCall]:
         """Go through what looks after training at an iteration, if anything does."""
@@ -85,7 +94,7 @@ class LanguageArmKeys(ArmKeys):
 
         Those of a single iteration are, unless the iteration before has played them already.
         """
-        return stop == start + 1 and self.hyper_params.language.mode == "synchronous"
+        return stop == start + 1 and (start == 0 or not self.plays_ahead)
 
     def validates_at(self, iteration: int) -> bool:
         """Return whether the state after so many iterations is validated."""
@@ -155,9 +164,10 @@ class LanguageArmKeys(ArmKeys):
 
     def rollouts(self, iteration: int) -> StageCall:
         """Return the stage that plays what an iteration learns from."""
+        before = max(iteration - 1, 0) if self.plays_ahead else iteration
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
-            "state": self.state_key(iteration),
+            "state": self.state_key(before),
         }
         return self._call("rollouts", inputs, self._playing_fingerprint, iteration=iteration)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ratchet.errors import StateError
 from ratchet.language_models.suites.running import run_suite
-from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.scenarios.language_task.validation import VALIDATION
 from ratchet.store.manifest import IterationMetrics
-from tasks.language.keys import TRAJECTORIES_FILE, LanguageArmKeys
+from tasks.language import playing_ahead
+from tasks.language.keys import LanguageArmKeys
 from tasks.language.serving import served
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, Stage, stage
@@ -19,13 +21,10 @@ from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE
 from tasks.stages.tables import write_table
 from tasks.tensordict.session import ArmSession
 from tasks.tensordict.stages import STAGES as NETWORK_STAGES
-from trainers.language.trainer import LanguageTrainer, Rollouts
-
-if TYPE_CHECKING:
-    from ratchet.store.store import StageStore
+from trainers.language.rollouts import Rollouts
+from trainers.language.trainer import LanguageTrainer
 
 SUITE_LOG_FILE = "inspect_log.json"
-PLAYED_FILE = "played.json"
 VALIDATION_PREFIX = "validation_"
 
 
@@ -36,11 +35,10 @@ def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     if trainer.has_stopped:
         return []
     played = trainer.rollouts_of(call.iteration)
-    save_trajectories(played.trajectories, folder / TRAJECTORIES_FILE)
+    session.holds(session.keys.state_key(call.iteration))
+    played.save(folder)
     transcripts = trainer.transcripts("train", played.trajectories)
     save_report_transcripts(folder / TRANSCRIPTS_FILE, transcripts)
-    about = {"metrics": played.metrics, "cursor": played.cursor}
-    (folder / PLAYED_FILE).write_text(json.dumps(about, sort_keys=True) + "\n", encoding="utf-8")
     return []
 
 
@@ -49,9 +47,13 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Continue from the state after ``call.start_iteration`` iterations; write the new state."""
     start, stop = call.start_iteration, call.iteration
     keys, trainer = _of(session, start)
-    found = _read_rollouts(session.store, keys.rollouts(start).key)
+    stored = session.store.find(keys.rollouts(start).key)
+    found = Rollouts.load(session.store.open(stored.key)) if stored is not None else None
     if found is not None:
         trainer.give_rollouts(start, found)
+    ahead = session.find_ahead(keys.rollouts(stop)) if keys.plays_ahead else None
+    if ahead is not None:
+        trainer.give_ahead(stop, partial(_read_ahead, ahead))
     metrics = trainer.run_iterations(start, stop)
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)
@@ -91,6 +93,8 @@ STAGES: dict[str, Stage[Any]] = {
     "validate": validate,
     "suite": suite,
 }
+STAGES_AHEAD: dict[str, Stage[Any]] = {**STAGES, "rollouts": playing_ahead.rollouts}
+"""Of an arm that plays while it learns."""
 
 
 def _of(session: ArmSession, iteration: int) -> tuple[LanguageArmKeys, LanguageTrainer]:
@@ -102,14 +106,10 @@ def _of(session: ArmSession, iteration: int) -> tuple[LanguageArmKeys, LanguageT
     return keys, trainer
 
 
-def _read_rollouts(store: StageStore, key: str) -> Rollouts | None:
-    """Read what a stage has played; None if it isn't stored, or a callback had stopped the run."""
-    if store.find(key) is None:
-        return None
-    folder = store.open(key)
-    if not (folder / PLAYED_FILE).is_file():
-        return None
-    about = json.loads((folder / PLAYED_FILE).read_bytes())
-    return Rollouts(
-        load_trajectories(folder / TRAJECTORIES_FILE), about["metrics"], about["cursor"]
-    )
+def _read_ahead(wait: Callable[[], Path]) -> Rollouts:
+    """Wait for what was played ahead, and read it."""
+    folder = wait()
+    found = Rollouts.load(folder)
+    if found is None:
+        raise StateError(f"{folder}: nothing was played, expected rollouts. Run `ratchet verify`.")
+    return found

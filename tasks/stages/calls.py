@@ -83,6 +83,6 @@ class StageCall:
         words = [self.stage.replace("_", " "), self.arm, self.detail]
         if self.stage == "train":
             words.append(f"{self.start_iteration}-{self.iteration}")
-        elif self.stage in ITERATION_STAGES:
+        elif self.stage in (*ITERATION_STAGES, "rollouts", "validate"):
             words.append(str(self.iteration))
         return " ".join(filter(None, words))

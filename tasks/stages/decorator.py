@@ -45,7 +45,7 @@ from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.interrupting import interrupt_thread
 from tasks.stages.profiling import profiled
-from tasks.stages.session import BaseSession
+from tasks.stages.session import AheadFailedError, BaseSession
 from trainers.progress import describe, progress_place
 
 logger = logging.getLogger(__name__)
@@ -236,7 +236,8 @@ class _Request(Generic[_Session]):
         job = functools.partial(contextvars.copy_context().run, self._make)
         loop = asyncio.get_running_loop()
         try:
-            self._outcome = await loop.run_in_executor(self.session.executor, job)
+            executor = self.session.executor_of(alone=self.stage.alone)
+            self._outcome = await loop.run_in_executor(executor, job)
         except asyncio.CancelledError:
             if self.stage.alone:  # the others wait for answers that are paid for
                 self.interrupt()
@@ -282,6 +283,7 @@ def _fits(manifest: Manifest, call: StageCall) -> bool:
 
 
 _NOT_WORTH_A_RETRY = (
+    AheadFailedError,
     BudgetExceededError,
     DataError,
     FineTuneError,

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tasks.language.keys import LanguageArmKeys
+from tasks.language.session import LanguageArmSession
 from tasks.tensordict.keys import ArmKeys
+from tasks.tensordict.session import ArmSession
 from tasks.text.keys import TextArmKeys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ratchet.parameters.hyper_parameters import HyperParameters
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.store.store import StageStore
     from tasks.stages.decorator import Stage
     from trainers.base import Trainer
 
@@ -45,12 +49,19 @@ def stage_functions(keys: AnyKeys) -> Mapping[str, Stage[Any]]:
 
         return TEXT_STAGES
     if isinstance(keys, LanguageArmKeys):
-        from tasks.language.stages import STAGES as LANGUAGE_STAGES
+        from tasks.language import stages
 
-        return LANGUAGE_STAGES
+        return stages.STAGES_AHEAD if keys.plays_ahead else stages.STAGES
     from tasks.tensordict.stages import STAGES
 
     return STAGES
+
+
+def arm_session(keys: ArmKeys, settings: ExperimentSettings, store: StageStore) -> ArmSession:
+    """Return what the stages of an arm share whose models are trained by Ratchet itself."""
+    if isinstance(keys, LanguageArmKeys):
+        return LanguageArmSession(keys, settings, store)
+    return ArmSession(keys, settings, store)
 
 
 def plays_in_text_stages(trainer: type[Trainer]) -> bool:

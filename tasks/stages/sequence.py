@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 Chain: TypeAlias = Iterator[StageCall]
 """Stages of which each takes in what the one before it has made."""
 SideBySide: TypeAlias = tuple[Chain, ...]
-Step: TypeAlias = StageCall | SideBySide
-"""One stage, or chains that may be worked at the same time."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A stage, and one that is made meanwhile, whose result it may wait for at its end."""
+
+    ahead: StageCall
+    call: StageCall
+
+
+Step: TypeAlias = StageCall | SideBySide | Beside
+"""One stage, two of which one is made meanwhile, or chains that may be worked at the same time."""
 
 
 def in_order(steps: Iterable[Step]) -> Iterator[StageCall]:
@@ -32,6 +42,9 @@ def in_order(steps: Iterable[Step]) -> Iterator[StageCall]:
     for step in steps:
         if isinstance(step, StageCall):
             yield step
+        elif isinstance(step, Beside):
+            yield step.ahead
+            yield step.call
         else:
             for chain in step:
                 yield from chain

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import TimeoutError as WaitedLongEnough
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ratchet.errors import StageFailedError
 
 if TYPE_CHECKING:
     from ratchet.language_models.asking import ModelCalls
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
     from tasks.stages.keys import BaseKeys
 
 STATE_FOLDER = "state"
+_LOOK_EVERY = 0.1
 TRANSCRIPTS_FILE = "transcripts.jsonl"
 """What the report shows of a stage's rollouts, a line each."""
 
@@ -41,6 +46,9 @@ class BaseSession:
         self.on_wait: Callable[[str], None] | None = None
         self.before_calls: Callable[[], None] | None = None
         self.under_way: Callable[[StageCall], AbstractContextManager[object]] = nullcontext
+        self.fresh = False
+        """Whether all is made anew, and nothing that is stored counts."""
+        self._ahead: dict[str, Future[None]] = {}
 
     def make_services_ready(self) -> None:
         """Start what agents speak to; called by each stage that may call a language model."""
@@ -54,6 +62,56 @@ class BaseSession:
     def stage_finished(self, call: StageCall) -> None:
         """Let go of what a stage has kept aside while it worked; it is stored now."""
 
+    def executor_of(self, *, alone: bool) -> Executor:
+        """Return where a stage is worked; ``alone``: whether no other may work meanwhile."""
+        return self.executor
+
+    @contextmanager
+    def making_ahead(self, call: StageCall) -> Iterator[Future[None]]:
+        """Let stages wait for one that is made while they work; yield what is to be fulfilled."""
+        made: Future[None] = Future()
+        self._ahead[call.key] = made
+        try:
+            yield made
+        finally:
+            made.cancel()
+            del self._ahead[call.key]
+
+    def is_made_ahead(self, call: StageCall) -> bool:
+        """Return whether a stage is made while another one works."""
+        return call.key in self._ahead
+
+    def find_ahead(self, call: StageCall) -> Callable[[], Path] | None:
+        """Return how to wait for the folder of a stage that is stored, or is being made meanwhile.
+
+        None if it is neither.
+        """
+        made = self._ahead.get(call.key)
+        if made is None and self.store.find(call.key) is None:
+            return None
+
+        def wait() -> Path:
+            if made is not None:
+                _wait_for(made, call)
+            return self.store.open(call.key)
+
+        return wait
+
     def close(self) -> None:
         """Let go of everything that was built."""
         self.executor.shutdown()
+
+
+class AheadFailedError(StageFailedError):
+    """What a stage has waited for was not made."""
+
+
+def _wait_for(made: Future[None], call: StageCall) -> None:
+    """Wait for a stage that is made meanwhile; not for ever, since threads are interrupted."""
+    while True:
+        try:
+            return made.result(_LOOK_EVERY)
+        except WaitedLongEnough:
+            pass
+        except CancelledError as error:
+            raise AheadFailedError(f"{call.label}, which was made meanwhile, failed.") from error

@@ -43,19 +43,15 @@ def trained(lab, result):
     return [entry for entry in lab.metrics(result) if entry[1] == "train"]
 
 
-@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
 @pytest.mark.parametrize("stage", ["rollouts", "train"])
-def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, tmp_path, stage, mode):
-    chosen = {**CHOSEN, "language": {**CHOSEN["language"], "mode": mode}}
-    if mode == "one_step_behind" and stage == "rollouts":
-        pytest.skip("they have no stage of their own")
+def test_a_killed_run_ends_as_one_that_was_neither_killed_nor_cut(lab, tmp_path, stage):
     cut = lab.settings(iterations_per_task=1)
     where = "iteration=2" if stage == "rollouts" else "iteration=3"
-    lab.kill(f"stage={stage};{where};within=0.1", chosen, cut)
-    resumed = lab.run(chosen, cut)
+    lab.kill(f"stage={stage};{where};within=0.1", CHOSEN, cut)
+    resumed = lab.run(CHOSEN, cut)
     assert resumed["found"] > 0
     fused = lab.settings(iterations_per_task=4, home=str(tmp_path / "other"))
-    whole = lab.run(chosen, fused)
+    whole = lab.run(CHOSEN, fused)
     assert trained(lab, resumed) == trained(lab, whole)
     state = final_state(lab, resumed)
     other = LanguageState.load(

@@ -102,20 +102,22 @@ def trained(lab, result):
     return [entry for entry in lab.metrics(result) if entry[1] == "train"]
 
 
-def test_kills_and_a_fork_change_nothing(lab, tmp_path, services):
+@pytest.mark.parametrize("mode", ["synchronous", "one_step_behind"])
+def test_kills_and_a_fork_change_nothing(lab, tmp_path, services, mode):
+    chosen = {**CHOSEN, "language": {**CHOSEN["language"], "mode": mode}}
     service, undisturbed = services
     lab.environment[EMBEDDED_URL_VARIABLE] = service.url
     cut = lab.settings(iterations_per_task=1)
-    lab.kill("stage=rollouts;iteration=1;within=0.05", CHOSEN, cut)
-    lab.kill("stage=train;iteration=3;within=0.6", CHOSEN, cut)
+    lab.kill("stage=rollouts;iteration=1;within=0.05", chosen, cut)
+    lab.kill("stage=train;iteration=3;within=0.6", chosen, cut)
     service.restart()  # by SIGKILL, too
     (run,) = (path.name for path in (lab.folder / "runs").iterdir())
     changes = {"grpo.clip_high": 1e-4}
-    forked = lab.run(CHOSEN, cut, action="fork", run=run, changes=changes, **{"from": 1})
-    resumed = lab.run(CHOSEN, cut)
+    forked = lab.run(chosen, cut, action="fork", run=run, changes=changes, **{"from": 1})
+    resumed = lab.run(chosen, cut)
     assert resumed["found"] > 0
     lab.environment[EMBEDDED_URL_VARIABLE] = undisturbed.url
-    whole = lab.run(CHOSEN, {**cut, "home": str(tmp_path / "other")})
+    whole = lab.run(chosen, {**cut, "home": str(tmp_path / "other")})
     assert trained(lab, resumed) == trained(lab, whole)
     assert len(trained(lab, whole)) == 3
     state = stored(lab.folder / "home", resumed)

@@ -13,6 +13,7 @@ import pytest
 
 from tasks.stages import decorator
 from tasks.stages.interrupting import StageInterrupted
+from tasks.stages.session import BaseSession
 
 
 @pytest.fixture
@@ -22,7 +23,8 @@ def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def make(work: Any, *, alone: bool = True) -> Any:
             monkeypatch.setattr(decorator, "make_stage", lambda *_, **__: work())
-            stage, session = SimpleNamespace(alone=alone), SimpleNamespace(executor=executor)
+            stage = SimpleNamespace(alone=alone)
+            session = BaseSession(None, None, None, executor)  # type: ignore[arg-type]
             return decorator._Request(stage, None, session, force=False)
 
         yield make

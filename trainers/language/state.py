@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -106,3 +107,9 @@ class LanguageState:
             If it can't be read.
         """
         return cls.from_dict(load_tree(Path(directory), STATE_NAME))
+
+    @staticmethod
+    def initial_of(directory: str | Path) -> str:
+        """Read of a state that :meth:`save` wrote only which stage has its models' beginning."""
+        file = Path(directory) / f"{STATE_NAME}.json"
+        return str(json.loads(file.read_text(encoding="utf-8"))["initial"])

@@ -6,9 +6,10 @@ whoever plays. How a model learns is its :class:`trainers.language.base.BaseTrai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +26,8 @@ from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning, LearningMoment, config_of
 from trainers.language.models import MADE_HERE, build_model, load_built_model
+from trainers.language.player import BesideTrainer
+from trainers.language.rollouts import Rollouts
 from trainers.language.state import LanguageState
 from trainers.language.testing import summarise_answers
 from trainers.progress import IterationContext
@@ -62,22 +65,18 @@ _OF_NETWORKS = frozenset(
 """Parameters of all trainers that are networks', or games', or for the stage of the data alone."""
 
 
-@dataclass
-class Rollouts:
-    """What an iteration has played, and where in the training set the next one begins."""
-
-    trajectories: list[Trajectory]
-    metrics: Metrics = field(default_factory=dict)
-    cursor: int = 0
-
-
 class LanguageTrainer(StagedTensorDictTrainer):
     """Plays tasks with a language model that learns from its tokens.
 
     Not written by users, who write a :class:`trainers.language.base.BaseTrainer`: this is made
     around it, by :func:`loop_around`.
+
+    With ``mode: one_step_behind`` a process of its own plays while this one learns, once playing in
+    turn has taken ``plays_beside_after`` seconds: less than that, and starting it would not pay.
+    None, as it is unless a run sets it, for never.
     """
 
+    plays_beside_after: float | None = None
     State = LanguageState
     learns_tokens = True
     learner_class: ClassVar[type[BaseTrainer]]
@@ -90,6 +89,9 @@ class LanguageTrainer(StagedTensorDictTrainer):
     def _initialise_state(self) -> None:
         """There is no state before :meth:`initial_state`."""
         self._given: dict[int, Rollouts] = {}
+        self._given_ahead: dict[int, Callable[[], Rollouts]] = {}
+        self._beside: BesideTrainer | None = None
+        self._seconds_ahead = 0.0
 
     # -- the model and what it learns by -----------------------------------------------------
 
@@ -119,9 +121,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return learner
 
     def close(self) -> None:
-        """Let go of what the learner holds."""
+        """Let go of what the learner holds, and of the process that plays beside."""
         if self._learner is not None:
             self._learner.close()
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
 
     @classmethod
     def check_parameters(cls, hyper_params: HyperParameters, base_dir: Path | None = None) -> None:
@@ -210,8 +215,12 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Write the state as that of a stage; of the first one with the whole model."""
         if self._stage == "initial_state":
             self._initial = key
-            self.learner.save_model(folder / MODELS_FOLDER / self.agent_names[0])
+            self.save_model_in(folder)
         super().save_state(folder, key)
+
+    def save_model_in(self, folder: Path) -> None:
+        """Write the model as it is to where :meth:`load_state` reads that at the beginning."""
+        self.learner.save_model(folder / MODELS_FOLDER / self.agent_names[0])
 
     def load_state(self, folder: Path, key: str, folder_of: FolderOf) -> None:
         """Continue from a stage's state, with the model at the beginning from its own stage."""
@@ -230,19 +239,20 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
     # -- playing -----------------------------------------------------------------------------
 
-    def play_rollouts(self, iteration: int) -> Rollouts:
+    def play_rollouts(self, iteration: int, *, cursor: int | None = None) -> Rollouts:
         """Play an iteration's tasks with the weights as they are; the state stays as it is.
 
         Groups that the learner can learn nothing from give way to others, where it asks for that.
+        ``cursor``: where in the training set to begin, if not where the state says.
         """
         seed = derive_seed(self.hyper_params.seed, "roll_out", iteration, "globals")
         with self._threads(), seeded_globals(seed):
-            return self._play_rollouts(iteration)
+            return self._play_rollouts(iteration, self._cursor if cursor is None else cursor)
 
-    def _play_rollouts(self, iteration: int) -> Rollouts:
+    def _play_rollouts(self, iteration: int, cursor: int) -> Rollouts:
         learner, language = self.learner, self.hyper_params.language
         order = DataOrder(self.hyper_params.seed, len(self.scenario_instance.train_dataset))
-        rollouts = Rollouts([], {}, self._cursor)
+        rollouts = Rollouts([], {}, cursor)
         missing, tries, parts = language.tasks_per_step, 0, list[Metrics]()
         while missing > 0 and tries <= learner.max_resamples:
             places = order.take(rollouts.cursor, missing).tolist()
@@ -272,6 +282,29 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Have an iteration learn from these rollouts, which :meth:`play_rollouts` has played."""
         self._given[iteration] = rollouts
 
+    def give_ahead(self, iteration: int, wait: Callable[[], Rollouts]) -> None:
+        """Have what is played while the iteration before learns taken from elsewhere.
+
+        ``wait`` is called once the step has been taken.
+        """
+        self._given_ahead[iteration] = wait
+
+    def _play_ahead(self, iteration: int) -> Callable[[], Rollouts]:
+        """Begin to play what the next iteration learns from; return how to wait for it."""
+        elsewhere = self._given_ahead.pop(iteration, None)
+        if elsewhere is not None:
+            return elsewhere
+        after = self.plays_beside_after
+        if after is not None and self._seconds_ahead >= after:
+            if self._beside is None:
+                given = self.hyper_params, self.settings, self.scenario_instance.datasets
+                self._beside = BesideTrainer(*given, self.save_model_in)
+            return self._beside.play(self.state, iteration)
+        begin = time.monotonic()
+        played = self.play_rollouts(iteration)
+        self._seconds_ahead += time.monotonic() - begin
+        return lambda: played
+
     # -- training ----------------------------------------------------------------------------
 
     def _build_train_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
@@ -288,9 +321,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
         """Play, learn, and hand the new weights to whoever plays."""
         rollouts = self._given.pop(iteration, None) or self.rollouts_of(iteration)
         self._cursor, self._pending = rollouts.cursor, None
+        ahead = None
         if self.hyper_params.language.mode == "one_step_behind":
             # behind the last iteration too: a longer run goes on from the same state
-            self._pending = self.play_rollouts(iteration + 1)
+            ahead = self._play_ahead(iteration + 1)
         self.callbacks.after_rollouts(rollouts.trajectories)
         learner = self.learner
         learner.moment = LearningMoment(
@@ -299,6 +333,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
         seed = derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")
         with seeded_globals(seed):
             metrics = learner.train(rollouts.trajectories)
+        if ahead is not None:
+            self._pending = ahead()
         versions = [trajectory.model_version for trajectory in rollouts.trajectories]
         staleness = {"rollout/staleness": iteration - fmean(versions)} if versions else {}
         return {**rollouts.metrics, **metrics, **staleness}

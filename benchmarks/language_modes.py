@@ -1,0 +1,169 @@
+"""``mode: one_step_behind`` against ``synchronous``: the same iterations, by the clock on the wall.
+
+Run with ``python benchmarks/language_modes.py``: first runs as ``ratchet run`` does them with a
+stage for each iteration, from the end of the first one to that of the last; then both modes take
+turns in plain loops, a few iterations each, so that what else the machine does falls on both.
+``busy`` is the CPU-time of the process that has most to do: about what the clock shows on two cores
+that nobody else uses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from flows import run_experiment
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.scenarios.building import build_scenario_instance
+from ratchet.store.store import StageStore
+from ratchet.tracking.manifest import StageRecord
+from ratchet.tracking.run_folder import RunFolder
+from trainers.language.trainer import LanguageTrainer
+from trainers.registry import trainer_class
+
+MODES = ("synchronous", "one_step_behind")
+
+
+def parameters(mode: str, asked: argparse.Namespace) -> HyperParameters:
+    """Return the experiment: a small model that answers with a few dozen tokens."""
+    content: dict[str, Any] = {
+        "scenario": "language_task",
+        "dataset": "reverse",
+        "trainer": "grpo",
+        "rl": {"num_iterations": asked.staged},
+        "language_task": {
+            "num_train": 4096,
+            "num_test": 8,
+            "reverse": {"length": asked.length, "num_symbols": 8},
+            "evaluator": "partial",
+        },
+        "agents": {
+            "_default": {
+                "max_tokens": asked.length + 2,
+                "small_model": {
+                    "d_model": asked.d_model,
+                    "layers": asked.layers,
+                    "heads": 4,
+                    "context_length": 128,
+                },
+                "warm_up": {"num_steps": 20, "batch_size": 8},
+            }
+        },
+        "language": {
+            "mode": mode,
+            "tasks_per_step": asked.tasks,
+            "group_size": 8,
+            "num_epochs": asked.epochs,
+            "optimizer": {"lr": 1e-4},
+        },
+    }
+    return HyperParameters(**content)
+
+
+def trainer_of(mode: str, asked: argparse.Namespace) -> LanguageTrainer:
+    """Build the trainer of a plain loop."""
+    hyper_params = parameters(mode, asked)
+    settings = ExperimentSettings(progress="none")
+    found = trainer_class(hyper_params)
+    instance = build_scenario_instance(hyper_params, settings, trainer_type=found.trainer_type)
+    trainer = found(hyper_params, instance, settings)
+    assert isinstance(trainer, LanguageTrainer)
+    trainer.initial_state()
+    return trainer
+
+
+class Loop:
+    """A trainer in a plain loop, of which some iterations are done at a time."""
+
+    def __init__(self, mode: str, asked: argparse.Namespace) -> None:
+        self.trainer = trainer_of(mode, asked)
+        self.trainer.plays_beside_after = 0.0
+        self.trainer.run_iterations(0, 1)  # the process is started
+
+    def go_on(self, iterations: int) -> tuple[float, float]:
+        """Return seconds an iteration: by the clock, and of the process that is busy longest."""
+        begin, own, beside = time.perf_counter(), time.process_time(), self._beside()
+        done = self.trainer.iteration
+        self.trainer.run_iterations(done, done + iterations)
+        busy = max(time.process_time() - own, self._beside() - beside)
+        return (time.perf_counter() - begin) / iterations, busy / iterations
+
+    def _beside(self) -> float:
+        pids = [child.pid for child in psutil.Process().children()]
+        return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
+
+
+def shares(trainer: LanguageTrainer) -> tuple[float, float]:
+    """Return the CPU-seconds in which an iteration is played and learned from."""
+    iteration = trainer.iteration
+    begin = time.process_time()
+    trainer.give_rollouts(iteration, trainer.play_rollouts(iteration))
+    between = time.process_time()
+    trainer.run_iterations(iteration, iteration + 1)
+    return between - begin, time.process_time() - between
+
+
+def staged(mode: str, asked: argparse.Namespace) -> float:
+    """Return the seconds of a run from the end of its first iteration to that of its last."""
+    with tempfile.TemporaryDirectory() as name:
+        settings = ExperimentSettings(
+            home=str(Path(name) / "home"),
+            runs=str(Path(name) / "runs"),
+            iterations_per_task=1,
+            tracking=False,
+            progress="none",
+        )
+        result = run_experiment(parameters(mode, asked), settings)
+        store = StageStore(Path(name) / "home" / "store")
+        keys = [each.key for each in RunFolder(result.folder).manifest.stages if _trains(each)]
+        found = [manifest for key in keys if (manifest := store.find(key)) is not None]
+        ends = sorted(datetime.fromisoformat(manifest.created) for manifest in found)
+        return (ends[-1] - ends[0]).total_seconds()
+
+
+def _trains(record: StageRecord) -> bool:
+    return record.stage == "train"
+
+
+def main() -> None:
+    """Play the rounds and print what each has come to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    given = {"rounds": 8, "iterations": 5, "staged": 30, "length": 48, "d_model": 128, "layers": 4}
+    for option, value in {**given, "tasks": 12, "epochs": 1}.items():
+        parser.add_argument(f"--{option.replace('_', '-')}", type=int, default=value)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"staged, {asked.staged} iterations, load {os.getloadavg()[0]:.1f}")
+    seconds = {mode: staged(mode, asked) for mode in MODES}
+    print({mode: f"{each:.1f} s" for mode, each in seconds.items()}, _ratio(*seconds.values()))
+    loops = {mode: Loop(mode, asked) for mode in MODES}
+    playing, learning = shares(loops[MODES[0]].trainer)
+    print(f"an iteration in turn: plays {playing:.2f}, learns {learning:.2f} CPU-seconds")
+    for _ in range(asked.rounds):
+        load = os.getloadavg()[0]
+        (wall, busy), (other_wall, other_busy) = (
+            loops[mode].go_on(asked.iterations) for mode in MODES
+        )
+        print(
+            f"wall {wall:.2f} and {other_wall:.2f}: {_ratio(wall, other_wall)};"
+            f" busy {busy:.2f} and {other_busy:.2f}: {_ratio(busy, other_busy)}; load {load:.1f}",
+            flush=True,
+        )
+    for each in loops.values():
+        each.trainer.close()
+
+
+def _ratio(synchronous: float, behind: float) -> str:
+    return f"{synchronous / behind:.2f} ×"
+
+
+if __name__ == "__main__":
+    main()

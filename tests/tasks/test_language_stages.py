@@ -1,0 +1,95 @@
+"""The stages of an arm whose model learns from its tokens: their order, and what they read."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+
+from ratchet import ExperimentSettings, HyperParameters
+from ratchet.store.store import StageStore
+from tasks.language.session import LanguageArmSession
+from tasks.stages.decorator import make_stage
+from tasks.stages.families import make_keys, stage_functions
+from tasks.stages.sequence import Beside, StoredCourse, in_order
+from tasks.stages.session import AheadFailedError
+from trainers.language.trainer import LanguageTrainer
+
+
+def keys_of(**language):
+    small = {"layers": 1, "d_model": 8, "heads": 2, "context_length": 32}
+    hyper_params = HyperParameters(
+        scenario="language_task",
+        dataset="reverse",
+        trainer="grpo",
+        rl={"num_iterations": 4},
+        language_task={"num_train": 8, "num_test": 2, "reverse": {"length": 2, "num_symbols": 4}},
+        agents={"_default": {"max_tokens": 3, "small_model": small, "warm_up": {"num_steps": 1}}},
+        language={"tasks_per_step": 2, "group_size": 2, **language},
+    )
+    return make_keys("main", hyper_params)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return StageStore(tmp_path / "store", reserve_bytes=0)
+
+
+def steps_of(keys, store, **settings):
+    course = StoredCourse(store, ExperimentSettings(**settings))
+    return list(keys.training(course))
+
+
+def told(steps):
+    return [f"{c.stage} {c.iteration}" for c in in_order(steps) if c.stage in ("rollouts", "train")]
+
+
+def test_one_step_behind_each_step_is_taken_beside_the_next_rollouts(store):
+    keys = keys_of(mode="one_step_behind")
+    steps = steps_of(keys, store, iterations_per_task=1)
+    beside = [step for step in steps if isinstance(step, Beside)]
+    pairs = [(step.ahead.iteration, step.call.iteration) for step in beside]
+    assert pairs == [(1, 1), (2, 2), (3, 3), (4, 4)], "a longer run goes on from the same state"
+    assert told(steps)[:3] == ["rollouts 0", "rollouts 1", "train 1"]
+    ahead = beside[2].ahead
+    assert ahead.inputs["state"] == keys.state_key(2), "with the weights before the step"
+    fused = steps_of(keys, store, iterations_per_task=4)
+    assert told(fused) == ["train 4"]
+    sampled = steps_of(keys, store, iterations_per_task=4, rollout_sample_period=2)
+    assert told(sampled) == ["rollouts 0", "train 2", "rollouts 2", "train 4"]
+    synchronous = steps_of(keys_of(), store, iterations_per_task=1)
+    assert told(synchronous)[:4] == ["rollouts 0", "train 1", "rollouts 1", "train 2"]
+
+
+def test_what_has_played_is_not_read_again_to_learn(store, monkeypatch):
+    keys = keys_of()
+    loaded = []
+    load = LanguageTrainer.load_state
+
+    def load_state(self, folder, key, folder_of):
+        loaded.append(key)
+        load(self, folder, key, folder_of)
+
+    monkeypatch.setattr(LanguageTrainer, "load_state", load_state)
+    settings = ExperimentSettings(iterations_per_task=1, progress="none")
+    session = LanguageArmSession(keys, settings, store)
+    stages = stage_functions(keys)
+    for call in in_order(keys.training(StoredCourse(store, settings))):
+        make_stage(stages[call.stage], call, session)
+    session.close()
+    assert loaded == [keys.state_key(0)], "once written, each stage finds the state held"
+
+
+def test_a_stage_waits_for_one_that_is_made_meanwhile(store):
+    keys = keys_of(mode="one_step_behind")
+    session = LanguageArmSession(keys, ExperimentSettings(), store)
+    call = keys.rollouts(1)
+    assert session.find_ahead(call) is None
+    with ThreadPoolExecutor(1) as thread, session.making_ahead(call) as made:
+        waiting = thread.submit(session.find_ahead(call))
+        assert not wait([waiting], 0.05).done
+        made.cancel()  # as where it fails
+        with pytest.raises(AheadFailedError, match="rollouts main 1, which was made meanwhile"):
+            waiting.result(5)
+    assert session.find_ahead(call) is None
+    session.close()

@@ -1,0 +1,61 @@
+"""The process that plays what a trainer learns from next; see :mod:`trainers.language.player`."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.rollouts.transcripts import save_report_transcripts
+from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.registry import build_scenario
+from trainers.companion import Answer, serve
+from trainers.language.trainer import LanguageTrainer
+from trainers.registry import trainer_class
+
+
+def _play(made: dict[str, LanguageTrainer], request: Answer) -> Answer:
+    """Play what is asked for, in the process."""
+    if not made:
+        made["trainer"] = _make(request)
+    trainer = made["trainer"]
+    beginning, to = Path(request["beginning"]), Path(request["to"])
+    trainer.load_state(Path(request["state"]), "", lambda _: beginning)
+    if trainer.has_stopped:
+        return {}
+    if trainer.iteration == request["iteration"]:
+        rollouts = trainer.rollouts_of(request["iteration"])
+    else:
+        rollouts = trainer.play_rollouts(request["iteration"], cursor=request["cursor"])
+    rollouts.save(to)
+    if request["transcripts"]:
+        said = trainer.transcripts("train", rollouts.trajectories)
+        save_report_transcripts(to / request["transcripts"], said)
+    return {}
+
+
+def _make(request: dict[str, Any]) -> LanguageTrainer:
+    """Make the trainer of an experiment, as whoever asks has it."""
+    settings = ExperimentSettings.from_dict(request["settings"])
+    base = settings.base_dir
+    base_path = None if base is None else Path(base)
+    hyper_params = HyperParameters.from_dict(request["hyper_params"], base)
+    load = build_scenario(hyper_params.scenario, base_path).load_dataset
+    found = trainer_class(hyper_params, base)
+    datasets = {path.name: load(path) for path in sorted(Path(request["datasets"]).iterdir())}
+    instance = build_scenario_instance(
+        hyper_params,
+        settings,
+        datasets=datasets,
+        trainer_type=found.trainer_type,
+        base_dir=base_path,
+    )
+    trainer = found(hyper_params, instance, settings)
+    assert isinstance(trainer, LanguageTrainer)  # as that of whoever asks
+    return trainer
+
+
+if __name__ == "__main__":
+    serve(partial(_play, {}))

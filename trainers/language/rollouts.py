@@ -1,0 +1,38 @@
+"""``Rollouts``: what an iteration has played, as a value that is written to a folder and read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ratchet.rollouts.trajectory import Trajectory, load_trajectories, save_trajectories
+
+TRAJECTORIES_FILE = "trajectories.jsonl"
+PLAYED_FILE = "played.json"
+
+
+@dataclass
+class Rollouts:
+    """What an iteration has played, and where in the training set the next one begins."""
+
+    trajectories: list[Trajectory]
+    metrics: dict[str, float] = field(default_factory=dict)
+    cursor: int = 0
+
+    def save(self, folder: Path) -> None:
+        """Write the rollouts into a folder."""
+        save_trajectories(self.trajectories, folder / TRAJECTORIES_FILE)
+        about = {"metrics": self.metrics, "cursor": self.cursor}
+        text = json.dumps(about, sort_keys=True)
+        (folder / PLAYED_FILE).write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Rollouts | None:
+        """Read what :meth:`save` wrote; None if nothing was played."""
+        file = folder / PLAYED_FILE
+        if not file.is_file():
+            return None
+        about = json.loads(file.read_bytes())
+        played = load_trajectories(folder / TRAJECTORIES_FILE)
+        return cls(played, about["metrics"], about["cursor"])
