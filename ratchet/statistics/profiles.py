@@ -71,7 +71,8 @@ def performance_profile(
     shares = np.zeros((num_resamples, len(limits)))
     for task, places in zip(scores, draw_runs(scores, num_resamples, rng), strict=True):
         above = (task[:, None] > limits).astype(np.float64)
-        shares += _counts(places, len(task)) @ above / n
+        shares += _counts(places, len(task)) @ above
+    shares /= n  # in the end: sums of counts are exact
     lows, highs = np.quantile(shares, [lower, upper], axis=0)
     if method == "expanded":
         surest = ((1 - level) / 2) ** (1 / n)

@@ -17,5 +17,5 @@ def reward(task, text, messages) -> float:
         if failures.exists() and len(Path(log).read_text().splitlines()) > 20:
             left = int(failures.read_text()) - 1
             failures.write_text(str(left)) if left else failures.unlink()
-            raise ValueError("the judge is out")
+            raise ConnectionError("the judge is out")
     return sum(a == b for a, b in zip(text, task.answer, strict=False)) / len(task.answer)

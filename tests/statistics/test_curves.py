@@ -2,10 +2,11 @@
 
 import itertools
 import math
+import random as stdlib_random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ratchet.errors import DataError
@@ -27,6 +28,7 @@ THRESHOLDS = np.linspace(-0.1, 1.1, 13).tolist()
 
 @settings(deadline=None, max_examples=50)
 @given(tasks, st.sampled_from(["percentile", "expanded"]), st.randoms())
+@example([[0.0] * 2, [0.0] * 3, [0.0] * 2], "expanded", stdlib_random.Random(1))
 def test_profiles_fall_with_their_bands_and_know_no_order(runs, method, random):
     found = performance_profile(runs, THRESHOLDS, method=method, num_resamples=50)
     for curve in (found.values, found.lows, found.highs):

@@ -97,23 +97,23 @@ def test_what_keeps_an_experiment_from_running_is_told_at_once_before_it_begins(
     command: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "wrong.yaml"
-    file.write_text(Path(SMALL).read_text() + "settings: {device: cdua, store: 's3://bucket/x'}\n")
+    file.write_text(Path(SMALL).read_text() + "settings: {device: cdua, store: 'gs://bucket/x'}\n")
     result = RUNNER.invoke(app, [command, str(file)])
     said = " ".join(result.output.split())
     assert result.exit_code == (2 if command == "run" else 1)
     assert "settings.device: got 'cdua', expected cpu, cuda, cuda:N or mps." in said
     assert "Did you mean 'cuda'?" in said
-    assert "settings.store: s3://bucket/x needs s3fs, not installed here." in said
-    assert "pip install s3fs" in said
+    assert "settings.store: gs://bucket/x needs gcsfs, not installed here." in said
+    assert "pip install gcsfs" in said
     assert command == "doctor" or len(result.output.splitlines()) < 5
     assert [path.name for path in tmp_path.iterdir()] == ["wrong.yaml"]
 
 
 @pytest.mark.parametrize("place", ["home", "runs"])
 def test_folders_that_are_urls_are_refused(place: str) -> None:
-    result = RUNNER.invoke(app, ["run", SMALL, f"settings.{place}=s3://bucket/x"])
+    result = RUNNER.invoke(app, ["run", SMALL, f"settings.{place}=gs://bucket/x"])
     assert result.exit_code == 2
-    assert f"settings.{place}: got 's3://bucket/x'" in result.stderr
+    assert f"settings.{place}: got 'gs://bucket/x'" in result.stderr
     assert "only `store` may be a URL" in result.stderr
 
 
