@@ -22,7 +22,6 @@ from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
-from tasks.stages.families import stage_functions
 from tasks.stages.sequence import Beside, Step, StoredCourse
 from trainers.progress import also_told, show
 
@@ -86,13 +85,11 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
     """Work the stages of an arm: train, note the final state, test."""
     keys = session.keys
     course = StoredCourse(session.store, session.settings, fresh=force)
-
-    stages = stage_functions(keys)
     session.fresh = force
 
     async def make(call: StageCall) -> None:
         anew = force and call.pinned_key is None
-        outcome = await stages[call.stage](call, session, force=anew)
+        outcome = await session.stages[call.stage](call, session, force=anew)
         run.recorder.stage_finished(outcome)
 
     async def make_ahead(call: StageCall, made: Future[None]) -> None:

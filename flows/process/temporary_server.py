@@ -106,6 +106,7 @@ def launch(home: str | Path) -> None:
     _launched = TemporaryServer(folder)
     atexit.register(_launched.stop)
     os.environ["PREFECT_API_URL"] = _launched.api_url
+    os.environ["PREFECT_UI_URL"] = ""  # it has no pages, and would be gone when they are opened
 
 
 def ensure(home: str | Path) -> None:
@@ -127,16 +128,6 @@ def ensure(home: str | Path) -> None:
 
     with locked(Path(home) / "prefect" / ".server.lock"):
         SubprocessASGIServer().start()
-
-
-def lasting_ui_url() -> str | None:
-    """Return the pages of the server, if it is one that outlasts this process."""
-    if _launched is not None:
-        return None
-    from prefect.settings import PREFECT_UI_URL
-
-    url: str | None = PREFECT_UI_URL.value()
-    return url
 
 
 def _is_chosen() -> bool:

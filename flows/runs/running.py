@@ -99,7 +99,7 @@ def run_resolved(
     with shown_progress(progress, count):
         describe("Starting Prefect")
         check_experiment(experiment)
-        return _run(experiment, force)
+        return _run(experiment, {**experiment.flow_parameters(), "force": force})
 
 
 def _remaining_iterations(experiment: ResolvedExperiment) -> int | None:
@@ -109,7 +109,7 @@ def _remaining_iterations(experiment: ResolvedExperiment) -> int | None:
     return remaining_iterations(experiment)
 
 
-def _run(experiment: ResolvedExperiment, force: bool) -> ExperimentResult:
+def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> ExperimentResult:
     prepare_process(experiment.settings)
     if experiment.fork is not None:  # before the flow run, which may be retried without this
         experiment.fork.write(experiment.run_path)
@@ -117,7 +117,7 @@ def _run(experiment: ResolvedExperiment, force: bool) -> ExperimentResult:
         import_module("flows.experiment_flow")  # takes seconds, in which the server starts
         temporary_server.ensure(experiment.settings.home)
         leave_tracebacks_out()
-        return ExperimentResult.from_dict(_to_end_or_signal(experiment, force))
+        return ExperimentResult.from_dict(_to_end_or_signal(experiment, parameters))
     except RatchetError:
         raise
     except Exception as error:
@@ -128,11 +128,11 @@ def _run(experiment: ResolvedExperiment, force: bool) -> ExperimentResult:
         ) from error
 
 
-def _to_end_or_signal(experiment: ResolvedExperiment, force: bool) -> dict[str, Any]:
+def _to_end_or_signal(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> dict[str, Any]:
     from prefect.exceptions import TerminationSignal
 
     try:
-        return run_to_end(lambda: _run_flow(experiment, force))
+        return run_to_end(lambda: _run_flow(experiment, parameters))
     except TerminationSignal as error:  # SIGTERM ends a run as Ctrl-C does
         raise KeyboardInterrupt from error
 
@@ -158,12 +158,12 @@ def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
         return thread.submit(context.run, asyncio.run, run()).result()
 
 
-async def _run_flow(experiment: ResolvedExperiment, force: bool) -> dict[str, Any]:
+async def _run_flow(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> dict[str, Any]:
     from flows.experiment_flow import experiment as flow
 
     HANDED_OVER.set(experiment)  # ends with this task
     named = flow.with_options(flow_run_name=experiment.run_id)
-    result: dict[str, Any] = await named(**experiment.flow_parameters(), force=force)
+    result: dict[str, Any] = await named(**parameters)
     return result
 
 

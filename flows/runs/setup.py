@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from flows.process.temporary_server import lasting_ui_url
+from prefect.settings import PREFECT_UI_URL
+
 from flows.process.tracking_uri import choose_tracking_uri
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
@@ -25,7 +26,7 @@ from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
-from tasks.stages.families import arm_session
+from tasks.stages.families import arm_session, stage_functions
 from tasks.stages.spending import Spending
 from tasks.tensordict.session import ArmSession
 from tasks.text.keys import TextArmKeys
@@ -87,11 +88,13 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     live = LiveFile(folder.path)
     sessions: list[AnySession] = []
     for each in keys:
+        stages = stage_functions(each)
         session = (
             TextArmSession(each, settings, store, spending)
             if isinstance(each, TextArmKeys)
             else arm_session(each, settings, store)
         )
+        session.stages = stages
         session.before_calls = services.make_ready
         session.on_wait = recorder.waiting
         session.under_way = live.stage
@@ -114,6 +117,6 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         parent_run_id=settings.parent_run_id,
         fork_parent=fork.parent if fork else None,
         prefect_flow_run_ids=[flow_run_id] if flow_run_id else [],
-        prefect_ui_url=lasting_ui_url() if flow_run_id else None,
+        prefect_ui_url=(PREFECT_UI_URL.value() or None) if flow_run_id else None,
         command=command_line(),
     )

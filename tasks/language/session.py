@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tasks.stages.datasets import DATASETS_FOLDER
@@ -33,12 +33,8 @@ class LanguageArmSession(ArmSession):
         self, keys: LanguageArmKeys, settings: ExperimentSettings, store: StageStore
     ) -> None:
         super().__init__(keys, settings, store)
-        self._second = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
+        self.executor_beside = ThreadPoolExecutor(1, thread_name_prefix=f"rollouts of {keys.arm}")
         self._player: Player | None = None
-
-    def executor_of(self, *, alone: bool) -> Executor:
-        """Return a second thread for what may be worked beside the rest."""
-        return self.executor if alone else self._second
 
     @property
     def player(self) -> Player:
@@ -69,5 +65,5 @@ class LanguageArmSession(ArmSession):
         """End the player first, for which a thread may wait."""
         if self._player is not None:
             self._player.close()
-        self._second.shutdown()
+        self.executor_beside.shutdown()
         super().close()

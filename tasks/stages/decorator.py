@@ -236,7 +236,8 @@ class _Request(Generic[_Session]):
         job = functools.partial(contextvars.copy_context().run, self._make)
         loop = asyncio.get_running_loop()
         try:
-            executor = self.session.executor_of(alone=self.stage.alone)
+            session = self.session
+            executor = session.executor if self.stage.alone else session.executor_beside
             self._outcome = await loop.run_in_executor(executor, job)
         except asyncio.CancelledError:
             if self.stage.alone:  # the others wait for answers that are paid for

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import TimeoutError as WaitedLongEnough
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import StageFailedError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
+    from tasks.stages.decorator import Stage
     from tasks.stages.keys import BaseKeys
 
 STATE_FOLDER = "state"
@@ -43,6 +44,10 @@ class BaseSession:
         self.settings = settings
         self.store = store
         self.executor = executor
+        self.executor_beside = executor
+        """Where a stage is worked beside which others may work."""
+        self.stages: Mapping[str, Stage[Any]] = {}
+        """What does each stage, by its name."""
         self.on_wait: Callable[[str], None] | None = None
         self.before_calls: Callable[[], None] | None = None
         self.under_way: Callable[[StageCall], AbstractContextManager[object]] = nullcontext
@@ -61,10 +66,6 @@ class BaseSession:
 
     def stage_finished(self, call: StageCall) -> None:
         """Let go of what a stage has kept aside while it worked; it is stored now."""
-
-    def executor_of(self, *, alone: bool) -> Executor:
-        """Return where a stage is worked; ``alone``: whether no other may work meanwhile."""
-        return self.executor
 
     @contextmanager
     def making_ahead(self, call: StageCall) -> Iterator[Future[None]]:
