@@ -88,22 +88,61 @@ def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, 
     assert yaml.safe_load(Path(place, "config.yaml").read_text()) == folder.manifest.arms["main"]
 
 
-def test_a_model_whose_upload_was_killed_is_finished_not_doubled(uri, completed, monkeypatch):
+@pytest.mark.parametrize(
+    "call", ["log_model_artifacts", "create_model_version", "set_registered_model_alias"]
+)
+def test_a_model_that_a_kill_cut_off_is_finished_not_doubled(uri, completed, monkeypatch, call):
     folder, _ = completed
     folder.set_status("completed")
-    client = connect(uri)
+    client, name = connect(uri), folder.manifest.name
 
     def killed(*_, **__):
         raise ConnectionError("killed")
 
-    monkeypatch.setattr(client, "log_model_artifacts", killed)
+    monkeypatch.setattr(client, call, killed)
+    mirror = MlflowMirror(uri)
+    mirror._connected = client
+    with pytest.raises(TrackingError, match="killed"):
+        mirror.sync(folder)
+    MlflowMirror(uri).sync(folder)
+    (model,) = models(uri, name)
+    assert str(model.status) == "READY"
+    (version,) = connect(uri).search_model_versions(f"name = '{name}'")
+    assert version.source == model.artifact_location
+    assert connect(uri).get_model_version_by_alias(name, "newest").version == version.version
+
+
+def test_parameters_that_a_kill_cut_off_are_told_later(uri, completed, monkeypatch):
+    folder, _ = completed
+    folder.set_status("completed")
+    client = connect(uri)
+
+    def killed(*given, params, own=client.create_logged_model, **named):
+        own(*given, **named)  # as a server is told of many: the others come with a second request
+        raise ConnectionError("killed")
+
+    monkeypatch.setattr(client, "create_logged_model", killed)
     mirror = MlflowMirror(uri)
     mirror._connected = client
     with pytest.raises(TrackingError, match="killed"):
         mirror.sync(folder)
     MlflowMirror(uri).sync(folder)
     (model,) = models(uri, folder.manifest.name)
-    assert str(model.status) == "READY"
+    assert model.params == {"rl.lr": "0.1"}
+
+
+def test_an_older_run_that_is_entered_again_is_not_the_newest(uri, completed):
+    folder, _ = completed
+    folder.set_status("completed")
+    newer = new_run(folder.path.parent, "two", checkpoints=folder.manifest.checkpoints)
+    newer.set_status("completed")
+    for each in (folder, newer):
+        MlflowMirror(uri).sync(each)
+    (folder.path / "mlflow.json").unlink()
+    MlflowMirror(uri).sync(folder)
+    name = folder.manifest.name
+    assert len(connect(uri).search_model_versions(f"name = '{name}'")) == 2
+    assert connect(uri).get_model_version_by_alias(name, "newest").tags["ratchet.run_id"] == "two"
 
 
 def test_a_sweeps_members_are_children_of_a_run_that_stands_for_it(uri, tmp_path):

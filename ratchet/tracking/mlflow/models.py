@@ -59,6 +59,9 @@ def send_model(
     digest = model_digest(files)
     model = _find(client, run, digest) or _create(client, run, manifest, arm, digest)
     if model.status != LoggedModelStatus.READY:  # new, or a sync was killed in the middle of it
+        params = _params(manifest, arm)  # a server is told no more than 100 with a model
+        if missing := {name: params[name] for name in params.keys() - model.params.keys()}:
+            client.log_model_params(model.model_id, missing)
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
             _lay_out(Path(folder), files, manifest, arm, model.model_id)
             client.log_model_artifacts(model.model_id, folder)
@@ -86,15 +89,18 @@ def _find(client: MlflowClient, run: Run, digest: str) -> LoggedModel | None:
 def _create(
     client: MlflowClient, run: Run, manifest: RunManifest, arm: str, digest: str
 ) -> LoggedModel:
-    read = manifest.read_parameters.get(arm)
     return client.create_logged_model(
         run.info.experiment_id,
         name=_model_name(f"{manifest.run_id}-{arm}"),
         source_run_id=run.info.run_id,
         tags={RUN_TAG: manifest.run_id, ARM_TAG: arm, STATE_TAG: digest},
-        params=run_params(manifest.arms.get(arm, {}), read),
+        params=_params(manifest, arm),
         model_type=MODEL_TYPE,
     )
+
+
+def _params(manifest: RunManifest, arm: str) -> dict[str, str]:
+    return run_params(manifest.arms.get(arm, {}), manifest.read_parameters.get(arm))
 
 
 def _send_metrics(
@@ -134,14 +140,18 @@ def _register(
     name = _model_name(manifest.name if arm == MAIN_ARM else f"{manifest.name}-{arm}")
     source = model.artifact_location
     versions = client.search_model_versions(f"name = '{name}'")
-    if any(version.source == source for version in versions):
-        return
-    with suppress(MlflowException):  # it is there, or somebody else was faster
-        client.create_registered_model(name, tags={ARM_TAG: arm})
-    version = client.create_model_version(
-        name, source, run.info.run_id, {RUN_TAG: manifest.run_id}, model_id=model.model_id
-    )
-    client.set_registered_model_alias(name, NEWEST, version.version)
+    if all(version.source != source for version in versions):
+        with suppress(MlflowException):  # it is there, or somebody else was faster
+            client.create_registered_model(name, tags={ARM_TAG: arm})
+        tags = {RUN_TAG: manifest.run_id}
+        versions += [
+            client.create_model_version(
+                name, source, run.info.run_id, tags, model_id=model.model_id
+            )
+        ]
+    newest = max(versions, key=lambda version: int(version.version))
+    if newest.source == source:  # whose alias a kill may have cut off
+        client.set_registered_model_alias(name, NEWEST, newest.version)
 
 
 def _model_name(name: str) -> str:
