@@ -77,7 +77,7 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     "grpo": (
         {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"},
         {"language_task", "language", "grpo"},
-        GRPO | {"grpo.max_resamples", "language.algorithm", "language.train_service"} | OF_NETWORKS,
+        GRPO | {"grpo.max_resamples", "language.algorithm"} | OF_NETWORKS,
     ),
     "remote_grpo": (
         {

@@ -383,8 +383,10 @@ class LanguageTrainer(StagedTensorDictTrainer):
             return found
         horizon = found.get("rl", {}).keys() & {"num_iterations"}
         rl = {"rl": {name: found["rl"][name] for name in horizon}} if horizon else {}
-        unread = {"algorithm", *({"train_service"} if cls.learner_class.has_model_here else ())}
-        language = {k: v for k, v in found.get("language", {}).items() if k not in unread}
+        language = {k: v for k, v in found.get("language", {}).items() if k != "algorithm"}
+        if cls.learner_class.has_model_here and "train_service" in language:
+            world_size = language["train_service"]["world_size"]  # sums are rounded otherwise
+            language["train_service"] = {"world_size": world_size}
         kept = {name: value for name, value in found.items() if name not in _OF_NETWORKS}
         return {**kept, **rl, **({"language": language} if language else {})}
 

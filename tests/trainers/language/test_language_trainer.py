@@ -309,5 +309,20 @@ def test_a_learner_of_ones_own_may_read_what_is_networks():
         loop_around(kind).stage_key_parameters(parameters(), "train")
         for kind in (Mine, GrpoTrainer)
     )
-    assert {"algorithm", "train_service"} <= own["language"].keys() - ours["language"].keys()
+    assert "algorithm" in own["language"].keys() - ours["language"].keys()
+    assert own["language"]["train_service"].keys() > ours["language"]["train_service"].keys()
     assert {"rl", "protocol_common"} <= own.keys() - ours.keys()
+
+
+def test_the_number_of_processes_that_train_is_in_the_key_of_training_alone():
+    def changed(**service):
+        given = parameters(language={"train_service": service})
+        return {
+            stage
+            for stage in ("initial_state", "rollouts", "train", "test")
+            if loop_around(GrpoTrainer).stage_key_parameters(given, stage)
+            != loop_around(GrpoTrainer).stage_key_parameters(parameters(), stage)
+        }
+
+    assert changed(world_size=2) == {"train"}
+    assert changed(config={"learning_rate": 1.0}) == set()
