@@ -44,13 +44,13 @@ class PolicyLoss:
     def __init__(
         self, given: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
     ) -> None:
-        self.given, self.max_tokens = given, max_tokens
+        self.given = given
         self.correction = given.sampler_correction or ("token" if is_behind else "none")
-        self._constant = given.aggregation_constant or max_tokens
+        self.constant = given.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return what tokens weigh in the loss and in metrics, float32[B, T] of the minibatch."""
-        constant = float(self._constant * max(1, int((mask.sum(1) > 0).sum())))
+        constant = float(self.constant * max(1, int((mask.sum(1) > 0).sum())))
         loss = token_weights(mask, self.given.aggregation, constant=constant)
         return loss, token_weights(mask, "token_mean")
 

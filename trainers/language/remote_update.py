@@ -54,10 +54,12 @@ class PolicyWeighing:
     @property
     def content(self) -> Mapping[str, object]:
         """All that decides the weights."""
+        given, correction = self.policy_loss.given, self.policy_loss.correction
         return {
-            "policy_loss": self.policy_loss.given.to_dict(),
-            "max_tokens": self.policy_loss.max_tokens,
-            "correction": self.policy_loss.correction,
+            "aggregation": given.aggregation,
+            "constant": self.policy_loss.constant if given.aggregation == "constant" else None,
+            "correction": correction,
+            "sampler_cap": given.sampler_cap if correction != "none" else None,
         }
 
     def __call__(

@@ -231,6 +231,21 @@ def test_a_fork_leaves_the_continuation_of_its_parent_as_it_is(served, begin, pl
     assert differ(weights(served, again), final) == 0
 
 
+def test_what_is_not_read_names_no_other_session(begin, play):
+    def model(**grpo):
+        trainer = begin(RemoteGrpoTrainer, grpo=grpo, **LR)
+        learn(trainer, play, steps=1)
+        return trainer.take_state()["model"]
+
+    usual = model()
+    assert model(baseline_decay=0.5, aggregation_constant=3, max_resamples=2) == usual
+    assert model(aggregation="token_mean") != usual
+    corrected = {"sampler_correction": "token"}
+    assert model(**corrected) != model(sampler_cap=1.5, **corrected)
+    whole = {"aggregation": "constant"}
+    assert model(**whole) != model(aggregation_constant=3, **whole)
+
+
 def test_an_adapter_is_trained_at_the_service(served, begin, play, model_folder):
     agent = {"model": str(model_folder), "lora": {"rank": 2, "alpha": 8}}
     trainer = begin(agent=agent, **LR)
