@@ -163,9 +163,9 @@ class TinkerBackend(ServiceBackend):
         url = self._url
         if url == EMBEDDED:
             url = str(Endpoint(url).url())
-        return open_tinker_client(
-            None if url is None else url.rstrip("/").removesuffix("/v1"), self._key
-        )
+        if url is not None:
+            url = url.rstrip("/").removesuffix("/v1")
+        return open_tinker_client(url, self._key, of_run=True)
 
     def tokenizer(self, model: str) -> ChatTokenizer:
         """Return the tokenizer that the experiment names: the service gives none."""

@@ -11,7 +11,7 @@ from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.files import FileStore
 from ratchet.language_models.service.models import BROUGHT, ModelRegistry
 from ratchet.language_models.service.settings import RetentionRules
-from ratchet.language_models.service.training_sessions.records import TINKER
+from ratchet.language_models.service.training_sessions.records import RUN_SESSION, TINKER
 from ratchet.language_models.service.training_sessions.sessions import TrainingSessions
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _DAY = 86400.0
 _OF_A_RUN = "json_extract(jobs.metadata, '$.ratchet_intent') IS NOT NULL"
 """Jobs whose models and files a run of Ratchet's names in what it has stored, wherever it runs."""
+_OF_A_RUNS_CLIENT = f"training_sessions.intent LIKE '{TINKER}{RUN_SESSION}%'"
 _STARTS_OF_RUNS = f"SELECT model FROM jobs WHERE {_OF_A_RUN}"
 _SURPLUS = f"""
 SELECT model_id FROM (
@@ -32,16 +33,17 @@ SELECT model_id FROM (
     SELECT models.id AS model_id,
     ROW_NUMBER() OVER (PARTITION BY job_id ORDER BY models.rowid DESC) AS place
     FROM models JOIN training_sessions ON training_sessions.id = job_id
+    WHERE training_sessions.intent IS NULL OR NOT {_OF_A_RUNS_CLIENT}
 ) WHERE place > 1 + ? AND model_id NOT IN ({_STARTS_OF_RUNS})
 """
 _OTHERS_MODELS = f"""
 SELECT models.id, models.created FROM models
 LEFT JOIN jobs ON jobs.id = models.job_id
-LEFT JOIN training_sessions AS sessions ON sessions.id = models.job_id
+LEFT JOIN training_sessions ON training_sessions.id = models.job_id
 WHERE models.id NOT IN ({_STARTS_OF_RUNS}) AND (
     models.job_id = '{BROUGHT}' OR (jobs.id IS NOT NULL AND NOT ({_OF_A_RUN}))
-    OR (sessions.id IS NOT NULL
-        AND (sessions.intent IS NULL OR sessions.intent LIKE '{TINKER}%'))
+    OR (training_sessions.id IS NOT NULL AND (training_sessions.intent IS NULL
+        OR (training_sessions.intent LIKE '{TINKER}%' AND NOT {_OF_A_RUNS_CLIENT})))
 ) ORDER BY models.created DESC, models.rowid DESC
 """
 _OTHERS_FILES = f"""

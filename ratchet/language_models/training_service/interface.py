@@ -10,6 +10,8 @@ from typing import Protocol
 from ratchet.errors import DataError, ParameterError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 
+RUN_METADATA = "ratchet_run"
+"""What a client of ``tinker`` says of itself where a run stores the names of what it saves."""
 KEPT_ANSWERS = 256
 """So many of a session's last answers are kept for whoever asks again."""
 

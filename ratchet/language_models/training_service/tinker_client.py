@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError, StateError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.training_service.interface import (
+    RUN_METADATA,
     ForwardBackward,
     OptimizerSettings,
     TrainingExample,
@@ -60,8 +61,11 @@ def connect_tinker(
     return open_tinker_session(client, model=model, lora_rank=lora_rank, seed=seed, resume=resume)
 
 
-def open_tinker_client(url: str | None, api_key_name: str | None) -> Any:  # noqa: ANN401 -- tinker's
-    """Return a ``ServiceClient``, which several sessions may share; as :func:`connect_tinker`."""
+def open_tinker_client(url: str | None, api_key_name: str | None, *, of_run: bool = False) -> Any:  # noqa: ANN401 -- tinker's
+    """Return a ``ServiceClient``, which several sessions may share; as :func:`connect_tinker`.
+
+    ``of_run``: a run stores what they save; a service of Ratchet's does not delete it by itself.
+    """
     require_packages(["tinker"], "A training service of the kind 'tinker'")
     import tinker
 
@@ -69,7 +73,8 @@ def open_tinker_client(url: str | None, api_key_name: str | None) -> Any:  # noq
     key = _LOCAL_KEY if name is None else os.environ.get(name)
     if not key:
         raise MissingKeyError(f"tinker: the environment variable {name} isn't set; set it.")
-    return tinker.ServiceClient(base_url=url, api_key=key)
+    metadata = {RUN_METADATA: "true"} if of_run else None
+    return tinker.ServiceClient(user_metadata=metadata, base_url=url, api_key=key)
 
 
 def open_tinker_session(

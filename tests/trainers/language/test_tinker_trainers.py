@@ -8,6 +8,10 @@ from ratchet import ExperimentSettings, HyperParameters
 from ratchet.errors import LanguageModelError, MissingKeyError, ParameterError
 from ratchet.language_models.endpoints import EMBEDDED_URL_VARIABLE
 from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.service.api.errors import ApiError
+from ratchet.language_models.service.retention import Retention
+from ratchet.language_models.service.settings import RetentionRules
+from ratchet.language_models.training_service.tinker_client import connect_tinker
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers.language.base import Beginning, LearningMoment
@@ -95,6 +99,25 @@ def test_the_base_model_answers_first_and_then_what_was_saved(begin, play):
     assert before == answers(begin()), "seeds decide"
     list(learn(trainer, play, range(2)))
     assert answers(trainer) != before
+
+
+def test_a_service_keeps_what_a_run_has_stored(begin, served, play):
+    trainer, service = begin(), served.service
+    list(learn(trainer, play, range(1)))
+    others = connect_tinker(served.url.removesuffix("/v1"), model="ratchet-tiny")
+    drawn = others.save_weights(sequence=0, name="drawn").removeprefix("tinker://")
+    others.close()
+    rules = RetentionRules(checkpoints=0, days=1e-9)
+    parts = (service.database, service.files, service.models, service.training)
+    Retention(rules, *parts, forget=lambda _: None).sweep()
+    state = trainer.take_state()
+    trainer.close()
+    with pytest.raises(ApiError, match="deleted on"):
+        service.models.get(drawn)
+    later = begin()
+    later.put_state(state)
+    assert answers(later)
+    list(learn(later, play, range(1, 2)))
 
 
 CHOSEN = {

@@ -23,6 +23,8 @@ _FORGOTTEN = "{}"
 _NEVER_RETRY = {"x-should-retry": "false"}
 TINKER = "tinker:"
 """What intents of tinker's clients begin with; they are drawn, and nobody asks for them later."""
+RUN_SESSION = "run-"
+"""What follows in them where a run of Ratchet's has stored what the session saved."""
 _MINUTE = 60
 _UNUSED = """
 SELECT id FROM training_sessions WHERE MAX(created_at, used_at) < ?

@@ -21,6 +21,8 @@ from ratchet.language_models.service.api.tinker import requests as wire
 from ratchet.language_models.service.api.tinker.messages import read_pass
 from ratchet.language_models.service.api.tinker.wire import SCHEME, Json, Wire
 from ratchet.language_models.service.service import ModelService
+from ratchet.language_models.service.training_sessions.records import RUN_SESSION
+from ratchet.language_models.training_service.interface import RUN_METADATA
 
 _Asked = TypeVar("_Asked", bound=wire.WireModel)
 
@@ -62,8 +64,10 @@ def _add_service(router: APIRouter, service: ModelService) -> None:
         return {}
 
     @router.post("/create_session")
-    def create_session() -> Json:
-        return {"type": "create_session", "session_id": f"ses-{secrets.token_hex(12)}"}
+    async def create_session(request: Request) -> Json:
+        asked = await _read(request, wire.CreateSession)
+        kind = RUN_SESSION if RUN_METADATA in (asked.user_metadata or {}) else "ses-"
+        return {"type": "create_session", "session_id": f"{kind}{secrets.token_hex(12)}"}
 
     @router.post("/session_heartbeat")
     def heartbeat() -> Json:

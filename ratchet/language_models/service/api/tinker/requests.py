@@ -32,6 +32,12 @@ class LoraConfig(WireModel):
     train_attn: bool = True
 
 
+class CreateSession(WireModel):
+    """A client that begins."""
+
+    user_metadata: dict[str, object] | None = None
+
+
 class CreateModel(WireModel):
     """A model to train."""
 
