@@ -119,11 +119,18 @@ class LanguageArmKeys(ArmKeys):
 
     @cached_property
     def _places(self) -> dict[str, str]:
-        """Where models are read from; a name that is no folder may be that of a service's model."""
-        found, base = self.language_class.read_models(self.hyper_params), self.base_path or Path()
-        if self.language_class.learner_class.has_model_here:
+        """Where models are read from; a name that is no folder may be that of a service's model.
+
+        What else a learner reads, such as a tokenizer, it reads here.
+        """
+        learner, base = self.language_class.learner_class, self.base_path or Path()
+        found = self.language_class.read_models(self.hyper_params)
+        if learner.has_model_here:
             return found
-        return {role: place for role, place in found.items() if (base / place).is_dir()}
+        here = learner.other_models(self.hyper_params)
+        return {
+            role: place for role, place in found.items() if role in here or (base / place).is_dir()
+        }
 
     def validate(self, iteration: int) -> StageCall:
         """Return the stage that plays the validation set after so many iterations."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from ratchet import ExperimentSettings, HyperParameters
@@ -13,6 +16,7 @@ from ratchet.language_models.service.retention import Retention
 from ratchet.language_models.service.settings import RetentionRules
 from ratchet.language_models.training_service.tinker_client import connect_tinker
 from ratchet.scenarios.language_task.parameters import LanguageAgentParameters
+from tasks.language.keys import LanguageArmKeys
 from tests.language_models.service.conftest import FakeEngine, RunningService
 from trainers.language.base import Beginning, LearningMoment
 from trainers.language.remote_grpo import RemoteGrpoTrainer
@@ -153,6 +157,25 @@ def test_a_tokenizer_is_named_where_the_service_gives_none():
     )
     with pytest.raises(ParameterError, match=r"config.tokenizer: got 'folder' with the backend"):
         trainer_class(ours)
+
+
+def test_what_a_tokenizer_holds_decides_what_is_played(model_folder, tmp_path, monkeypatch):
+    hub = tmp_path / "hub" / "models--me--tokenizer"
+    (hub / "refs").mkdir(parents=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub.parent))
+    config = {"tokenizer": "me/tokenizer"}
+    given = HyperParameters(**CHOSEN).replace(
+        {"language.train_service": {"backend": "tinker", "config": config}}
+    )
+
+    def key(commit, tokenizer):
+        (hub / "refs" / "main").write_text(commit)
+        folder = Path(shutil.copytree(model_folder, hub / "snapshots" / commit))
+        (folder / "tokenizer.json").write_text(tokenizer)
+        return LanguageArmKeys("main", given).rollouts(0).key
+
+    one, same, other = key("a" * 40, "{}"), key("b" * 40, "{}"), key("c" * 40, "{ }")
+    assert one == same != other
 
 
 def test_without_a_url_it_is_the_clients_own_service_and_needs_its_key(begin, monkeypatch):
