@@ -170,6 +170,31 @@ def test_a_sweeps_members_are_children_of_a_run_that_stands_for_it(uri, tmp_path
     assert [item.path for item in client.list_artifacts(run.info.run_id)] == ["sweep.json"]
 
 
+@pytest.mark.parametrize("call", ["log_batch", "log_artifact", "set_tag"])
+def test_a_sweep_that_a_kill_cut_off_is_entered_whole_later(uri, tmp_path, monkeypatch, call):
+    runs = tmp_path / "runs"
+    members = [SweepMemberRecord(run_id=f"s-{i}", changes={"seed": i}) for i in range(2)]
+    record = SweepRecord(sweep_id="s", name=tmp_path.name, grid={"seed": [0, 1]}, members=members)
+    write_sweep(runs, record.model_copy(update={"members": members[:1]}))
+    folder, client = new_run(runs, "s-0", parent_run_id="s"), connect(uri)
+
+    def killed(*_, **__):
+        raise ConnectionError("killed")
+
+    monkeypatch.setattr(client, call, killed)
+    mirror = MlflowMirror(uri)
+    mirror._connected = client
+    with pytest.raises(TrackingError, match="killed"):
+        mirror.sync(folder)
+    write_sweep(runs, record)  # another member is chosen meanwhile
+    mine = MlflowMirror(uri).sync(folder)
+    client = connect(uri)
+    parent = client.get_run(client.get_run(mine).data.tags["mlflow.parentRunId"])
+    assert parent.data.params == {"seed": "[0, 1]"}
+    told = client.download_artifacts(parent.info.run_id, "sweep.json", str(tmp_path))
+    assert Path(told).read_text() == (runs / "s" / "sweep.json").read_text()
+
+
 def test_a_sweep_with_a_failed_member_has_failed(uri, tmp_path):
     runs = tmp_path / "runs"
     member = SweepMemberRecord(run_id="s-0", changes={})
