@@ -60,12 +60,15 @@ class Beginning:
         Where and how the experiment runs.
     intent
         What names this beginning: the same one means the same model, with the same data.
+    only_plays
+        Nothing is learned in this process: what steps are made with is not needed.
     """
 
     build_model: Callable[[], LanguageModel]
     agent: LanguageAgentParameters
     settings: ExperimentSettings
     intent: str
+    only_plays: bool = False
 
 
 class BaseTrainer(NamedTrainer):

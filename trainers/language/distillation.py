@@ -52,8 +52,8 @@ class DistillationTrainer(SelfHostedTrainer):
         super().connect(model, engine)
         if self._given.teacher is None:
             raise _no_teacher()
-        if self._ranks is not None:
-            return  # who read it
+        if not self._learns_here:
+            return  # who does reads it
         base = Path(str(self._config.get("base_dir") or "."))
         self._teacher = load_language_model(
             self._given.teacher, base_dir=base, device=str(model.device)

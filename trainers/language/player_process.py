@@ -54,6 +54,7 @@ def _make(request: dict[str, Any]) -> LanguageTrainer:
     )
     trainer = found(hyper_params, instance, settings)
     assert isinstance(trainer, LanguageTrainer)  # as that of whoever asks
+    trainer.only_plays = True
     return trainer
 
 

@@ -89,19 +89,26 @@ class SelfHostedTrainer(BaseTrainer):
         model, asked = beginning.build_model(), self.language.engine
         base = beginning.settings.base_dir
         place = None if base is None else Path(base)
+        self._only_plays = beginning.only_plays
         self.connect(model, make_engine(asked.name, model, asked.given, place))
 
     def connect(self, model: LanguageModel, engine: RolloutEngine) -> None:
         """Learn by this model from now on; what it is now is what KL is measured from."""
         self.model, self._engine = model, engine
         world_size = self.language.train_service.world_size
-        if world_size > 1 and self.share is None:
+        if world_size > 1 and self.share is None and not self._only_plays:
             from trainers.language.ranks.group import Ranks  # torch.distributed takes seconds
 
             self._ranks = Ranks(self, model, world_size)
-        reads_here = self._ranks is None and self._needs_reference
-        self._reference = model.reference() if reads_here else None
+        self._reference = model.reference() if self._learns_here and self._needs_reference else None
         self._optimizer = LanguageOptimizer(self._learning_parameters(), self.language.optimizer)
+
+    _only_plays = False
+
+    @property
+    def _learns_here(self) -> bool:
+        """Whether this process takes the steps, and has the other models that they need."""
+        return self._ranks is None and not self._only_plays
 
     @property
     def _needs_reference(self) -> bool:

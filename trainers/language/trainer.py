@@ -77,6 +77,8 @@ class LanguageTrainer(StagedTensorDictTrainer):
     """
 
     plays_beside_after: float | None = None
+    only_plays: bool = False
+    """Whether another process learns."""
     State = LanguageState
     learns_tokens = True
     learner_class: ClassVar[type[BaseTrainer]]
@@ -117,7 +119,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         seed = derive_seed(self.hyper_params.seed, "initial_state")
         with self._threads(), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
-            learner.begin(Beginning(build, agent, settings, intent))
+            learner.begin(Beginning(build, agent, settings, intent, self.only_plays))
         return learner
 
     def close(self) -> None:

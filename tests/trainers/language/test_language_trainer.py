@@ -16,7 +16,9 @@ from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
 from trainers.callbacks.base import CallbackState
 from trainers.combinations import check_combination
+from trainers.language import player_process
 from trainers.language.grpo import GrpoTrainer
+from trainers.language.player import Player
 from trainers.language.trainer import Rollouts, loop_around
 from trainers.registry import trainer_class
 
@@ -130,6 +132,25 @@ def test_one_step_behind_learns_from_the_weights_before():
     without = uncorrected.run_iterations(0, 4)
     assert without[0]["actor/grad_norm"] == pytest.approx(metrics[0]["actor/grad_norm"], rel=1e-4)
     assert without[3]["actor/grad_norm"] != pytest.approx(metrics[3]["actor/grad_norm"], rel=1e-4)
+
+
+def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch):
+    given = parameters(language={"train_service": {"world_size": 2}}, grpo={"kl": {"coef": 0.1}})
+    learns = build(given)
+    learns.initial_state()
+    keep(learns, tmp_path, "0")
+    for name, dataset in learns.scenario_instance.datasets.items():
+        dataset.save(tmp_path / "datasets" / name)
+    for name in ("played", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    player, made, asked = Player(given, learns.settings, tmp_path / "datasets"), {}, {}
+    monkeypatch.setattr(player._companion, "ask", asked.update)
+    player.play(tmp_path / "0", 0, tmp_path / "played", beginning=tmp_path / "0")
+    player_process._play(made, asked)
+    assert Rollouts.load(tmp_path / "played") == learns.play_rollouts(0)
+    assert not list((tmp_path / "temporary").iterdir()), "which nobody would remove"
+    assert made["trainer"].learner._reference is None
 
 
 def test_the_best_weights_are_not_known_from_rollouts_of_those_before():
