@@ -132,7 +132,8 @@ class BesideTrainer:
         """Begin to play an iteration with the weights of a state; return how to wait."""
         place, to = (self._folder / name for name in ("state", "played"))
         to.mkdir(exist_ok=True)
-        replace(state, initial=place.name).save(place)  # its models lie where we put them
+        # its models lie where we put them; of callbacks, which may stop this run, none is called
+        replace(state, initial=place.name, callbacks={}, callback_tensors={}).save(place)
         wait = self._player.play(place, iteration, to, beginning=self._folder)
 
         def played() -> Rollouts:

@@ -16,6 +16,7 @@ from ratchet.rollouts.trajectory import load_trajectories, save_trajectories
 from ratchet.scenarios.building import build_scenario_instance
 from trainers.callbacks.base import CallbackState
 from trainers.combinations import check_combination
+from trainers.companion import Companion
 from trainers.language import player_process
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.player import Player
@@ -151,6 +152,36 @@ def test_a_process_that_plays_makes_nothing_to_learn_with(tmp_path, monkeypatch)
     assert Rollouts.load(tmp_path / "played") == learns.play_rollouts(0)
     assert not list((tmp_path / "temporary").iterdir()), "which nobody would remove"
     assert made["trainer"].learner._reference is None
+
+
+STOPS = """
+from trainers.callbacks.base import Callback
+
+class Stops(Callback):
+    steers = True
+
+    def begin_iteration(self, now):
+        if now.iteration == 1:
+            self.stop("enough")
+"""
+
+
+def test_what_plays_beside_plays_on_while_a_run_stops(tmp_path, monkeypatch):
+    (tmp_path / "stops.py").write_text(STOPS)
+    stops = [f"{tmp_path / 'stops.py'}:Stops"]
+    made = {}
+    monkeypatch.setattr(Companion, "ask", lambda _, asked: player_process._play(made, asked))
+    monkeypatch.setattr(Companion, "wait", lambda _: {})
+    alone, together = (
+        build(parameters(callbacks=stops, language={"mode": "one_step_behind"})) for _ in range(2)
+    )
+    together.plays_beside_after = 0.0
+    for trainer in (alone, together):
+        trainer.initial_state()
+        trainer.run_iterations(0, 3)
+        trainer.close()
+    assert alone.has_stopped
+    assert together.state == alone.state
 
 
 def test_the_best_weights_are_not_known_from_rollouts_of_those_before():
