@@ -215,7 +215,7 @@ def test_runs_from_python_show_their_progress(monkeypatch: pytest.MonkeyPatch) -
     from flows.runs import running
 
     heard = []
-    resolved = SimpleNamespace(settings=SimpleNamespace(progress="plain"))
+    resolved = SimpleNamespace(settings=SimpleNamespace(progress="plain"), flow_parameters=dict)
     monkeypatch.setattr(running, "resolve", lambda *_, **__: resolved)
     monkeypatch.setattr(running, "check_experiment", lambda _: None)
     monkeypatch.setattr(running, "_run", lambda *_: heard.append(is_listened_to()))
