@@ -88,7 +88,7 @@ class Collector:
     runs
         Runs folders besides those that the store knows.
     forget
-        Runs folders that count no more, though the store knows them.
+        Runs folders that are gone, though the store knows them; one that is here counts.
 
     Raises
     ------
@@ -107,8 +107,9 @@ class Collector:
     ) -> None:
         self._store, self._home, self._limits = store, home, limits
         users = store_users(store)
-        self._forgotten = [user for user in users if user.runs in forget]
-        known = [user for user in users if user.runs not in forget]
+        gone = {*forget, *(str(Path(each).resolve()) for each in forget)}
+        self._forgotten = [user for user in users if user.runs in gone and not user.is_here]
+        known = [user for user in users if user not in self._forgotten]
         if not users and not runs:
             raise RunStateError(
                 f"gc: {store.place} knows no runs folder that uses it. Name all that do with"
@@ -146,8 +147,7 @@ class Collector:
             If the store cannot be written.
         """
         for folder in self.folders:
-            if folder.is_dir():
-                note_user(self._store, folder)
+            note_user(self._store, folder)
         for user in self._forgotten:
             forget_user(self._store, user)
         return [leftover for leftover in collection.leftovers if self._remove(leftover)]
@@ -242,9 +242,10 @@ def _check_all_seen(users: Sequence[StoreUser]) -> None:
         named = ", ".join(f"{user.runs} on {user.host}" for user in unseen)
         forget = " ".join(f"--forget {user.runs}" for user in unseen)
         raise RunStateError(
-            f"gc: {named} uses this store and cannot be seen from here, so that nobody knows what"
-            " its runs need. Run it where that folder is; if it is gone or has moved (then name the"
-            f" new place with --runs): `ratchet gc {forget}`."
+            f"gc: {named} uses this store and cannot be seen from here (a folder of that name may"
+            " be another one), so that nobody knows what its runs need. Run it where that folder is;"
+            " if it is gone or has moved (then name the new place with --runs): `ratchet gc"
+            f" {forget}`."
         )
 
 

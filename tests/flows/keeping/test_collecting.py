@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -205,6 +207,54 @@ def test_a_damaged_run_or_an_unseen_runs_folder_stops_it(tmp_path: Path) -> None
     assert keys_of(collect(store, tmp_path, forget=[str(tmp_path / "runs")])) == {key}
 
 
+def test_a_folder_that_took_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    store, runs = noted(tmp_path), tmp_path / "runs"
+    key = make(store, 1, 1, None)
+    make_run(store, runs, "a", [key])
+    runs.rename(tmp_path / "moved")
+    runs.mkdir()  # or a disk is not mounted
+    for _ in range(2):
+        with pytest.raises(RunStateError, match="may be another one"):
+            collect(store, tmp_path)
+        note_user(store, runs)  # a run has been started there
+    collector = Collector(store, tmp_path, (tmp_path / "moved",), NOW, forget=[str(runs)])
+    assert collector.remove(collector.look()) == []
+    make_run(store, runs, "b", [key])
+    shutil.rmtree(tmp_path / "moved")
+    assert collect(store, tmp_path, forget=[str(tmp_path / "moved"), str(runs)]).leftovers == []
+
+
+def test_runs_that_cannot_be_looked_into_stop_it(tmp_path: Path) -> None:
+    store = noted(tmp_path)
+    run = make_run(store, tmp_path / "runs", "a", [make(store, 1, 1, None)])
+    elsewhere = run.path.rename(tmp_path / "a")
+    run.path.symlink_to(elsewhere)
+    assert collect(store, tmp_path).leftovers == []
+    elsewhere.rename(tmp_path / "unmounted")
+    with pytest.raises(DataError, match="runs/a: cannot be looked into"):
+        collect(store, tmp_path)
+    (tmp_path / "unmounted").rename(elsewhere)
+    with pytest.raises(DataError, match="typo: cannot be looked into"):
+        Collector(store, tmp_path, (tmp_path / "typo",), NOW).look()
+
+
+def test_runs_of_others_that_may_not_be_read_stop_it() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        store = noted(folder)
+        run = make_run(store, folder / "runs", "a", [make(store, 1, 1, None)])
+        run.path.chmod(0)
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(DataError, match="Permission denied"):
+                References(store, [folder / "runs"]).needed()
+        finally:
+            os.seteuid(os.getuid())
+            run.path.chmod(0o755)
+
+
 def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_path: Path) -> None:
     store, home = noted(tmp_path), tmp_path / "home"
     key, run = make(store, 1, 1, None), make_run(store, tmp_path / "runs", "a", ())
@@ -342,4 +392,5 @@ def test_whatever_happens_remaining_runs_have_all_they_need(
             assert {manifest.key for manifest in store.iterate()} == needed
         for keys in present.values():
             assert [store.verify(key) for key in keys] == [[] for _ in keys]
-    assert References(store, runs).needed() == {key for keys in present.values() for key in keys}
+    seen = [place for place in runs if place.exists()]
+    assert References(store, seen).needed() == {key for keys in present.values() for key in keys}
