@@ -243,9 +243,9 @@ def _check_all_seen(users: Sequence[StoreUser]) -> None:
         forget = " ".join(f"--forget {user.runs}" for user in unseen)
         raise RunStateError(
             f"gc: {named} uses this store and cannot be seen from here (a folder of that name may"
-            " be another one), so that nobody knows what its runs need. Run it where that folder is;"
-            " if it is gone or has moved (then name the new place with --runs): `ratchet gc"
-            f" {forget}`."
+            " be another one), so that nobody knows what its runs need. Run it where that folder"
+            " is; if it is gone or has moved (then name the new place with --runs):"
+            f" `ratchet gc {forget}`."
         )
 
 

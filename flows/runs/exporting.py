@@ -40,6 +40,7 @@ _LOCAL_FIELDS: dict[str, object] = {
     "tracking": {},
     "prefect_flow_run_ids": [],
     "prefect_ui_url": None,
+    "command": [],
 }
 
 
@@ -122,7 +123,8 @@ def _stage_members(store: StageStore, stages: Iterable[Manifest]) -> Iterator[Me
 
 def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, Path | bytes]]:
     """Go through the run's files but for locks and what a killed writer has left."""
-    yield f"{RUN_FOLDER}/{MANIFEST_NAME}", _portable(manifest)
+    text = json.dumps(portable(manifest).model_dump(mode="json"), indent=1)
+    yield f"{RUN_FOLDER}/{MANIFEST_NAME}", f"{text}\n".encode()
     for path in sorted(folder.path.rglob("*")):
         name = path.relative_to(folder.path)
         aside = any(part.startswith(".") for part in name.parts) or name.parts[0] == CODE_FOLDER
@@ -130,11 +132,10 @@ def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, 
             yield f"{RUN_FOLDER}/{name.as_posix()}", path
 
 
-def _portable(manifest: RunManifest) -> bytes:
-    """Write the run's manifest without what only this machine knows."""
+def portable(manifest: RunManifest) -> RunManifest:
+    """Leave out of a run's manifest what only this machine knows."""
     settings = {n: v for n, v in manifest.settings.items() if n not in _LOCAL_SETTINGS}
-    kept = manifest.model_copy(update={**_LOCAL_FIELDS, "settings": settings})
-    return (json.dumps(kept.model_dump(mode="json"), indent=1) + "\n").encode()
+    return manifest.model_copy(update={**_LOCAL_FIELDS, "settings": settings})
 
 
 def _code_files(manifest: RunManifest, settings: ExperimentSettings) -> list[tuple[str, Path]]:

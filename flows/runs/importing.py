@@ -25,9 +25,11 @@ from flows.runs.archive_index import (
     EnvironmentDifference,
     differences,
 )
+from flows.runs.exporting import portable
 from ratchet.errors import DamagedStageError, DataError, RunStateError, StageKeyError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.archive import Archive
+from ratchet.store.keys import is_key
 from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
 from ratchet.store.store import StageStore
 from ratchet.store.users import note_user
@@ -38,6 +40,7 @@ from ratchet.tracking.run_folder import RunFolder
 
 _MOST_TEXT = 256 * 2**20
 _RUN_MANIFEST = f"{RUN_FOLDER}/{MANIFEST_NAME}"
+_TABLES_FOLDER = "tables"
 _SPARE = 64 * 2**20
 
 
@@ -123,7 +126,7 @@ def _read(archive: Archive, path: Path) -> _Content:
     stages = [_read_stage(archive, key, digest, path) for key, digest in index.stages.items()]
     expected = dict(_expected(index, stages))
     extra = archive.sizes.keys() - expected.keys() - {INDEX_NAME, *map(_manifest_name, stages)}
-    strange = [n for n in index.files if n.partition("/")[0] not in (RUN_FOLDER, CODE_FOLDER)]
+    strange = [name for name in index.files if not _belongs(name)]
     if extra or strange:
         raise DataError(f"{path}: {sorted({*extra, *strange})[0]!r} does not belong into it.")
     for name, entry in expected.items():
@@ -136,6 +139,13 @@ def _read(archive: Archive, path: Path) -> _Content:
     if run.run_id != index.run_id:
         raise DataError(f"{path}: holds run {run.run_id}, but says {index.run_id}.")
     return _Content(index, run, stages)
+
+
+def _belongs(name: str) -> bool:
+    """Return whether a packed run has files of such names: no locks, none in another's way."""
+    top, _, below = name.partition("/")
+    is_own = below.partition("/")[0] != CODE_FOLDER and below != _TABLES_FOLDER
+    return top == CODE_FOLDER or (top == RUN_FOLDER and is_own and "/." not in f"/{below}")
 
 
 def _read_stage(archive: Archive, key: str, digest: str, path: Path) -> Manifest:
@@ -218,7 +228,7 @@ def _put_run(
             top, _, below = name.partition("/")
             place = aside / below if top == RUN_FOLDER else aside / CODE_FOLDER / below
             archive.extract(name, entry, place)
-        (aside / "tables").mkdir(exist_ok=True)
+        (aside / _TABLES_FOLDER).mkdir(exist_ok=True)
         files = base_dir or (code if (aside / CODE_FOLDER).is_dir() else None)
         here = {
             "home": settings.home,
@@ -226,7 +236,7 @@ def _put_run(
             "store": settings.store,
             "base_dir": None if files is None else str(files),
         }
-        run = content.run
+        run = portable(content.run)  # whoever wrote it may have left something in
         manifest = run.model_copy(
             update={
                 "settings": {**run.settings, **here},
@@ -239,10 +249,12 @@ def _put_run(
 
 
 def _checkpoints(run: RunManifest, store: StageStore) -> dict[str, list[str]]:
-    """Return where the files of the final states are here."""
+    """Return where the files of the final states are here; but of stages nothing is named."""
 
-    def here(path: str) -> str:
-        key, _, name = path.partition(f"/{STAGES_FOLDER}/")[2].partition("/")
-        return str(store.backend.folder.stage_path(key) / name)
+    def here(paths: list[str]) -> Iterator[str]:
+        for path in paths:
+            key, _, name = path.partition(f"/{STAGES_FOLDER}/")[2].partition("/")
+            if is_key(key) and ".." not in name.split("/"):
+                yield str(store.backend.folder.stage_path(key) / name)
 
-    return {arm: [here(path) for path in paths] for arm, paths in run.checkpoints.items()}
+    return {arm: list(here(paths)) for arm, paths in run.checkpoints.items()}

@@ -63,6 +63,7 @@ def make_run(folder: Path) -> RunFolder:
         versions={"python": "2.7", "torch": "0.1"},
         code=CodeState(commit="c" * 40, dirty=True),
         tracking={"uri": "http://me:secret@there"},
+        command=["ratchet", "run", "settings.tracking_uri=http://me:secret@there"],
         checkpoints={"main": [str(folder / f"home/store/stages/{keys[-1]}/state/weights.bin")]},
     )
     run = RunFolder.create(settings.runs, manifest)
@@ -214,6 +215,12 @@ def another_key(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
         *(add("archive.json"), compressed, other_weights, another_key),
         *(in_the_index("elsewhere/x"), in_the_index("../x"), in_the_index("run/../../evil")),
         *(in_the_index("run/link", stat.S_IFLNK), in_the_index("run//x")),
+        *(
+            in_the_index("run/code/x"),
+            in_the_index("run/report.html/x"),
+            in_the_index("run/tables"),
+        ),
+        *(in_the_index(f"run/{'x' * 300}"), in_the_index("run/.running/x.lock")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -223,6 +230,24 @@ def test_what_was_made_on_purpose_is_refused_and_leaves_nothing(
     forge(packed, change)
     leaves_nothing(packed, tmp_path)
     assert not (tmp_path / "evil").exists()
+
+
+def test_a_manifest_that_names_servers_or_files_elsewhere_is_not_believed(
+    packed: Path, tmp_path: Path
+) -> None:
+    def change(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
+        index, manifest = json.loads(members[0][1]), json.loads(members[1][1])
+        manifest["settings"]["tracking_uri"] = "http://evil"
+        manifest["tracking"] = {"uri": "http://evil"}
+        key = next(iter(index["stages"]))
+        manifest["checkpoints"] = {"main": ["/x/stages/../../evil", f"/stages/{key}/../../evil"]}
+        text = json.dumps(manifest).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        index["files"]["run/manifest.json"] = {"size": len(text), "sha256": digest}
+        members[0], members[1] = (members[0][0], json.dumps(index).encode()), (members[1][0], text)
+
+    forge(packed, change)
+    assert b"evil" not in (unpack(packed, tmp_path).folder.path / "manifest.json").read_bytes()
 
 
 def test_absurd_sizes_are_refused(packed: Path, tmp_path: Path) -> None:
