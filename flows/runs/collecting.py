@@ -224,7 +224,8 @@ class Collector:
         for folder in self.folders:
             for path in sorted(folder.glob("**/.*.tmp")):
                 leftover = _file(LeftoverKind.TEMPORARY, path)
-                if leftover.last_used < time.time() - RUNNING_SECONDS:  # else its writer may live
+                is_old = leftover.last_used < time.time() - RUNNING_SECONDS
+                if is_old and not runners(path):  # else its writer may live
                     yield leftover
 
     def _run_locks(self) -> Iterator[Path]:

@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from ratchet.store.users import note_user
 from ratchet.tracking.environment import capture_code_state, capture_versions
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
 
 _MOST_TEXT = 256 * 2**20
@@ -110,9 +112,10 @@ def import_run(
         _check_space(archive, store)
         runs.mkdir(parents=True, exist_ok=True)
         note_user(store, runs)
-        new, other = _put_stages(archive, content.stages, store)
-        if not place.exists():
-            _put_run(archive, content, settings, store, base_dir)
+        with _under_way(runs) as scratch:
+            new, other = _put_stages(archive, content.stages, store)
+            if not place.exists():
+                _put_run(archive, content, settings, store, base_dir, scratch)
     here = capture_versions(), capture_code_state()
     environment = differences((content.index.versions, content.index.code), here)
     has_code = any(name.startswith(f"{CODE_FOLDER}/") for name in content.index.files)
@@ -212,40 +215,51 @@ def _put_stages(
     return new, tuple(other)
 
 
+@contextmanager
+def _under_way(runs: Path) -> Iterator[Path]:
+    """Make a folder aside, and have whoever collects know that stages are put for a run to come."""
+    with tempfile.TemporaryDirectory(dir=runs, prefix=".import-", suffix=".tmp") as name:
+        presence = Presence(Path(name))
+        try:
+            yield Path(name)
+        finally:
+            presence.release()
+
+
 def _put_run(
     archive: Archive,
     content: _Content,
     settings: ExperimentSettings,
     store: StageStore,
     base_dir: Path | None,
+    scratch: Path,
 ) -> None:
     """Write the run's folder aside and rename it into place."""
     runs, run_id = Path(settings.runs), content.index.run_id
     code = runs / run_id / CODE_FOLDER
-    with tempfile.TemporaryDirectory(dir=runs, prefix=".import-", suffix=".tmp") as scratch:
-        aside = Path(scratch) / run_id
-        for name, entry in content.index.files.items():
-            top, _, below = name.partition("/")
-            place = aside / below if top == RUN_FOLDER else aside / CODE_FOLDER / below
-            archive.extract(name, entry, place)
-        (aside / _TABLES_FOLDER).mkdir(exist_ok=True)
-        files = base_dir or (code if (aside / CODE_FOLDER).is_dir() else None)
-        here = {
-            "home": settings.home,
-            "runs": settings.runs,
-            "store": settings.store,
-            "base_dir": None if files is None else str(files),
+    aside = scratch / run_id
+    for name, entry in content.index.files.items():
+        top, _, below = name.partition("/")
+        place = aside / below if top == RUN_FOLDER else aside / CODE_FOLDER / below
+        archive.extract(name, entry, place)
+    (aside / _TABLES_FOLDER).mkdir(exist_ok=True)
+    files = base_dir or (code if (aside / CODE_FOLDER).is_dir() else None)
+    here = {
+        "home": settings.home,
+        "runs": settings.runs,
+        "store": settings.store,
+        "base_dir": None if files is None else str(files),
+    }
+    run = portable(content.run)  # whoever wrote it may have left something in
+    manifest = run.model_copy(
+        update={
+            "settings": {**run.settings, **here},
+            "checkpoints": _checkpoints(run, store),
         }
-        run = portable(content.run)  # whoever wrote it may have left something in
-        manifest = run.model_copy(
-            update={
-                "settings": {**run.settings, **here},
-                "checkpoints": _checkpoints(run, store),
-            }
-        )
-        text = json.dumps(manifest.model_dump(mode="json"), indent=1)
-        write_atomically(aside / MANIFEST_NAME, text)
-        aside.rename(runs / run_id)
+    )
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1)
+    write_atomically(aside / MANIFEST_NAME, text)
+    aside.rename(runs / run_id)
 
 
 def _checkpoints(run: RunManifest, store: StageStore) -> dict[str, list[str]]:

@@ -259,7 +259,8 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     store, home = noted(tmp_path), tmp_path / "home"
     key, run = make(store, 1, 1, None), make_run(store, tmp_path / "runs", "a", ())
     run.record_stage(StageRecord(stage="train", iteration=1, key=key, hit=False))
-    (store.backend.folder.root / "work" / f"{'b' * 64}.dead").mkdir()
+    for letter in "be":
+        (store.backend.folder.root / "work" / f"{letter * 64}.dead").mkdir()
     (store.backend.folder.root / "damaged" / f"{'c' * 64}-1").mkdir()
     aside = [run.path / f".manifest.json.{name}.tmp" for name in ("old", "new")]
     torn = tmp_path / "runs" / ".import-x.tmp"
@@ -276,7 +277,10 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     (home / "checkpoints" / "my-own-run").mkdir()
     kinds = [LeftoverKind.WORK, LeftoverKind.DAMAGED, LeftoverKind.TEMPORARY]
     both = [LeftoverKind.JOURNAL, LeftoverKind.CHECKPOINT]
-    assert {each.kind for each in collect(store, tmp_path).leftovers} == {*kinds, *both}
+    collector = Collector(store, home, (), NOW)
+    found = collector.look()
+    assert {each.kind for each in found.leftovers} == {*kinds, *both}
+    assert collector.remove(found) == found.leftovers
     assert not aside[0].exists()
     assert not torn.exists()
     assert aside[1].exists(), "its writer may live"

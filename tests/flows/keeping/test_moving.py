@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from flows.runs import importing
+from flows.runs.collecting import Collector, Limits
 from flows.runs.exporting import export_run
 from flows.runs.importing import ImportedRun, import_run
 from ratchet.errors import DataError, RunStateError, StoreError
@@ -267,6 +269,23 @@ def test_no_space_is_told_before_anything_is_put(
     with pytest.raises(StoreError, match="bytes free, expected"):
         unpack(packed, tmp_path)
     assert list((tmp_path / "here").glob("**/manifest.json")) == []
+
+
+def test_a_collection_while_a_run_comes_in_leaves_its_stages(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, put = settings_in(tmp_path / "here"), importing._put_run
+
+    def collected_first(*arguments: Any) -> None:
+        limits = Limits(older_than=0)
+        collector = Collector(StageStore(settings.store_url), Path(settings.home), (), limits)
+        assert collector.remove(collector.look()) == []
+        put(*arguments)
+
+    monkeypatch.setattr(importing, "_put_run", collected_first)
+    done = unpack(packed, tmp_path)
+    assert len(list(StageStore(settings.store_url).iterate())) == done.new == 3
+    assert not [path for path in done.folder.path.parent.iterdir() if path.name[0] == "."]
 
 
 def test_another_run_is_not_replaced_and_other_bytes_are_told(packed: Path, tmp_path: Path) -> None:
