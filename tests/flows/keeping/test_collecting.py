@@ -267,7 +267,10 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     (torn / "far-1").mkdir(parents=True)
     for file in aside:
         file.write_text("{")
-    for old in (aside[0], torn):
+    foreign = tmp_path / "runs" / "notes" / ".draft.tmp"
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    for old in (aside[0], torn, foreign):
         os.utime(old, (time.time() - 7200,) * 2)
     for name in (key, "d" * 64):
         (home / "journals").mkdir(exist_ok=True)
@@ -283,6 +286,7 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     assert collector.remove(found) == found.leftovers
     assert not aside[0].exists()
     assert not torn.exists()
+    assert foreign.exists(), "it lies in no run"
     assert aside[1].exists(), "its writer may live"
     assert [path.stem for path in (home / "journals").iterdir()] == ["d" * 64]
     names = {path.name for path in (home / "checkpoints").iterdir()}
@@ -291,6 +295,21 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     found = collect(store, tmp_path, Limits(older_than=0, unfinished=True))
     assert {each.kind for each in found.leftovers} == set(both)
     assert [path.name for path in (home / "checkpoints").iterdir()] == ["my-own-run"]
+
+
+def test_answers_that_are_paid_for_while_it_collects_stay(tmp_path: Path) -> None:
+    store, home = noted(tmp_path), tmp_path / "home"
+    journal = home / "journals" / f"{'d' * 64}.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_text("{}\n")
+    os.utime(journal, (time.time() - 7200,) * 2)
+    collector = Collector(store, home, (), Limits(older_than=60, unfinished=True))
+    found = collector.look()
+    assert [each.kind for each in found.leftovers] == [LeftoverKind.JOURNAL]
+    with journal.open("a") as file:
+        file.write("{}\n")
+    assert collector.remove(found) == []
+    assert journal.exists()
 
 
 def test_parts_and_copies_of_a_url_go_too(tmp_path: Path) -> None:
