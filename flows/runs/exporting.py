@@ -21,7 +21,7 @@ from flows.runs.archive_index import (
     ArchiveIndex,
 )
 from flows.runs.references import run_keys, with_inputs
-from ratchet.errors import RunStateError, StoreError
+from ratchet.errors import RatchetError, RunStateError, StoreError
 from ratchet.parameters.discovery import named_files
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.archive import Member, write_archive
@@ -73,7 +73,8 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
     RunStateError
         If it is running.
     StoreError
-        If a stage that it has recorded is not in the store, or damaged.
+        If a stage that it has recorded is not in the store, or damaged; or the file cannot be
+        written.
     """
     folder = find_run(runs, run)
     if runners(folder.path):
@@ -95,7 +96,15 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
     )
     members = [Member(INDEX_NAME, index.to_bytes())]
     members += [Member(name, content, index.files[name]) for name, content in files]
-    write_archive(path, (*members, *_stage_members(store, stages)))
+    try:
+        write_archive(path, (*members, *_stage_members(store, stages)))
+    except RatchetError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"export: {path} cannot be written ({error}). Name a file in a folder that is there,"
+            " can be written, and has room."
+        ) from error
     return ExportedRun(folder.run_id, path, path.stat().st_size, len(stages))
 
 

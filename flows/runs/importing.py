@@ -27,7 +27,14 @@ from flows.runs.archive_index import (
     differences,
 )
 from flows.runs.exporting import portable
-from ratchet.errors import DamagedStageError, DataError, RunStateError, StageKeyError, StoreError
+from ratchet.errors import (
+    DamagedStageError,
+    DataError,
+    RatchetError,
+    RunStateError,
+    StageKeyError,
+    StoreError,
+)
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.archive import Archive
 from ratchet.store.keys import is_key
@@ -101,7 +108,7 @@ def import_run(
     RunStateError
         If there is another run of that name.
     StoreError
-        If the store cannot be written, or has too little space.
+        If store or runs folder cannot be written, or have too little space.
     """
     store, runs = StageStore(settings.store_url), Path(settings.runs)
     with Archive(path) as archive:
@@ -110,9 +117,7 @@ def import_run(
         _refuse_another(place, content.run)
         store.check_writable()
         _check_space(archive, store)
-        runs.mkdir(parents=True, exist_ok=True)
-        note_user(store, runs)
-        with _under_way(runs) as scratch:
+        with _run_errors(runs), _under_way(runs, store) as scratch:
             new, other = _put_stages(archive, content.stages, store)
             if not place.exists():
                 _put_run(archive, content, settings, store, base_dir, scratch)
@@ -216,8 +221,24 @@ def _put_stages(
 
 
 @contextmanager
-def _under_way(runs: Path) -> Iterator[Path]:
+def _run_errors(runs: Path) -> Iterator[None]:
+    """Raise StoreError for what the operating system refuses among the runs."""
+    try:
+        yield
+    except RatchetError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"import: {runs} cannot be written ({error}). Choose another place with --runs; what is"
+            " in the store by then is found there."
+        ) from error
+
+
+@contextmanager
+def _under_way(runs: Path, store: StageStore) -> Iterator[Path]:
     """Make a folder aside, and have whoever collects know that stages are put for a run to come."""
+    runs.mkdir(parents=True, exist_ok=True)
+    note_user(store, runs)
     with tempfile.TemporaryDirectory(dir=runs, prefix=".import-", suffix=".tmp") as name:
         presence = Presence(Path(name))
         try:

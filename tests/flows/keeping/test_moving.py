@@ -333,6 +333,20 @@ def test_a_member_that_changes_while_it_is_packed_leaves_no_archive(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_named(packed: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "there" / "runs"
+    with pytest.raises(StoreError, match=r"nowhere/x.zip cannot be written.*Name a file"):
+        export_run("far", tmp_path / "nowhere" / "x.zip", runs)
+    with pytest.raises(StoreError, match="there cannot be written"):
+        export_run("far", tmp_path / "there", runs)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "runs").write_text("a file")
+    with pytest.raises(StoreError, match=r"here/runs cannot be written.*--runs"):
+        unpack(packed, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"there", "here", "far.zip"}, "nothing half-written is left"
+
+
 def test_the_commands_say_what_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -351,3 +365,6 @@ def test_the_commands_say_what_they_did(tmp_path: Path, monkeypatch: pytest.Monk
     assert "2.7" in imported.output
     assert "ratchet verify far-1" in imported.output
     assert ratchet("import", "nothing.zip").exit_code != 0
+    strange = ratchet("import", "far-1.ratchet.zip", "--runs", "r3", "--base-dir", "nowhere")
+    assert strange.exit_code != 0
+    assert not Path("r3").exists()
