@@ -43,7 +43,11 @@ def import_(
     ] = None,
     base_dir: Annotated[
         Path | None,
-        typer.Option(help="Where files are that the run's parameters name; else those it has."),
+        typer.Option(
+            help="Where files are that the run's parameters name; else those it has.",
+            exists=True,
+            file_okay=False,
+        ),
     ] = None,
 ) -> None:
     """Unpack a run: its stages into the store, its folder among the runs. Checked before."""

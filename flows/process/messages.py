@@ -42,8 +42,7 @@ def output_as_json() -> Iterator[None]:
     finally:
         _document = None
         if not _has_lines:
-            text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
-            sys.stdout.write(f"{text}\n")
+            sys.stdout.write(f"{_to_json(document, indent=2)}\n")
         elif document["errors"]:
             print_json_line({"errors": document["errors"]})
 
@@ -57,8 +56,14 @@ def print_json_line(record: Mapping[str, object]) -> None:
     """Write a record as a line of its own at once; there is no document in the end then."""
     global _has_lines
     _has_lines = True
-    sys.stdout.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(f"{_to_json(record)}\n")
     sys.stdout.flush()
+
+
+def _to_json(content: object, indent: int | None = None) -> str:
+    """Write JSON as all programs read it: what is no number, or infinite, is null."""
+    plain = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
+    return json.dumps(plain, indent=indent, ensure_ascii=False)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -23,9 +23,11 @@ from ratchet.store.collecting import (
     unneeded_in_store,
 )
 from ratchet.store.keys import is_key
+from ratchet.store.manifest import MANIFEST_NAME
 from ratchet.store.users import EARLIER, StoreUser, forget_user, note_user, store_users
 from ratchet.tracking.checkpoint_folders import checkpoint_folder, remove_checkpoints
 from ratchet.tracking.presence import runners
+from ratchet.tracking.sweep_folder import FILE_NAME
 
 if TYPE_CHECKING:
     from ratchet.store.store import StageStore
@@ -88,7 +90,7 @@ class Collector:
     runs
         Runs folders besides those that the store knows.
     forget
-        Runs folders that count no more, though the store knows them.
+        Runs folders that are gone, though the store knows them; one that is here counts.
 
     Raises
     ------
@@ -107,8 +109,9 @@ class Collector:
     ) -> None:
         self._store, self._home, self._limits = store, home, limits
         users = store_users(store)
-        self._forgotten = [user for user in users if user.runs in forget]
-        known = [user for user in users if user.runs not in forget]
+        gone = {*forget, *(str(Path(each).resolve()) for each in forget)}
+        self._forgotten = [user for user in users if user.runs in gone and not user.is_here]
+        known = [user for user in users if user not in self._forgotten]
         if not users and not runs:
             raise RunStateError(
                 f"gc: {store.place} knows no runs folder that uses it. Name all that do with"
@@ -146,8 +149,7 @@ class Collector:
             If the store cannot be written.
         """
         for folder in self.folders:
-            if folder.is_dir():
-                note_user(self._store, folder)
+            note_user(self._store, folder)
         for user in self._forgotten:
             forget_user(self._store, user)
         return [leftover for leftover in collection.leftovers if self._remove(leftover)]
@@ -174,10 +176,13 @@ class Collector:
         if not lock.try_acquire():
             return False
         try:
-            if leftover.kind is LeftoverKind.JOURNAL:
-                Path(leftover.name).unlink(missing_ok=True)
+            path = Path(leftover.name)
+            if leftover.kind is LeftoverKind.CHECKPOINT:
+                remove_checkpoints(path)
+            elif _file(leftover.kind, path).last_used > leftover.last_used:
+                return False  # more was paid for since we looked
             else:
-                remove_checkpoints(Path(leftover.name))
+                path.unlink(missing_ok=True)
         finally:
             lock.release()
         return True
@@ -221,11 +226,11 @@ class Collector:
 
     def _temporary(self) -> Iterator[Leftover]:
         """List what killed writers and imports have left in runs folders, written aside."""
-        for folder in self.folders:
-            for path in sorted(folder.glob("**/.*.tmp")):
-                leftover = _file(LeftoverKind.TEMPORARY, path)
-                if leftover.last_used < time.time() - RUNNING_SECONDS:  # else its writer may live
-                    yield leftover
+        for path in sorted(each for folder in self.folders for each in _written_aside(folder)):
+            leftover = _file(LeftoverKind.TEMPORARY, path)
+            is_old = leftover.last_used < time.time() - RUNNING_SECONDS
+            if is_old and not runners(path):  # else its writer may live
+                yield leftover
 
     def _run_locks(self) -> Iterator[Path]:
         return (path for folder in self.folders for path in folder.glob("*/.running"))
@@ -242,10 +247,19 @@ def _check_all_seen(users: Sequence[StoreUser]) -> None:
         named = ", ".join(f"{user.runs} on {user.host}" for user in unseen)
         forget = " ".join(f"--forget {user.runs}" for user in unseen)
         raise RunStateError(
-            f"gc: {named} uses this store and cannot be seen from here, so that nobody knows what"
-            " its runs need. Run it where that folder is; if it is gone or has moved (then name the"
-            f" new place with --runs): `ratchet gc {forget}`."
+            f"gc: {named} uses this store and cannot be seen from here (a folder of that name may"
+            " be another one), so that nobody knows what its runs need. Run it where that folder"
+            " is; if it is gone or has moved (then name the new place with --runs):"
+            f" `ratchet gc {forget}`."
         )
+
+
+def _written_aside(runs: Path) -> Iterator[Path]:
+    """List what is written aside for imports, runs and sweeps; other folders are somebody's own."""
+    yield from runs.glob(".import-*.tmp")
+    for name in (MANIFEST_NAME, FILE_NAME):
+        for file in runs.glob(f"*/{name}"):
+            yield from file.parent.glob("**/.*.tmp")
 
 
 def _file(kind: LeftoverKind, path: Path) -> Leftover:

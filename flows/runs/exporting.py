@@ -21,7 +21,7 @@ from flows.runs.archive_index import (
     ArchiveIndex,
 )
 from flows.runs.references import run_keys, with_inputs
-from ratchet.errors import RunStateError, StoreError
+from ratchet.errors import RatchetError, RunStateError, StoreError
 from ratchet.parameters.discovery import named_files
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.archive import Member, write_archive
@@ -40,6 +40,7 @@ _LOCAL_FIELDS: dict[str, object] = {
     "tracking": {},
     "prefect_flow_run_ids": [],
     "prefect_ui_url": None,
+    "command": [],
 }
 
 
@@ -72,7 +73,8 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
     RunStateError
         If it is running.
     StoreError
-        If a stage that it has recorded is not in the store, or damaged.
+        If a stage that it has recorded is not in the store, or damaged; or the file cannot be
+        written.
     """
     folder = find_run(runs, run)
     if runners(folder.path):
@@ -94,7 +96,15 @@ def export_run(run: str, path: Path, runs: Path | str) -> ExportedRun:
     )
     members = [Member(INDEX_NAME, index.to_bytes())]
     members += [Member(name, content, index.files[name]) for name, content in files]
-    write_archive(path, (*members, *_stage_members(store, stages)))
+    try:
+        write_archive(path, (*members, *_stage_members(store, stages)))
+    except RatchetError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"export: {path} cannot be written ({error}). Name a file in a folder that is there,"
+            " can be written, and has room."
+        ) from error
     return ExportedRun(folder.run_id, path, path.stat().st_size, len(stages))
 
 
@@ -122,7 +132,8 @@ def _stage_members(store: StageStore, stages: Iterable[Manifest]) -> Iterator[Me
 
 def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, Path | bytes]]:
     """Go through the run's files but for locks and what a killed writer has left."""
-    yield f"{RUN_FOLDER}/{MANIFEST_NAME}", _portable(manifest)
+    text = json.dumps(portable(manifest).model_dump(mode="json"), indent=1)
+    yield f"{RUN_FOLDER}/{MANIFEST_NAME}", f"{text}\n".encode()
     for path in sorted(folder.path.rglob("*")):
         name = path.relative_to(folder.path)
         aside = any(part.startswith(".") for part in name.parts) or name.parts[0] == CODE_FOLDER
@@ -130,11 +141,10 @@ def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, 
             yield f"{RUN_FOLDER}/{name.as_posix()}", path
 
 
-def _portable(manifest: RunManifest) -> bytes:
-    """Write the run's manifest without what only this machine knows."""
+def portable(manifest: RunManifest) -> RunManifest:
+    """Leave out of a run's manifest what only this machine knows."""
     settings = {n: v for n, v in manifest.settings.items() if n not in _LOCAL_SETTINGS}
-    kept = manifest.model_copy(update={**_LOCAL_FIELDS, "settings": settings})
-    return (json.dumps(kept.model_dump(mode="json"), indent=1) + "\n").encode()
+    return manifest.model_copy(update={**_LOCAL_FIELDS, "settings": settings})
 
 
 def _code_files(manifest: RunManifest, settings: ExperimentSettings) -> list[tuple[str, Path]]:

@@ -11,6 +11,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,19 +26,30 @@ from flows.runs.archive_index import (
     EnvironmentDifference,
     differences,
 )
-from ratchet.errors import DamagedStageError, DataError, RunStateError, StageKeyError, StoreError
+from flows.runs.exporting import portable
+from ratchet.errors import (
+    DamagedStageError,
+    DataError,
+    RatchetError,
+    RunStateError,
+    StageKeyError,
+    StoreError,
+)
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.archive import Archive
+from ratchet.store.keys import is_key
 from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
 from ratchet.store.store import StageStore
 from ratchet.store.users import note_user
 from ratchet.tracking.environment import capture_code_state, capture_versions
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
 
 _MOST_TEXT = 256 * 2**20
 _RUN_MANIFEST = f"{RUN_FOLDER}/{MANIFEST_NAME}"
+_TABLES_FOLDER = "tables"
 _SPARE = 64 * 2**20
 
 
@@ -96,7 +108,7 @@ def import_run(
     RunStateError
         If there is another run of that name.
     StoreError
-        If the store cannot be written, or has too little space.
+        If store or runs folder cannot be written, or have too little space.
     """
     store, runs = StageStore(settings.store_url), Path(settings.runs)
     with Archive(path) as archive:
@@ -105,11 +117,10 @@ def import_run(
         _refuse_another(place, content.run)
         store.check_writable()
         _check_space(archive, store)
-        runs.mkdir(parents=True, exist_ok=True)
-        note_user(store, runs)
-        new, other = _put_stages(archive, content.stages, store)
-        if not place.exists():
-            _put_run(archive, content, settings, store, base_dir)
+        with _run_errors(runs), _under_way(runs, store) as scratch:
+            new, other = _put_stages(archive, content.stages, store)
+            if not place.exists():
+                _put_run(archive, content, settings, store, base_dir, scratch)
     here = capture_versions(), capture_code_state()
     environment = differences((content.index.versions, content.index.code), here)
     has_code = any(name.startswith(f"{CODE_FOLDER}/") for name in content.index.files)
@@ -123,7 +134,7 @@ def _read(archive: Archive, path: Path) -> _Content:
     stages = [_read_stage(archive, key, digest, path) for key, digest in index.stages.items()]
     expected = dict(_expected(index, stages))
     extra = archive.sizes.keys() - expected.keys() - {INDEX_NAME, *map(_manifest_name, stages)}
-    strange = [n for n in index.files if n.partition("/")[0] not in (RUN_FOLDER, CODE_FOLDER)]
+    strange = [name for name in index.files if not _belongs(name)]
     if extra or strange:
         raise DataError(f"{path}: {sorted({*extra, *strange})[0]!r} does not belong into it.")
     for name, entry in expected.items():
@@ -136,6 +147,13 @@ def _read(archive: Archive, path: Path) -> _Content:
     if run.run_id != index.run_id:
         raise DataError(f"{path}: holds run {run.run_id}, but says {index.run_id}.")
     return _Content(index, run, stages)
+
+
+def _belongs(name: str) -> bool:
+    """Return whether a packed run has files of such names: no locks, none in another's way."""
+    top, _, below = name.partition("/")
+    is_own = below.partition("/")[0] != CODE_FOLDER and below != _TABLES_FOLDER
+    return top == CODE_FOLDER or (top == RUN_FOLDER and is_own and "/." not in f"/{below}")
 
 
 def _read_stage(archive: Archive, key: str, digest: str, path: Path) -> Manifest:
@@ -202,47 +220,76 @@ def _put_stages(
     return new, tuple(other)
 
 
+@contextmanager
+def _run_errors(runs: Path) -> Iterator[None]:
+    """Raise StoreError for what the operating system refuses among the runs."""
+    try:
+        yield
+    except RatchetError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"import: {runs} cannot be written ({error}). Choose another place with --runs; what is"
+            " in the store by then is found there."
+        ) from error
+
+
+@contextmanager
+def _under_way(runs: Path, store: StageStore) -> Iterator[Path]:
+    """Make a folder aside, and have whoever collects know that stages are put for a run to come."""
+    runs.mkdir(parents=True, exist_ok=True)
+    note_user(store, runs)
+    with tempfile.TemporaryDirectory(dir=runs, prefix=".import-", suffix=".tmp") as name:
+        presence = Presence(Path(name))
+        try:
+            yield Path(name)
+        finally:
+            presence.release()
+
+
 def _put_run(
     archive: Archive,
     content: _Content,
     settings: ExperimentSettings,
     store: StageStore,
     base_dir: Path | None,
+    scratch: Path,
 ) -> None:
     """Write the run's folder aside and rename it into place."""
     runs, run_id = Path(settings.runs), content.index.run_id
     code = runs / run_id / CODE_FOLDER
-    with tempfile.TemporaryDirectory(dir=runs, prefix=".import-", suffix=".tmp") as scratch:
-        aside = Path(scratch) / run_id
-        for name, entry in content.index.files.items():
-            top, _, below = name.partition("/")
-            place = aside / below if top == RUN_FOLDER else aside / CODE_FOLDER / below
-            archive.extract(name, entry, place)
-        (aside / "tables").mkdir(exist_ok=True)
-        files = base_dir or (code if (aside / CODE_FOLDER).is_dir() else None)
-        here = {
-            "home": settings.home,
-            "runs": settings.runs,
-            "store": settings.store,
-            "base_dir": None if files is None else str(files),
+    aside = scratch / run_id
+    for name, entry in content.index.files.items():
+        top, _, below = name.partition("/")
+        place = aside / below if top == RUN_FOLDER else aside / CODE_FOLDER / below
+        archive.extract(name, entry, place)
+    (aside / _TABLES_FOLDER).mkdir(exist_ok=True)
+    files = base_dir or (code if (aside / CODE_FOLDER).is_dir() else None)
+    here = {
+        "home": settings.home,
+        "runs": settings.runs,
+        "store": settings.store,
+        "base_dir": None if files is None else str(files),
+    }
+    run = portable(content.run)  # whoever wrote it may have left something in
+    manifest = run.model_copy(
+        update={
+            "settings": {**run.settings, **here},
+            "checkpoints": _checkpoints(run, store),
         }
-        run = content.run
-        manifest = run.model_copy(
-            update={
-                "settings": {**run.settings, **here},
-                "checkpoints": _checkpoints(run, store),
-            }
-        )
-        text = json.dumps(manifest.model_dump(mode="json"), indent=1)
-        write_atomically(aside / MANIFEST_NAME, text)
-        aside.rename(runs / run_id)
+    )
+    text = json.dumps(manifest.model_dump(mode="json"), indent=1)
+    write_atomically(aside / MANIFEST_NAME, text)
+    aside.rename(runs / run_id)
 
 
 def _checkpoints(run: RunManifest, store: StageStore) -> dict[str, list[str]]:
-    """Return where the files of the final states are here."""
+    """Return where the files of the final states are here; but of stages nothing is named."""
 
-    def here(path: str) -> str:
-        key, _, name = path.partition(f"/{STAGES_FOLDER}/")[2].partition("/")
-        return str(store.backend.folder.stage_path(key) / name)
+    def here(paths: list[str]) -> Iterator[str]:
+        for path in paths:
+            key, _, name = path.partition(f"/{STAGES_FOLDER}/")[2].partition("/")
+            if is_key(key) and ".." not in name.split("/"):
+                yield str(store.backend.folder.stage_path(key) / name)
 
-    return {arm: [here(path) for path in paths] for arm, paths in run.checkpoints.items()}
+    return {arm: list(here(paths)) for arm, paths in run.checkpoints.items()}

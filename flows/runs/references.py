@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.runs.forks import FORK_FILE, Fork
+from ratchet.errors import DataError
 from ratchet.store.keys import is_key
 from ratchet.tracking.run_folder import RunFolder
 
@@ -62,9 +63,9 @@ class References:
     def needed(self) -> frozenset[str]:
         """Return the keys of all stages that are needed; reads only runs that have changed.
 
-        Raises DataError if a run cannot be read.
+        Raises DataError if a run, or a runs folder, cannot be read.
         """
-        runs = {file.parent for folder in self._folders for file in folder.glob(f"*/{_MANIFEST}")}
+        runs = {run for folder in self._folders for run in _runs_in(folder)}
         self._read = {run: known for run, known in self._read.items() if run in runs}
         for run in sorted(runs):
             stamp = _stamp(run / _MANIFEST), _stamp(run / FORK_FILE)
@@ -77,9 +78,29 @@ class References:
         return self._known[1]
 
 
+def _runs_in(folder: Path) -> list[Path]:
+    """List the runs of a folder; DataError if one may be there that cannot be seen."""
+    path = folder
+    try:
+        runs = []
+        for path in folder.iterdir():
+            if path.name.startswith("."):
+                continue
+            if _stamp(path / _MANIFEST) is not None:
+                runs.append(path)
+            elif path.is_symlink():
+                path.stat()  # it may lead to a run that is not there now
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be looked into ({error.strerror}), so that nobody knows what runs are"
+            " there. Have it readable from here, or remove it if nothing is needed of it."
+        ) from error
+    return runs
+
+
 def _stamp(file: Path) -> object:
     try:
         status = file.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino

@@ -102,18 +102,21 @@ def permutation_test(
     Runs of all tasks count alike. Of n pairs it is never below 2 / 2^n: 0.06 for five.
     """
     ones, twos = _checked_pair(first, second, paired=paired)
-    rng = np.random.default_rng(seed)
+    rng, rounding = np.random.default_rng(seed), _rounding(ones, twos)
     if paired:
         gaps = np.concatenate(ones) - np.concatenate(twos)
-        seen, found, exact = gaps.sum(), *_flipped(gaps, num_permutations, rng)
+        sums, exact = _flipped(gaps, num_permutations, rng)
+        seen, found = gaps.mean(), sums / len(gaps)
     else:
         # with what all runs sum to given, the sum of the first alone decides
+        middle = np.concatenate([*ones, *twos]).mean()  # large numbers would be rounded
+        ones, twos = ([task - middle for task in group] for group in (ones, twos))
         scales = [1 / len(task) for task in (np.concatenate(ones), np.concatenate(twos))]
         total = sum(float(task.sum()) for task in (*ones, *twos))
         sums, exact = _shuffled(ones, twos, num_permutations, rng)
         found = sums * scales[0] - (total - sums) * scales[1]
         seen = sum(float(t.sum()) for t in ones) * sum(scales) - total * scales[1]
-    as_far = int((np.abs(found) >= abs(seen) - 1e-9 * max(1.0, abs(seen))).sum())
+    as_far = int((np.abs(found) >= abs(seen) - rounding).sum())
     # the order that was seen is one of those that might have been drawn
     return as_far / len(found) if exact else (as_far + 1) / (len(found) + 1)
 
@@ -144,6 +147,13 @@ def _checked_pair(
             f" same tasks{' and as many runs of each, since they are pairs' if paired else ''}."
         )
     return ones, twos
+
+
+def _rounding(ones: Sequence[FloatArray], twos: Sequence[FloatArray]) -> float:
+    """Return by how much means may differ that would be the same in exact numbers."""
+    tasks = [np.concatenate(pair) for pair in zip(ones, twos, strict=True)]
+    widest, largest = (max(f(task) for task in tasks) for f in (np.ptp, lambda t: np.abs(t).max()))
+    return float(1e-9 * widest + 4 * np.finfo(np.float64).eps * largest)
 
 
 def _aggregate(

@@ -127,6 +127,8 @@ def detectable_effect(
             - power
         )
 
+    if missing(0.0) >= 0:  # so low a level is exceeded by chance as often
+        return 0.0
     high = 1.0
     while missing(high) < 0:
         high *= 2

@@ -49,7 +49,7 @@ def median_position(
     Parameters
     ----------
     positions
-        Where each run reached it, or ended without.
+        Where each run reached it, or ended without; not negative.
     reached
         Whether it did. A run that ended counts as one that has not reached it until then, and as
         nothing afterwards.
@@ -57,8 +57,8 @@ def median_position(
     Returns
     -------
     Estimate
-        Its value, or an end of its interval, is infinite where too few runs have reached it to
-        say.
+        Its value, or the upper end of its interval, is infinite where too few runs have reached it
+        to say; the lower end is 0 where there are so few runs that all may well be later than half.
 
     Raises
     ------
@@ -79,8 +79,11 @@ def median_position(
         )
     if not 0 < level < 1:
         raise DataError(f"level: got {level!r}, expected a number between 0 and 1, e.g. 0.95.")
+    # of n runs all are later than half of all would be in 1 of 2^n cases
+    proves_little = 0.5 ** len(times) > 1 - level
     if not events.any():
-        return Estimate(math.inf, float(times.min()), math.inf, len(times), level, METHOD)
+        low = 0.0 if proves_little else float(times.min())
+        return Estimate(math.inf, low, math.inf, len(times), level, METHOD)
     from scipy.stats import CensoredData, ecdf
 
     left = ecdf(CensoredData(uncensored=times[events], right=times[~events])).sf
@@ -94,7 +97,7 @@ def median_position(
     highs = np.where(all_there, 1 - surest, ends.high.probabilities)
     return Estimate(
         _first_below(left.quantiles, left.probabilities),
-        _first_below(left.quantiles, lows),
+        0.0 if proves_little else _first_below(left.quantiles, lows),
         _first_below(left.quantiles, highs),
         len(times),
         level,

@@ -25,6 +25,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _PLAIN_FILE = stat.S_IFREG | 0o644
 _CHUNK = 2**20
 _DIGITS = 64
+_MOST_BYTES = 255  # of a file's name, in all file systems of today
 _MOST_MEMBERS = 1_000_000
 _UNREADABLE = (zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, struct.error)
 """What ``zipfile`` raises for something that is no sound archive."""
@@ -188,6 +189,10 @@ class Archive:
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
                 raise self._refusal(f"{info.filename!r} is not stored as it is")
             members[info.filename] = info
+        for name in members:
+            for above in PurePosixPath(name).parents:
+                if str(above) in members:
+                    raise self._refusal(f"{str(above)!r} is a file, and {name!r} lies below it")
         total, there = sum(i.file_size for i in members.values()), self._path.stat().st_size
         if total > there:
             raise self._refusal(f"its members claim {total:,} bytes, it has {there:,}")
@@ -200,6 +205,8 @@ class Archive:
 def _is_honest(name: str) -> bool:
     """Return whether a name is one of a file below the archive's top."""
     pure = PurePosixPath(name)
+    if any(len(os.fsencode(part)) > _MOST_BYTES for part in pure.parts):
+        return False
     plain = not pure.is_absolute() and ".." not in pure.parts and str(pure) == name
     return plain and name != "." and name.isprintable() and "\\" not in name and ":" not in name
 

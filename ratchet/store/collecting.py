@@ -93,7 +93,8 @@ def remove_from_store(
             backend.remove_damaged(name)
             return True
         if leftover.kind is LeftoverKind.WORK:
-            return backend.folder.clean() > 0
+            backend.folder.clean()
+            return name not in {facts.name for facts in backend.folder.abandoned()}
         place = backend.folder if leftover.kind is LeftoverKind.COPY else backend
         place.folder.prepare()
         lock = place.folder.lock(name)

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -272,14 +273,20 @@ class StageStore:
         with store_errors("write", folder.place):
             self._prepare()
             self._check_space()
-            work = folder.make_work("probe")
+            name = f"probe-{secrets.token_hex(8)}"
+            lock = folder.lock(name)
+            lock.acquire()  # else who cleans takes it for what a dead process has left
             try:
-                with open(work / "probe", "wb") as file:
-                    file.write(bytes(4096))
-                    file.flush()
-                    os.fsync(file.fileno())
+                work = folder.make_work(name)
+                try:
+                    with open(work / "probe", "wb") as file:
+                        file.write(bytes(4096))
+                        file.flush()
+                        os.fsync(file.fileno())
+                finally:
+                    shutil.rmtree(work, ignore_errors=True)
             finally:
-                shutil.rmtree(work, ignore_errors=True)
+                lock.release()
 
     def _prepare(self) -> None:
         self._backend.folder.prepare()

@@ -12,6 +12,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ratchet.errors import DataError
 from ratchet.store.failures import store_errors
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ EARLIER = "earlier"
 
 
 class StoreUser(NamedTuple):
-    """A runs folder that uses a store, and on which host; ``inode`` tells it from its namesakes."""
+    """A runs folder that uses a store, on which host; ``inode`` tells it from its namesakes."""
 
     runs: str
     host: str
@@ -32,18 +33,17 @@ class StoreUser(NamedTuple):
     @property
     def note(self) -> str:
         """The name of its note."""
-        place = hashlib.sha256(f"{self.host}:{self.runs}".encode()).hexdigest()
+        place = hashlib.sha256(f"{self.host}:{self.runs}:{self.inode}".encode()).hexdigest()
         return f"{place[:16]}.json"
 
     @property
     def is_here(self) -> bool:
-        """Whether that very folder is there under its path on this machine."""
+        """Whether that very folder is there under its path on this machine.
+
+        Another one may be: the folder was moved and made anew, or its disk is not mounted.
+        """
         folder = Path(self.runs)
-        return (
-            self.runs != EARLIER
-            and folder.is_dir()
-            and (self.host == socket.gethostname() or folder.stat().st_ino == self.inode)
-        )
+        return self.runs != EARLIER and folder.is_dir() and folder.stat().st_ino == self.inode
 
 
 def note_user(store: StageStore, runs: Path) -> None:
@@ -63,8 +63,18 @@ def note_user(store: StageStore, runs: Path) -> None:
 def store_users(store: StageStore) -> list[StoreUser]:
     """List the runs folders that use a store, also those that cannot be seen from here."""
     with store_errors("read who uses the store", store.place):
-        texts = [store.backend.read_note(name) for name in store.backend.note_names()]
-    return [StoreUser(**json.loads(text)) for text in texts if text is not None]
+        texts = {name: store.backend.read_note(name) for name in store.backend.note_names()}
+    return [_read(text, name, store) for name, text in texts.items() if text is not None]
+
+
+def _read(text: bytes, name: str, store: StageStore) -> StoreUser:
+    try:
+        return StoreUser(**json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{store.place}: its note users/{name} is not one that this version of Ratchet reads"
+            f" ({error}). Remove it; the next run of the folder it stood for writes it again."
+        ) from error
 
 
 def forget_user(store: StageStore, user: StoreUser) -> None:

@@ -54,7 +54,7 @@ class Live(TypedDict):
 class LiveFile:
     """Keeps the file up to date: it hears of a run's loops as a progress bar does, and of stages.
 
-    A stage's begin is written at once, what happens within one every half second at most.
+    A stage's begin and end are written at once, what happens within one every half second at most.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,6 +63,7 @@ class LiveFile:
         self._clock = clock
         self._written = float("-inf")
         self._live = Live(time=0.0, stages=[], doing="", done=0, expected=0, metrics={})
+        self.close()  # a process that was killed has left one
 
     @contextmanager
     def stage(self, call: NamedStage) -> Iterator[None]:
@@ -78,6 +79,7 @@ class LiveFile:
         finally:
             with self._lock:
                 self._live["stages"].remove(place)
+                self._write()
 
     def start(self, total: int) -> None:
         """Begin a loop."""

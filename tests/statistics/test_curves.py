@@ -177,17 +177,18 @@ def test_the_median_counts_runs_that_ended_before():
     assert some.value == 5
     few = median_position([1, 9, 9, 9], [True, False, False, False])
     assert few.value == math.inf
-    nobody = median_position([9, 9, 9], [False] * 3)
+    nobody = median_position([9] * 6, [False] * 6)
     assert (nobody.value, nobody.low) == (math.inf, 9)
     with pytest.raises(DataError, match="finite"):
         median_position([math.inf], [True])
 
 
-def test_medians_of_censored_runs_cover_the_truth():
+@pytest.mark.parametrize("num_runs", [1, 2, 3, 4, 5, 20])
+def test_medians_of_censored_runs_cover_the_truth(num_runs):
     rng = np.random.default_rng(9)
     covered = 0
     for _ in range(300):
-        times, ends = rng.exponential(1, 20), rng.uniform(0.5, 3, 20)
+        times, ends = rng.exponential(1, num_runs), rng.uniform(0.5, 3, num_runs)
         found = median_position(np.minimum(times, ends), times <= ends)
         covered += found.low <= math.log(2) < found.high
     assert covered / 300 > 0.91

@@ -93,6 +93,16 @@ def test_a_sample_of_permutations_is_near_the_count(paired):
     assert drawn != exact
 
 
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize(("scale", "shift"), [(1e-9, 0.0), (1e-14, 0.0), (1.0, 1e9), (1e6, -1e12)])
+def test_units_and_a_common_shift_change_no_chance(paired, scale, shift):
+    first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [3.0, 4.0, 5.0, 6.0, 7.5]
+    there = ([[scale * x + shift for x in group]] for group in (first, second))
+    assert permutation_test(*there, paired=paired) == permutation_test(
+        [first], [second], paired=paired
+    )
+
+
 def test_runs_change_places_within_their_task():
     """Tasks are far apart: shuffled together, their difference would drown that of the groups."""
     first, second = [[10.0, 10.1, 10.2, 10.3], [0.0]], [[9.6, 9.7, 9.8, 9.9], [0.0]]
@@ -145,6 +155,10 @@ def test_needed_runs_are_the_fewest_that_do(effect, paired, num_tasks):
     assert needed == 2 or fewer < 0.8
     least = detectable_effect(needed, paired=paired, num_tasks=num_tasks)
     assert least <= effect * (1 + 1e-6)
+
+
+def test_a_level_that_chance_alone_exceeds_needs_no_effect():
+    assert detectable_effect(3, level=0.1) == 0
 
 
 def test_more_runs_than_anybody_has_are_none():

@@ -226,6 +226,23 @@ def test_cleaning_leaves_those_who_work_alone(store: StageStore, stage: Any) -> 
     assert store.verify(stage.key) == []
 
 
+def test_cleaning_leaves_alone_who_tries_whether_he_can_write(
+    store: StageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = store.backend.folder
+    make_work = folder.make_work
+
+    def cleaned_at_once(name: str) -> Path:
+        work = make_work(name)
+        assert StageStore(folder.root).clean() == 0
+        return work
+
+    monkeypatch.setattr(folder, "make_work", cleaned_at_once)
+    store.check_writable()
+    assert list((folder.root / "work").iterdir()) == []
+    assert list((folder.root / "locks").iterdir()) == []
+
+
 def test_who_waits_is_told_once_and_can_stop(store: StageStore, stage: Any) -> None:
     told: list[str] = []
     stop = threading.Event()

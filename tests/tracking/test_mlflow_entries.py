@@ -12,7 +12,7 @@ import yaml
 from ratchet.errors import TrackingError
 from ratchet.tracking import MlflowMirror, ResultTable, RunFolder, RunManifest
 from ratchet.tracking.manifest import StageRecord
-from ratchet.tracking.mlflow.client import connect, default_tracking_uri
+from ratchet.tracking.mlflow.client import artifact_location, connect, default_tracking_uri
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 from trainers.tensordict.states.state import State
 
@@ -212,7 +212,8 @@ def test_an_experiment_shows_the_pages_of_trained_models(uri, tmp_path):
     folder = new_run(tmp_path / "runs", "one", author="ada")
     client = connect(uri)
     guessed = {"mlflow.experimentKind": "genai_development_inferred"}
-    experiment = client.create_experiment(folder.manifest.name, tags=guessed)
+    place = artifact_location(uri)  # MLflow's own choice would be the working folder
+    experiment = client.create_experiment(folder.manifest.name, place, guessed)
     run_id = MlflowMirror(uri).sync(folder)
     tags = client.get_experiment(experiment).tags
     assert tags["mlflow.experimentKind"] == "custom_model_development"

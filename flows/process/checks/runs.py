@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from flows.process.checks.base import Check, CheckResult, Places, bad
+from flows.process.checks.base import Check, CheckResult, Look, Places, bad
 from flows.process.checks.servers import ask_health
 from flows.process.stack_file import running_stack
 
@@ -25,15 +25,36 @@ def interrupted_runs(places: Places) -> Iterator[Check]:
 
 def lost_flow_runs(places: Places) -> Iterator[Check]:
     """Name the flow runs that the server takes for running though no process works on them."""
+    return _asked(places, "flow runs", _lost_flow_runs)
+
+
+def dead_scheduler(places: Places) -> Iterator[Check]:
+    """Name deployments whose schedule has made no run to come: the server's scheduler is dead."""
+    return _asked(places, "schedules", _dead_scheduler)
+
+
+def _asked(places: Places, subject: str, look: Look) -> Iterator[Check]:
+    """Look at what a server says that is well; it may keep that to itself."""
     url = os.environ.get("PREFECT_API_URL")
     if url is None or ask_health(places, url).status != 200:
         return
+    import httpx
+
+    try:
+        yield from look(places)
+    except httpx.HTTPError as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        advice = "If it wants a password: `export PREFECT_API_AUTH_STRING=USER:PASSWORD`"
+        yield bad(subject, f"{url} does not say them ({reason}). {advice}")
+
+
+def _lost_flow_runs(places: Places) -> Iterator[Check]:
     from prefect.client.orchestration import get_client
 
     from flows.process import lost_runs
 
     stack = running_stack(places.home)
-    is_ours = stack is not None and stack.prefect_api_url == url
+    is_ours = stack is not None and stack.prefect_api_url == os.environ["PREFECT_API_URL"]
     with get_client(sync_client=True) as client:
         for run in lost_runs.lost_flow_runs(client, pool_is_here=is_ours):
             details = (
@@ -44,11 +65,7 @@ def lost_flow_runs(places: Places) -> Iterator[Check]:
             yield Check(f"flow run {run.name}", CheckResult.WARNING, details)
 
 
-def dead_scheduler(places: Places) -> Iterator[Check]:
-    """Name deployments whose schedule has made no run to come: the server's scheduler is dead."""
-    url = os.environ.get("PREFECT_API_URL")
-    if url is None or ask_health(places, url).status != 200:
-        return
+def _dead_scheduler(places: Places) -> Iterator[Check]:
     for name in _read_schedules():
         yield bad(
             f"schedule of {name}",

@@ -34,8 +34,8 @@ def ask_health(places: Places, url: str) -> Answer:
 def ask(url: str, headers: dict[str, str] | None = None) -> Answer:
     """GET a page; never raises for what a server or the network does."""
     begin = time.time()
-    request = urllib.request.Request(url, headers=headers or {})
     try:
+        request = urllib.request.Request(url, headers=headers or {})
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
             text = answer.read().decode(errors="replace")
             return Answer(answer.status, text, _skew(answer.headers.get("Date"), begin))
@@ -49,7 +49,10 @@ def _skew(date: str | None, begin: float) -> float:
     """Return by how many seconds a server's clock is ahead, as far as its answer tells."""
     if date is None:
         return 0.0
-    there = parsedate_to_datetime(date).timestamp()
+    try:
+        there = parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return 0.0
     # it has whole seconds, and was written between the question and now
     return there - begin if there < begin - 1 else max(there - time.time(), 0.0)
 

@@ -219,6 +219,27 @@ def test_a_server_that_wants_a_password_or_is_of_another_version_is_told(
     one(servers.prefect_access(places), WARNING, "3.0.1", "`pip install 'prefect==3.0.1'`")
 
 
+def test_a_server_that_keeps_its_runs_to_itself_is_told(
+    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, _ = server({"/api/health": (200, "true")})
+    monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
+    one(runs.lost_flow_runs(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
+    one(runs.dead_scheduler(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
+
+
+def test_nonsense_of_an_address_or_a_clock_is_told_or_nothing(
+    places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "nonsense")
+    one(servers.prefect(places), BAD, "nonsense does not answer", "unknown url type")
+    monkeypatch.setattr(email.utils, "formatdate", lambda *_, **__: "noon")
+    url, _ = server({"/health": (200, "true")})
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    assert [check.verdict for check in servers.prefect(places)] == [GOOD]
+    assert list(servers.prefect_ui(places)) == []
+
+
 def test_settings_that_keep_a_run_from_its_own_server_are_told(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -205,18 +207,70 @@ def test_a_damaged_run_or_an_unseen_runs_folder_stops_it(tmp_path: Path) -> None
     assert keys_of(collect(store, tmp_path, forget=[str(tmp_path / "runs")])) == {key}
 
 
+def test_a_folder_that_took_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    store, runs = noted(tmp_path), tmp_path / "runs"
+    key = make(store, 1, 1, None)
+    make_run(store, runs, "a", [key])
+    runs.rename(tmp_path / "moved")
+    runs.mkdir()  # or a disk is not mounted
+    for _ in range(2):
+        with pytest.raises(RunStateError, match="may be another one"):
+            collect(store, tmp_path)
+        note_user(store, runs)  # a run has been started there
+    collector = Collector(store, tmp_path, (tmp_path / "moved",), NOW, forget=[str(runs)])
+    assert collector.remove(collector.look()) == []
+    make_run(store, runs, "b", [key])
+    shutil.rmtree(tmp_path / "moved")
+    assert collect(store, tmp_path, forget=[str(tmp_path / "moved"), str(runs)]).leftovers == []
+
+
+def test_runs_that_cannot_be_looked_into_stop_it(tmp_path: Path) -> None:
+    store = noted(tmp_path)
+    run = make_run(store, tmp_path / "runs", "a", [make(store, 1, 1, None)])
+    elsewhere = run.path.rename(tmp_path / "a")
+    run.path.symlink_to(elsewhere)
+    assert collect(store, tmp_path).leftovers == []
+    elsewhere.rename(tmp_path / "unmounted")
+    with pytest.raises(DataError, match="runs/a: cannot be looked into"):
+        collect(store, tmp_path)
+    (tmp_path / "unmounted").rename(elsewhere)
+    with pytest.raises(DataError, match="typo: cannot be looked into"):
+        Collector(store, tmp_path, (tmp_path / "typo",), NOW).look()
+
+
+def test_runs_of_others_that_may_not_be_read_stop_it() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        store = noted(folder)
+        run = make_run(store, folder / "runs", "a", [make(store, 1, 1, None)])
+        run.path.chmod(0)
+        if os.geteuid() == 0:
+            os.seteuid(65534)
+        try:
+            with pytest.raises(DataError, match="Permission denied"):
+                References(store, [folder / "runs"]).needed()
+        finally:
+            os.seteuid(os.getuid())
+            run.path.chmod(0o755)
+
+
 def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_path: Path) -> None:
     store, home = noted(tmp_path), tmp_path / "home"
     key, run = make(store, 1, 1, None), make_run(store, tmp_path / "runs", "a", ())
     run.record_stage(StageRecord(stage="train", iteration=1, key=key, hit=False))
-    (store.backend.folder.root / "work" / f"{'b' * 64}.dead").mkdir()
+    for letter in "be":
+        (store.backend.folder.root / "work" / f"{letter * 64}.dead").mkdir()
     (store.backend.folder.root / "damaged" / f"{'c' * 64}-1").mkdir()
     aside = [run.path / f".manifest.json.{name}.tmp" for name in ("old", "new")]
     torn = tmp_path / "runs" / ".import-x.tmp"
     (torn / "far-1").mkdir(parents=True)
     for file in aside:
         file.write_text("{")
-    for old in (aside[0], torn):
+    foreign = tmp_path / "runs" / "notes" / ".draft.tmp"
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    for old in (aside[0], torn, foreign):
         os.utime(old, (time.time() - 7200,) * 2)
     for name in (key, "d" * 64):
         (home / "journals").mkdir(exist_ok=True)
@@ -226,9 +280,13 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     (home / "checkpoints" / "my-own-run").mkdir()
     kinds = [LeftoverKind.WORK, LeftoverKind.DAMAGED, LeftoverKind.TEMPORARY]
     both = [LeftoverKind.JOURNAL, LeftoverKind.CHECKPOINT]
-    assert {each.kind for each in collect(store, tmp_path).leftovers} == {*kinds, *both}
+    collector = Collector(store, home, (), NOW)
+    found = collector.look()
+    assert {each.kind for each in found.leftovers} == {*kinds, *both}
+    assert collector.remove(found) == found.leftovers
     assert not aside[0].exists()
     assert not torn.exists()
+    assert foreign.exists(), "it lies in no run"
     assert aside[1].exists(), "its writer may live"
     assert [path.stem for path in (home / "journals").iterdir()] == ["d" * 64]
     names = {path.name for path in (home / "checkpoints").iterdir()}
@@ -237,6 +295,21 @@ def test_what_killed_processes_have_left_goes_and_what_is_paid_for_stays(tmp_pat
     found = collect(store, tmp_path, Limits(older_than=0, unfinished=True))
     assert {each.kind for each in found.leftovers} == set(both)
     assert [path.name for path in (home / "checkpoints").iterdir()] == ["my-own-run"]
+
+
+def test_answers_that_are_paid_for_while_it_collects_stay(tmp_path: Path) -> None:
+    store, home = noted(tmp_path), tmp_path / "home"
+    journal = home / "journals" / f"{'d' * 64}.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_text("{}\n")
+    os.utime(journal, (time.time() - 7200,) * 2)
+    collector = Collector(store, home, (), Limits(older_than=60, unfinished=True))
+    found = collector.look()
+    assert [each.kind for each in found.leftovers] == [LeftoverKind.JOURNAL]
+    with journal.open("a") as file:
+        file.write("{}\n")
+    assert collector.remove(found) == []
+    assert journal.exists()
 
 
 def test_parts_and_copies_of_a_url_go_too(tmp_path: Path) -> None:
@@ -342,4 +415,5 @@ def test_whatever_happens_remaining_runs_have_all_they_need(
             assert {manifest.key for manifest in store.iterate()} == needed
         for keys in present.values():
             assert [store.verify(key) for key in keys] == [[] for _ in keys]
-    assert References(store, runs).needed() == {key for keys in present.values() for key in keys}
+    seen = [place for place in runs if place.exists()]
+    assert References(store, seen).needed() == {key for keys in present.values() for key in keys}

@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from flows.runs import importing
+from flows.runs.collecting import Collector, Limits
 from flows.runs.exporting import export_run
 from flows.runs.importing import ImportedRun, import_run
 from ratchet.errors import DataError, RunStateError, StoreError
@@ -63,6 +65,7 @@ def make_run(folder: Path) -> RunFolder:
         versions={"python": "2.7", "torch": "0.1"},
         code=CodeState(commit="c" * 40, dirty=True),
         tracking={"uri": "http://me:secret@there"},
+        command=["ratchet", "run", "settings.tracking_uri=http://me:secret@there"],
         checkpoints={"main": [str(folder / f"home/store/stages/{keys[-1]}/state/weights.bin")]},
     )
     run = RunFolder.create(settings.runs, manifest)
@@ -214,6 +217,12 @@ def another_key(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
         *(add("archive.json"), compressed, other_weights, another_key),
         *(in_the_index("elsewhere/x"), in_the_index("../x"), in_the_index("run/../../evil")),
         *(in_the_index("run/link", stat.S_IFLNK), in_the_index("run//x")),
+        *(
+            in_the_index("run/code/x"),
+            in_the_index("run/report.html/x"),
+            in_the_index("run/tables"),
+        ),
+        *(in_the_index(f"run/{'x' * 300}"), in_the_index("run/.running/x.lock")),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -223,6 +232,24 @@ def test_what_was_made_on_purpose_is_refused_and_leaves_nothing(
     forge(packed, change)
     leaves_nothing(packed, tmp_path)
     assert not (tmp_path / "evil").exists()
+
+
+def test_a_manifest_that_names_servers_or_files_elsewhere_is_not_believed(
+    packed: Path, tmp_path: Path
+) -> None:
+    def change(members: list[tuple[zipfile.ZipInfo, bytes]]) -> None:
+        index, manifest = json.loads(members[0][1]), json.loads(members[1][1])
+        manifest["settings"]["tracking_uri"] = "http://evil"
+        manifest["tracking"] = {"uri": "http://evil"}
+        key = next(iter(index["stages"]))
+        manifest["checkpoints"] = {"main": ["/x/stages/../../evil", f"/stages/{key}/../../evil"]}
+        text = json.dumps(manifest).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        index["files"]["run/manifest.json"] = {"size": len(text), "sha256": digest}
+        members[0], members[1] = (members[0][0], json.dumps(index).encode()), (members[1][0], text)
+
+    forge(packed, change)
+    assert b"evil" not in (unpack(packed, tmp_path).folder.path / "manifest.json").read_bytes()
 
 
 def test_absurd_sizes_are_refused(packed: Path, tmp_path: Path) -> None:
@@ -242,6 +269,23 @@ def test_no_space_is_told_before_anything_is_put(
     with pytest.raises(StoreError, match="bytes free, expected"):
         unpack(packed, tmp_path)
     assert list((tmp_path / "here").glob("**/manifest.json")) == []
+
+
+def test_a_collection_while_a_run_comes_in_leaves_its_stages(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, put = settings_in(tmp_path / "here"), importing._put_run
+
+    def collected_first(*arguments: Any) -> None:
+        limits = Limits(older_than=0)
+        collector = Collector(StageStore(settings.store_url), Path(settings.home), (), limits)
+        assert collector.remove(collector.look()) == []
+        put(*arguments)
+
+    monkeypatch.setattr(importing, "_put_run", collected_first)
+    done = unpack(packed, tmp_path)
+    assert len(list(StageStore(settings.store_url).iterate())) == done.new == 3
+    assert not [path for path in done.folder.path.parent.iterdir() if path.name[0] == "."]
 
 
 def test_another_run_is_not_replaced_and_other_bytes_are_told(packed: Path, tmp_path: Path) -> None:
@@ -289,6 +333,20 @@ def test_a_member_that_changes_while_it_is_packed_leaves_no_archive(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_named(packed: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "there" / "runs"
+    with pytest.raises(StoreError, match=r"nowhere/x.zip cannot be written.*Name a file"):
+        export_run("far", tmp_path / "nowhere" / "x.zip", runs)
+    with pytest.raises(StoreError, match="there cannot be written"):
+        export_run("far", tmp_path / "there", runs)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "runs").write_text("a file")
+    with pytest.raises(StoreError, match=r"here/runs cannot be written.*--runs"):
+        unpack(packed, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"there", "here", "far.zip"}, "nothing half-written is left"
+
+
 def test_the_commands_say_what_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -307,3 +365,6 @@ def test_the_commands_say_what_they_did(tmp_path: Path, monkeypatch: pytest.Monk
     assert "2.7" in imported.output
     assert "ratchet verify far-1" in imported.output
     assert ratchet("import", "nothing.zip").exit_code != 0
+    strange = ratchet("import", "far-1.ratchet.zip", "--runs", "r3", "--base-dir", "nowhere")
+    assert strange.exit_code != 0
+    assert not Path("r3").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,9 @@ def test_stages_are_told_at_once_and_loops_seldom(run: RunFolder) -> None:
     assert heard == ["start 10", "Training", "advance 3", "advance 2", "finish"]
     with live.stage(call("test")):
         assert [stage["stage"] for stage in told()["stages"]] == ["test"]
+    assert told()["stages"] == []
+    LiveFile(run.path)
+    assert read_live(run.path) is None, "of a process that was killed"
 
 
 def test_it_ends_when_the_run_does_and_waits_for_one_that_begins(run: RunFolder) -> None:
@@ -164,6 +168,13 @@ def test_the_command_follows_a_run_of_another_process(run: RunFolder) -> None:
     lines = ratchet("watch", "nip-1", "--json").stdout.splitlines()
     (view,) = [json.loads(line) for line in lines]
     assert (view["status"], view["stages"][0]["state"]) == ("completed", "made")
+
+
+def test_what_is_no_number_is_null_as_json(run: RunFolder) -> None:
+    run.append_metrics("train", 4, {"verifier.accuracy": math.nan})
+    (line,) = ratchet("watch", "nip-1", "--json", "--once").stdout.splitlines()
+    arms = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["arms"]
+    assert arms[0]["metrics"] == {"accuracy": None}
 
 
 def test_a_run_that_failed_ends_the_command_with_one(run: RunFolder) -> None:
