@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# What a lab's server needs besides `docker compose up`:
+#   lab.sh secrets          passwords and a certificate of its own, once; keeps what is there
+#   lab.sh backup FOLDER    databases and files into a new folder, while everything runs
+#   lab.sh restore FOLDER   puts a backup in place of what is there; servers stop meanwhile
+#   lab.sh upgrade          new images, then the databases' schemas; takes a backup first
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+secrets=${RATCHET_SECRETS:-$here/secrets}
+databases=(prefect mlflow mlflow_auth)
+volumes=("worker work /work" "mlflow mlartifacts /work/mlartifacts")
+clients=(proxy worker prefect mlflow)
+
+compose() { docker compose --file "$here/compose.yaml" "$@"; }
+postgres() { compose exec -T postgres "$@"; }
+inside() { compose run --rm --no-deps -T --entrypoint "$1" "${@:2}"; }
+refuse() { echo "$1" >&2; exit 2; }
+
+new_secret() {
+    [ -s "$secrets/$1" ] || printf '%s%s' "${2:-}" "$(openssl rand -hex 24)" > "$secrets/$1"
+}
+
+make_secrets() {
+    : "${RATCHET_DOMAIN:?the domain of the server, as lab.example.org}"
+    # Containers read single files as another user; the folder keeps this machine's others out.
+    install -d -m 0700 "$secrets"
+    for name in postgres prefect_database mlflow_database mlflow_admin mlflow_session; do
+        new_secret "$name"
+    done
+    new_secret prefect_auth admin:
+    [ -s "$secrets/tls_certificate" ] || openssl req -x509 -newkey rsa:3072 -nodes -days 365 \
+        -subj "/CN=$RATCHET_DOMAIN" \
+        -addext "subjectAltName=DNS:prefect.$RATCHET_DOMAIN,DNS:mlflow.$RATCHET_DOMAIN" \
+        -keyout "$secrets/tls_key" -out "$secrets/tls_certificate" 2> /dev/null
+    chmod 0444 "$secrets"/*
+}
+
+backup() {
+    [ ! -e "$1" ] || refuse "$1: is there already; expected the name of a new folder."
+    install -d -m 0700 "$1.part"
+    for database in "${databases[@]}"; do
+        postgres pg_dump --username postgres --format custom "$database" > "$1.part/$database.dump"
+    done
+    for volume in "${volumes[@]}"; do
+        read -r service name path <<< "$volume"
+        inside tar "$service" --create --directory "$path" . > "$1.part/$name.tar"
+    done
+    (cd "$1.part" && sha256sum -- *.dump *.tar > SHA256SUMS)
+    mv "$1.part" "$1"
+}
+
+restore() {
+    [ -f "$1/SHA256SUMS" ] || refuse "$1: expected a folder that \`lab.sh backup\` has written."
+    (cd "$1" && sha256sum --check --quiet SHA256SUMS)
+    compose stop "${clients[@]}"
+    compose up --detach --wait postgres
+    for database in "${databases[@]}"; do
+        postgres pg_restore --username postgres --clean --if-exists --single-transaction \
+            --dbname "$database" < "$1/$database.dump"
+    done
+    for volume in "${volumes[@]}"; do
+        read -r service name path <<< "$volume"
+        inside find "$service" "$path" -mindepth 1 -delete
+        inside tar "$service" --extract --directory "$path" < "$1/$name.tar"
+    done
+    compose up --detach --wait
+}
+
+upgrade() {
+    backup "$here/backups/$(date -u +%Y%m%dT%H%M%SZ)"
+    compose build --pull
+    compose stop "${clients[@]}"
+    compose run --rm prefect prefect server database upgrade --yes
+    compose run --rm mlflow mlflow db upgrade postgresql://mlflow@postgres:5432/mlflow
+    compose up --detach --wait
+}
+
+case ${1:-} in
+secrets) make_secrets ;;
+backup | restore) "$1" "${2:?a folder}" ;;
+upgrade) upgrade ;;
+*) refuse "got '${1:-}', expected: lab.sh secrets|backup FOLDER|restore FOLDER|upgrade" ;;
+esac
