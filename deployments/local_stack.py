@@ -1,7 +1,7 @@
 """The local stack: a Prefect server, an MLflow server and a worker, as child processes.
 
 ``ratchet up`` runs this module. All files lie under ``<home>``, all ports on the loopback
-interface; ``<home>/stack.json`` says where what is.
+interface unless ``--host`` says otherwise; ``<home>/stack.json`` says where what is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from deployments.access import make_logins
 from deployments.children import Child, tail
 from deployments.parts import Part, free_port, stack_parts
 from deployments.recovering import recover
 from deployments.stopping import stop_marks
-from flows.process.messages import print_error, print_plain
-from flows.process.stack_file import FILE_NAME, POOL, ProcessMark, Stack, read_stack
+from flows.process.logins import FILE_NAME as LOGINS
+from flows.process.messages import print_error, print_plain, print_warning
+from flows.process.stack_file import FILE_NAME, LOOPBACK, POOL, ProcessMark, Stack, read_stack
 from ratchet.errors import RatchetError
 
 _START_SECONDS = 180.0
@@ -37,16 +40,29 @@ class LocalStack:
     """
 
     def __init__(
-        self, home: Path, prefect_port: int = 0, mlflow_port: int = 0, *, worker: bool = True
+        self,
+        home: Path,
+        prefect_port: int = 0,
+        mlflow_port: int = 0,
+        *,
+        worker: bool = True,
+        host: str = LOOPBACK,
     ) -> None:
         self.home = home.resolve()
         self._worker = worker
         self._running: dict[str, Child] = {}
+        try:
+            ports = free_port(prefect_port, host), free_port(mlflow_port, host)
+        except OSError as error:
+            raise LocalStackError(
+                f"--host: got {host!r}, where no server can listen ({error}); expected an address"
+                " of this machine, or 0.0.0.0 for all it has"
+            ) from error
         self.stack = Stack(
-            prefect_port=free_port(prefect_port),
-            mlflow_port=free_port(mlflow_port),
+            *ports,
             ready=False,
             supervisor=ProcessMark.of(os.getpid()),
+            host=host,
         )
 
     def start(self, stop: threading.Event | None = None) -> Stack:
@@ -59,6 +75,8 @@ class LocalStack:
         """
         stop = stop or threading.Event()
         stop_leftovers(self.home)
+        if self.stack.is_open:
+            make_logins(self.home)
         try:
             for number, parts in enumerate(stack_parts(self.home, self.stack, worker=self._worker)):
                 for part in parts:
@@ -127,9 +145,7 @@ class LocalStack:
 
     def _write(self, *, ready: bool) -> None:
         marks = {name: child.mark for name, child in self._running.items()}
-        self.stack = Stack(
-            self.stack.prefect_port, self.stack.mlflow_port, ready, self.stack.supervisor, marks
-        )
+        self.stack = replace(self.stack, ready=ready, processes=marks)
         self.stack.write(self.home)
 
 
@@ -166,7 +182,7 @@ def serve(stack: LocalStack) -> None:
     stack.start(stop)
     try:
         if not stop.is_set():
-            _announce(stack.stack)
+            _announce(stack.stack, stack.home)
         while not stop.wait(1.0):
             stack.watch()
     finally:
@@ -195,7 +211,7 @@ def detach(home: Path, arguments: list[str]) -> None:
     while process.poll() is None:
         stack = read_stack(home)
         if stack is not None and stack.supervisor.pid == process.pid and stack.is_up():
-            _announce(stack)
+            _announce(stack, home)
             return
         time.sleep(0.3)
     raise LocalStackError(f"the stack did not come up. The end of {log_path}:\n{tail(log_path)}")
@@ -210,11 +226,17 @@ def _stop_all(stack: Stack, home: Path) -> list[str]:
     return alive
 
 
-def _announce(stack: Stack) -> None:
+def _announce(stack: Stack, home: Path) -> None:
     print_plain(f"Prefect  {stack.prefect_url}")
     print_plain(f"MLflow   {stack.mlflow_url}")
     if "worker" in stack.processes:
         print_plain(f"Worker   takes runs from the work pool {POOL!r}; `ratchet deploy` adds some")
+    if stack.is_open:
+        print_plain(f"Log in   with what {home / LOGINS} says; it is asked for by both servers")
+        print_warning(
+            f"the servers listen at {stack.host} without TLS: whoever reads along on the network"
+            " sees the passwords. Put a proxy with TLS before them."
+        )
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -223,6 +245,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     up = commands.add_parser("up")
     up.add_argument("--prefect-port", type=int, default=0)
     up.add_argument("--mlflow-port", type=int, default=0)
+    up.add_argument("--host", default=LOOPBACK)
     up.add_argument("--no-worker", action="store_true")
     up.add_argument("--detach", action="store_true")
     down = commands.add_parser("down")
@@ -249,6 +272,7 @@ def main(arguments: list[str]) -> int:
                     options.prefect_port,
                     options.mlflow_port,
                     worker=not options.no_worker,
+                    host=options.host,
                 )
             )
     except RatchetError as error:

@@ -8,15 +8,17 @@ import socket
 import sys
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.process.stack_file import POOL, Stack
+from deployments.access import mlflow_access, prefect_access
+from flows.process.logins import PREFECT, read_logins
+from flows.process.stack_file import LOOPBACK, POOL, Stack
 
 HEARTBEAT_SECONDS = 60
 """How often a flow run tells the server that it lives."""
-_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,14 @@ def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
 
 def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
     """Return the environment in which processes find the stack, and write under ``home`` alone."""
-    return {
-        **os.environ,
+    environment = {**os.environ}
+    if stack.is_open:  # clients of this machine read the rest where they need it
+        environment[PREFECT] = read_logins(home)[PREFECT]
+    return environment | {
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_API_URL": stack.prefect_api_url,
-        "PREFECT_SERVER_UI_API_URL": stack.prefect_api_url,
+        # a page that another machine has opened asks where it came from
+        "PREFECT_SERVER_UI_API_URL": "/api" if stack.is_open else stack.prefect_api_url,
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(home / "prefect" / "ui"),
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -69,25 +74,31 @@ def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
     }
 
 
-def free_port(wanted: int = 0) -> int:
-    """Return ``wanted`` if it is free on the loopback interface, else any free port."""
+def free_port(wanted: int = 0, host: str = LOOPBACK) -> int:
+    """Return ``wanted`` if it is free at an address of this machine, else any free port."""
     for port in (wanted, 0):
-        with socket.socket() as probe:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((_LOOPBACK, port))
+                probe.bind((host, port))
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise OSError("no free port on the loopback interface")
+    raise OSError(f"no free port at {host}")
 
 
-def get_text(url: str, body: dict[str, object] | None = None) -> str | None:
-    """GET a page, or POST JSON; None when nobody answers with success."""
+def get_text(
+    url: str, body: dict[str, object] | None = None, login: str | None = None
+) -> str | None:
+    """GET a page, or POST JSON; None when nobody answers with success.
+
+    ``login``: ``USER:PASSWORD`` for a server that asks for it.
+    """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        url, data=data, headers={"Content-Type": "application/json"} if data else {}
-    )
+    headers = {"Content-Type": "application/json"} if data else {}
+    if login:
+        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    request = urllib.request.Request(url, data=data, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
             return str(answer.read().decode())
@@ -101,24 +112,27 @@ def _prefect_server(home: Path, stack: Stack, environment: dict[str, str]) -> Pa
         name="prefect",
         command=[
             *(sys.executable, "-m", "prefect", "server", "start"),
-            *("--host", _LOOPBACK, "--port", port),
+            *("--host", stack.host, "--port", port),
         ],
-        environment=environment,
+        environment=environment | (prefect_access(read_logins(home)) if stack.is_open else {}),
         log=home / "logs" / "prefect.log",
         is_healthy=lambda: get_text(f"{stack.prefect_api_url}/health") == "true",
     )
 
 
 def _mlflow_server(home: Path, stack: Stack, environment: dict[str, str]) -> Part:
+    # by name where it can be: a URL with a password would stand in the list of processes
+    database = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{home / 'mlflow.db'}"}
+    access = mlflow_access(home, stack, read_logins(home)) if stack.is_open else {}
     return Part(
         name="mlflow",
         command=[
             *(sys.executable, "-m", "mlflow", "server"),
-            *("--host", _LOOPBACK, "--port", str(stack.mlflow_port), "--workers", "1"),
-            *("--backend-store-uri", f"sqlite:///{home / 'mlflow.db'}"),
+            *("--host", stack.host, "--port", str(stack.mlflow_port), "--workers", "1"),
             *("--artifacts-destination", str(home / "mlartifacts")),
+            *(("--app-name", "basic-auth") if stack.is_open else ()),
         ],
-        environment=environment,
+        environment=database | environment | access,
         log=home / "logs" / "mlflow.log",
         is_healthy=lambda: get_text(f"{stack.mlflow_url}/health") == "OK",
     )
@@ -134,6 +148,6 @@ def _worker(home: Path, stack: Stack, environment: dict[str, str]) -> Part:
         ],
         environment=environment,
         log=home / "logs" / "worker.log",
-        is_healthy=lambda: '"ONLINE"' in (get_text(workers, {}) or ""),
+        is_healthy=lambda: '"ONLINE"' in (get_text(workers, {}, environment.get(PREFECT)) or ""),
         children_go_on=True,
     )

@@ -25,6 +25,7 @@ EXTRAS = {
     "dm_control": "rl",
     "ray": "ray",
     "tinker": "clients",
+    "flask_wtf": "auth",
 }
 """The extra of Ratchet with which an optional package is installed."""
 

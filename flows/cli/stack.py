@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from flows.process.messages import print_error, print_plain, prints_json
+from flows.process.stack_file import LOOPBACK
 
 Home = Annotated[str, typer.Option(help="Ratchet's own folder.")]
 _DEFAULT_HOME = ".ratchet"
@@ -22,13 +23,17 @@ def up(
     home: Home = _DEFAULT_HOME,
     prefect_port: Annotated[int, typer.Option(help="Wanted port; 0: any free one.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(help="Wanted port; 0: any free one.")] = 5000,
+    host: Annotated[
+        str, typer.Option(help="Where the servers listen; elsewhere than here they ask who it is.")
+    ] = LOOPBACK,
     worker: Annotated[bool, typer.Option(help="Start a worker too.")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="Return when all is up.")] = False,
 ) -> None:
     """Start a Prefect server, an MLflow server and a worker on this machine."""
     ports = ["--prefect-port", str(prefect_port), "--mlflow-port", str(mlflow_port)]
+    place = ["--host", host]
     flags = ([] if worker else ["--no-worker"]) + (["--detach"] if detach else [])
-    _hand_over("local_stack", "up", "--home", home, *ports, *flags)
+    _hand_over("local_stack", "up", "--home", home, *ports, *place, *flags)
 
 
 def down(home: Home = _DEFAULT_HOME) -> None:

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from flows.process.lean_imports import leave_compiler_out
+from flows.process.logins import PREFECT, read_logins
 from flows.process.stack_file import running_stack
 
 _QUIET = {
@@ -58,6 +59,8 @@ def prepare_environment(
     stack = running_stack(folder)
     if stack is not None:
         os.environ["PREFECT_API_URL"] = stack.prefect_api_url
+        if stack.is_open:
+            os.environ[PREFECT] = read_logins(folder)[PREFECT]
 
 
 def leave_tracebacks_out() -> None:

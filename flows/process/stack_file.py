@@ -5,6 +5,7 @@ Written by ``deployments.local_stack``, read by the command line.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 FILE_NAME = "stack.json"
+LOOPBACK = "127.0.0.1"
 POOL = "ratchet"
 """The work pool whose worker runs flows as processes of this machine."""
 
@@ -48,7 +50,8 @@ class ProcessMark:
 class Stack:
     """The local stack as it was started: who runs it, and its parts by name.
 
-    Ports are on the loopback interface. ``ready``: whether all health checks have passed.
+    ``ready``: whether all health checks have passed. ``host``: the address at which the servers
+    listen; at any but this machine's own they ask for passwords (:mod:`flows.process.logins`).
     """
 
     prefect_port: int
@@ -56,11 +59,28 @@ class Stack:
     ready: bool
     supervisor: ProcessMark
     processes: dict[str, ProcessMark] = field(default_factory=dict)
+    host: str = LOOPBACK
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines reach the servers."""
+        if self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True
+
+    @property
+    def address(self) -> str:
+        """Where this machine reaches the servers, as a URL names it."""
+        host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
+        return f"[{host}]" if ":" in host else host
 
     @property
     def prefect_url(self) -> str:
         """The Prefect UI."""
-        return f"http://127.0.0.1:{self.prefect_port}"
+        return f"http://{self.address}:{self.prefect_port}"
 
     @property
     def prefect_api_url(self) -> str:
@@ -70,7 +90,7 @@ class Stack:
     @property
     def mlflow_url(self) -> str:
         """The MLflow UI, and its tracking URI."""
-        return f"http://127.0.0.1:{self.mlflow_port}"
+        return f"http://{self.address}:{self.mlflow_port}"
 
     def is_up(self) -> bool:
         """Return whether the stack is ready and its supervisor runs."""
@@ -95,6 +115,7 @@ def read_stack(home: Path) -> Stack | None:
             ready=data["ready"],
             supervisor=ProcessMark(**data["supervisor"]),
             processes={name: ProcessMark(**mark) for name, mark in data["processes"].items()},
+            host=data.get("host", LOOPBACK),
         )
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

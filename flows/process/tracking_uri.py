@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from flows.process.logins import MLFLOW_PASSWORD, MLFLOW_USER, read_logins
 from flows.process.stack_file import running_stack
 
 
@@ -12,7 +13,7 @@ def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
     """Return the MLflow to mirror to.
 
     What the settings say (``chosen``), else ``MLFLOW_TRACKING_URI``, else the local stack's server
-    if it is up, else the database in ``home``.
+    if it is up, else the database in ``home``. Only the stack's server is shown its passwords.
     """
     from ratchet.tracking.mlflow.mirror import default_tracking_uri
 
@@ -20,4 +21,9 @@ def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
     if named:
         return named
     stack = running_stack(home)
-    return default_tracking_uri(home) if stack is None else stack.mlflow_url
+    if stack is None:
+        return default_tracking_uri(home)
+    if stack.is_open:
+        logins = read_logins(Path(home))
+        os.environ.update({name: logins[name] for name in (MLFLOW_USER, MLFLOW_PASSWORD)})
+    return stack.mlflow_url
