@@ -56,12 +56,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Where a browser is required, a skipped browser test is a failed one."""
+    """Where a browser or PostgreSQL is required, a skipped test that needs it is a failed one."""
     report = yield
-    required = os.environ.get("RATCHET_REQUIRE_BROWSER") == "1"
-    if required and report.skipped and item.get_closest_marker("browser"):
-        report.outcome = "failed"
-        report.longrepr = f"RATCHET_REQUIRE_BROWSER=1, but skipped: {report.longrepr}"
+    for marker in ("browser", "postgres"):
+        required = f"RATCHET_REQUIRE_{marker.upper()}"
+        is_required = os.environ.get(required) == "1" and item.get_closest_marker(marker)
+        if is_required and report.skipped:
+            report.outcome = "failed"
+            report.longrepr = f"{required}=1, but skipped: {report.longrepr}"
     return report
 
 

@@ -54,9 +54,18 @@ restore() {
     (cd "$1" && sha256sum --check --quiet SHA256SUMS)
     compose stop "${clients[@]}"
     compose up --detach --wait postgres
+    for database in "${databases[@]}"; do # beside the old ones: these go when all is there
+        postgres dropdb --username postgres --if-exists "${database}_new"
+        postgres createdb --username postgres --template template0 --owner "${database%_auth}" \
+            "${database}_new"
+        postgres pg_restore --username postgres --exit-on-error --single-transaction \
+            --dbname "${database}_new" < "$1/$database.dump"
+    done
     for database in "${databases[@]}"; do
-        postgres pg_restore --username postgres --clean --if-exists --single-transaction \
-            --dbname "$database" < "$1/$database.dump"
+        postgres psql --username postgres --quiet --set ON_ERROR_STOP=1 \
+            --command "drop database if exists $database with (force)" \
+            --command "alter database ${database}_new rename to $database" \
+            --command "revoke connect on database $database from public"
     done
     for volume in "${volumes[@]}"; do
         read -r service name path <<< "$volume"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows.process.checks.base import Check, Look, Places
+from flows.process.checks.databases import prefect_database
 from flows.process.checks.machine import ports, sandbox, threads
 from flows.process.checks.mlflow import mlflow, mlflow_mode
 from flows.process.checks.runs import dead_scheduler, interrupted_runs, lost_flow_runs
@@ -15,7 +16,7 @@ from flows.process.checks.versions import extras, python, unfit_packages, versio
 CHECKS: tuple[Look, ...] = (
     *(python, versions, unfit_packages, extras),
     folders,
-    *(prefect, prefect_ui, prefect_access),
+    *(prefect, prefect_ui, prefect_access, prefect_database),
     *(mlflow, mlflow_mode),
     *(interrupted_runs, lost_flow_runs, dead_scheduler),
     *(threads, sandbox, ports),
