@@ -6,49 +6,74 @@ Runs ``prefect deploy`` in a process of its own, without questions.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from deployments.local_stack import LocalStackError
 from deployments.parts import get_text, stack_environment
+from flows.process.logins import PREFECT
 from flows.process.messages import print_error, print_plain
 from flows.process.stack_file import POOL, running_stack
 from ratchet.errors import RatchetError
 from ratchet.shadowing import refuse_working_folder
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")
+POOL_TYPES = ("process", "docker", "kubernetes")
+_IMAGE_FOLDER = "/work"
 
 
-def deploy(home: Path, prefect_file: Path = PREFECT_FILE) -> None:
+def deploy(
+    home: Path, prefect_file: Path = PREFECT_FILE, pool: str = POOL, pool_type: str = "process"
+) -> None:
     """Register all deployments of a file; a second time changes what has changed.
 
     Parameters
     ----------
     home
         The home of the local stack, used unless ``PREFECT_API_URL`` says otherwise.
+    pool, pool_type
+        Which workers take the runs, as processes or in containers; made if there is no such pool.
 
     Raises
     ------
     LocalStackError
-        If no server is reachable, or Prefect refuses.
+        If no server is reachable, Prefect refuses, or the pool is of another type.
     NameClashError
         If packages of the working folder would hide ours from the runs.
     """
-    if prefect_file == PREFECT_FILE:
+    if prefect_file == PREFECT_FILE and pool_type == "process":
         refuse_working_folder(Path.cwd())
     environment = _environment(home.resolve())
     api_url = environment["PREFECT_API_URL"]
     if get_text(f"{api_url}/health") is None:
         raise LocalStackError(f"no Prefect server answers at {api_url}. Start one: `ratchet up`.")
-    if get_text(f"{api_url}/work_pools/{POOL}") is None:
-        _prefect(environment, "work-pool", "create", POOL, "--type", "process")
+    environment["RATCHET_POOL"] = pool
+    if pool_type != "process":  # files lie where the image has them
+        environment["RATCHET_PROJECT"] = _IMAGE_FOLDER
+    _make_pool(environment, pool, pool_type)
     _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
     _run([sys.executable, "-P", "-m", "deployments.recovering", "--automation"], environment)
     print_plain(
         f"Registered the deployments of {prefect_file}. See {api_url.removesuffix('/api')}."
     )
+
+
+def _make_pool(environment: dict[str, str], pool: str, pool_type: str) -> None:
+    page = f"{environment['PREFECT_API_URL']}/work_pools/{quote(pool, safe='')}"
+    known = get_text(page, login=environment.get(PREFECT))
+    if known is None:
+        template = Path(__file__).parent / pool_type / "base_job_template.json"
+        jobs = ["--base-job-template", str(template)] if template.exists() else []
+        _prefect(environment, "work-pool", "create", pool, "--type", pool_type, *jobs)
+    elif (its_type := json.loads(known)["type"]) != pool_type:
+        raise LocalStackError(
+            f"--type: got {pool_type!r}, but the work pool {pool!r} is there already, of type"
+            f" {its_type!r}. Name another with `--pool`, or say `--type {its_type}`."
+        )
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -83,9 +108,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m deployments.deploying")
     parser.add_argument("--home", type=Path, default=Path(".ratchet"))
     parser.add_argument("--prefect-file", type=Path, default=PREFECT_FILE)
+    parser.add_argument("--pool", default=POOL)
+    parser.add_argument("--type", choices=POOL_TYPES, default="process")
     options = parser.parse_args(arguments)
     try:
-        deploy(options.home, options.prefect_file)
+        deploy(options.home, options.prefect_file, options.pool, options.type)
     except RatchetError as error:
         print_error(str(error))
         return 2

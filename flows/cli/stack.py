@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from flows.process.messages import print_error, print_plain, prints_json
-from flows.process.stack_file import LOOPBACK
+from flows.process.stack_file import LOOPBACK, POOL
 
 Home = Annotated[str, typer.Option(help="Ratchet's own folder.")]
 _DEFAULT_HOME = ".ratchet"
@@ -44,10 +44,14 @@ def down(home: Home = _DEFAULT_HOME) -> None:
 def deploy(
     home: Home = _DEFAULT_HOME,
     prefect_file: Annotated[str | None, typer.Option(help="Instead of the one shipped.")] = None,
+    pool: Annotated[str, typer.Option(help="The work pool; made if there is none.")] = POOL,
+    pool_type: Annotated[
+        str, typer.Option("--type", help="What its workers start: process, docker or kubernetes.")
+    ] = "process",
 ) -> None:
     """Register the deployments with the Prefect server: runs on demand and on a schedule."""
     file = ["--prefect-file", prefect_file] if prefect_file else []
-    _hand_over("deploying", "--home", home, *file)
+    _hand_over("deploying", "--home", home, "--pool", pool, "--type", pool_type, *file)
 
 
 def _hand_over(module: str, *arguments: str) -> None:
