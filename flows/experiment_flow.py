@@ -127,7 +127,7 @@ async def _together(work: list[Coroutine[Any, Any, object]]) -> None:
 
 @asynccontextmanager
 async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
-    """Keep the run's status, and tell MLflow how it ended, however it ends."""
+    """Keep the run's status, and tell its mirrors how it ended, however it ends."""
     try:
         yield
     except BaseException as error:
@@ -137,5 +137,5 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
         raise
     finally:
         run.close()
-        if run.tracking_uri is not None:
-            await save_mirror(run.folder, run.experiment.settings, run.tracking_uri)
+        for kind, place in run.mirrors.items():
+            await save_mirror(run.folder, run.experiment.settings, kind, place)

@@ -26,6 +26,8 @@ EXTRAS = {
     "ray": "ray",
     "tinker": "clients",
     "flask_wtf": "auth",
+    "tensorboard": "mirrors",
+    "wandb": "mirrors",
 }
 """The extra of Ratchet with which an optional package is installed."""
 

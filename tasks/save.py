@@ -1,4 +1,4 @@
-"""What an experiment leaves behind for people: the report, and the mirror in MLflow.
+"""What an experiment leaves behind for people: the report, and the mirrors of its folder.
 
 No stored stages, since they act on the world outside; each notes in the run folder what it has
 brought up to date, so that a second time nothing is done and nothing heavy imported.
@@ -33,21 +33,23 @@ async def save_report(folder: RunFolder, settings: ExperimentSettings) -> None:
     await _run(job, settings)
 
 
-async def save_mirror(folder: RunFolder, settings: ExperimentSettings, uri: str) -> None:
-    """Bring MLflow up to the run; a failure is an event of the run, not of the experiment."""
-    job = _Job("mirror", folder, uri)
+async def save_mirror(
+    folder: RunFolder, settings: ExperimentSettings, kind: str, place: str
+) -> None:
+    """Bring a mirror up to the run; a failure is an event of the run, not of the experiment."""
+    job = _Job(kind, folder, place)
     await _run(job, settings)
 
 
 class _Job:
     """One thing to bring up to date; no data that Prefect would look into."""
 
-    def __init__(self, kind: str, folder: RunFolder, uri: str = "") -> None:
-        self.kind, self.folder, self.uri = kind, folder, uri
+    def __init__(self, kind: str, folder: RunFolder, place: str = "") -> None:
+        self.kind, self.folder, self.place = kind, folder, place
 
     def do(self) -> bool:
         """Do it unless it was done; return whether there was anything to do."""
-        content = _digest(self.folder, self.uri)
+        content = _digest(self.folder, self.place)
         stamps = _read_stamps(self.folder)
         missing = self.kind == "report" and not self.folder.report_path.exists()
         if stamps.get(self.kind) == content and not missing:
@@ -56,25 +58,30 @@ class _Job:
             if self.kind == "report":
                 _build_report(self.folder)
             else:
-                sync_mirror(self.folder, self.uri)
+                sync_mirror(self.folder, self.kind, self.place)
         _write_stamps(self.folder, {**_read_stamps(self.folder), self.kind: content})
         return True
 
 
-def sync_mirror(folder: RunFolder, uri: str) -> None:
-    """Bring MLflow up to a run; TrackingError if it can't be reached, or refuses."""
-    from ratchet.tracking.mlflow.mirror import MlflowMirror
+def sync_mirror(folder: RunFolder, kind: str, place: str, *, ended: bool = True) -> None:
+    """Bring a mirror up to a run; TrackingError if it can't be reached, or refuses.
 
-    MlflowMirror(uri).sync(folder)
+    One that nobody can look at on the way is told nothing before the run has ``ended``.
+    """
+    from ratchet.tracking.mirrors import open_mirror
+
+    mirror = open_mirror(kind, place)
+    if ended or mirror.live:
+        mirror.sync(folder)
 
 
-def is_behind(folder: RunFolder, uri: str) -> bool:
-    """Return whether MLflow lacks something of a run that has ended."""
-    return _read_stamps(folder).get("mirror") != _digest(folder, uri)
+def is_behind(folder: RunFolder, kind: str, place: str) -> bool:
+    """Return whether a mirror lacks something of a run that has ended."""
+    return _read_stamps(folder).get(kind) != _digest(folder, place)
 
 
 def note_tracking_failure(folder: RunFolder, error: TrackingError) -> None:
-    """Record that MLflow is behind, and how to let it catch up."""
+    """Record that a mirror is behind, and how to let it catch up."""
     hint = f"ratchet sync {folder.run_id}"
     folder.log_event("tracking_failed", f"{error} Catch up with `{hint}`.", command=hint)
 
@@ -103,17 +110,17 @@ async def _save(job: _Job) -> State[Any]:
     return Completed(name="Completed" if done else "Cached", data=done)
 
 
-def _digest(folder: RunFolder, uri: str) -> str:
+def _digest(folder: RunFolder, place: str) -> str:
     """Return a digest of all that report and mirror are made from."""
     manifest = folder.manifest
-    digest = hashlib.sha256(uri.encode())
+    digest = hashlib.sha256(place.encode())
     described: list[Any] = [manifest.arms, manifest.seeds, manifest.dataset_hashes]
     described += [[*record.place, record.key] for record in manifest.stages]
     digest.update(json.dumps(described, sort_keys=True).encode())
     for path in (folder.path / "metrics.jsonl", *sorted((folder.path / "tables").glob("*.json"))):
         if path.exists():
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    if uri:
+    if place:
         digest.update(manifest.status.encode())
     return digest.hexdigest()
 

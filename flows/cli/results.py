@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flows.process.messages import print_plain, print_warning, show_table
 from flows.process.stack_file import running_stack
-from flows.process.tracking_uri import choose_tracking_uri
+from flows.process.tracking_uri import choose_mirrors
 from flows.runs.result_table import result_table
 
 if TYPE_CHECKING:
@@ -32,17 +32,18 @@ def print_results(
 
 
 def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:
-    """Say so if MLflow has not got all of the run, with the command that mends it."""
+    """Say so if a mirror has not got all of the run, with the command that mends it."""
+    from ratchet.tracking.mirrors import NAMES
     from tasks.save import is_behind
 
     if not settings.tracking:
         return
-    uri = choose_tracking_uri(settings.home, settings.tracking_uri)
-    if is_behind(folder, uri):
-        print_warning(
-            f"MLflow   at {uri} could not be reached, or refused: tracking is behind, and the run"
-            f" folder has everything. Catch up: ratchet sync {folder.run_id}"
-        )
+    for kind, place in choose_mirrors(settings).items():
+        if is_behind(folder, kind, place):
+            print_warning(
+                f"{NAMES[kind]:8} at {place} could not be reached, or refused: tracking is behind,"
+                f" and the run folder has everything. Catch up: ratchet sync {folder.run_id}"
+            )
 
 
 def _places(folder: RunFolder, settings: ExperimentSettings) -> list[str]:

@@ -12,6 +12,7 @@ from flows.cli.completion import run_ids
 from flows.process.environment import prepare_environment
 from flows.process.messages import print_plain, print_table
 from flows.runs.result_table import in_short, test_results
+from ratchet.errors import TrackingError
 
 if TYPE_CHECKING:
     from ratchet.tracking.run_folder import RunFolder
@@ -76,23 +77,36 @@ def sync(
     runs: RunsFolder = DEFAULT_RUNS,
     tracking_uri: Annotated[str | None, typer.Option(help="Another MLflow than the run's.")] = None,
 ) -> None:
-    """Bring MLflow up to a run's folder; a second time changes nothing."""
+    """Bring a run's mirrors up to its folder; a second time changes nothing."""
     from ratchet.tracking.run_folder import find_run
 
     folder = find_run(runs, run)
-    settings = folder.manifest.settings
-    home = folder.home
-    prepare_environment(home)
-    from flows.process.tracking_uri import choose_tracking_uri
-    from ratchet.tracking.mlflow.mirror import MlflowMirror
+    prepare_environment(folder.home)
+    from flows.process.tracking_uri import choose_mirrors
+    from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.tracking.mirrors import NAMES, open_mirror
 
-    known = tracking_uri or settings.get("tracking_uri")
-    mirror = MlflowMirror(choose_tracking_uri(home, str(known) if known else None))
-    mlflow_run = mirror.sync(folder)
-    print_plain(f"MLflow at {mirror.tracking_uri} has run {mlflow_run}")
-    url = mirror.url(folder)
-    if url is not None:
-        print_plain(url)
+    known = {
+        name: folder.manifest.settings[name]
+        for name in ("tracking_uri", "mirrors")
+        if folder.manifest.settings.get(name)
+    }
+    if tracking_uri is not None:
+        known |= {"tracking_uri": tracking_uri, "mirrors": ["mlflow"]}
+    settings = ExperimentSettings.from_dict({"home": str(folder.home), **known})
+    failed: TrackingError | None = None
+    for kind, place in choose_mirrors(settings).items():
+        try:
+            mirrored = open_mirror(kind, place).sync(folder)
+        except TrackingError as error:
+            failed = failed or error
+            continue
+        print_plain(f"{NAMES[kind]} at {place} has run {mirrored}")
+    if failed is not None:
+        raise failed
+    url = folder.manifest.tracking.get("url")
+    if "mlflow" in settings.mirrors and url:
+        print_plain(str(url))
 
 
 def cancel(run: RunName, runs: RunsFolder = DEFAULT_RUNS) -> None:

@@ -1,12 +1,16 @@
-"""Which MLflow a run is mirrored to."""
+"""Which MLflow a run is mirrored to, and what else."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flows.process.logins import MLFLOW_PASSWORD, MLFLOW_USER, read_logins
 from flows.process.stack_file import running_stack
+
+if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
 
 
 def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
@@ -27,3 +31,17 @@ def choose_tracking_uri(home: str | Path, chosen: str | None) -> str:
         logins = read_logins(Path(home))
         os.environ.update({name: logins[name] for name in (MLFLOW_USER, MLFLOW_PASSWORD)})
     return stack.mlflow_url
+
+
+def choose_mirrors(settings: ExperimentSettings) -> dict[str, str]:
+    """Return what a run is mirrored to, unless tracking is off: the kinds, and where.
+
+    Raises
+    ------
+    MissingPackageError
+        If the package of one of them is not installed.
+    """
+    from ratchet.tracking.mirrors import choose_place
+
+    uri = choose_tracking_uri(settings.home, settings.tracking_uri)
+    return {kind: choose_place(kind, uri) for kind in dict.fromkeys(settings.mirrors)}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.manifest import RunManifest
 
 _LOCAL_SETTINGS = ("home", "runs", "store", "base_dir", "tracking_uri")
+_LOCAL_FOLDERS = (CODE_FOLDER, "tensorboard", "wandb")
 _LOCAL_FIELDS: dict[str, object] = {
     "tracking": {},
     "prefect_flow_run_ids": [],
@@ -136,7 +137,7 @@ def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, 
     yield f"{RUN_FOLDER}/{MANIFEST_NAME}", f"{text}\n".encode()
     for path in sorted(folder.path.rglob("*")):
         name = path.relative_to(folder.path)
-        aside = any(part.startswith(".") for part in name.parts) or name.parts[0] == CODE_FOLDER
+        aside = any(part.startswith(".") for part in name.parts) or name.parts[0] in _LOCAL_FOLDERS
         if path.is_file() and not path.is_symlink() and not aside and str(name) != MANIFEST_NAME:
             yield f"{RUN_FOLDER}/{name.as_posix()}", path
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.tracking.artifacts import add_artifact
+from ratchet.tracking.content import flatten
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
-from ratchet.tracking.mlflow.content import flatten
 from ratchet.tracking.result_table import ResultTable, holds_results
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 _TABLED = ("pretrain", "test", "suite")
 _TESTED = ("test", "suite")
 FIRST_SYNC_SECONDS = 30.0
-"""How long a run goes on before MLflow first hears of it; shorter ones tell it at the end."""
+"""How long a run goes on before mirrors first hear of it; shorter ones tell it at the end."""
 SYNC_SHARE = 0.02
-"""The largest share of the time that may go into telling MLflow on the way."""
+"""The largest share of the time that may go into telling mirrors on the way."""
 
 
 class RunRecorder:
@@ -52,8 +52,8 @@ class RunRecorder:
 
     Parameters
     ----------
-    tracking_uri
-        The MLflow to mirror to on the way; None for none.
+    mirrors
+        What is mirrored to on the way: the kinds, and where.
     arms
         The arms' stages; what the run has recorded beside them, it forgets.
     ledger
@@ -64,7 +64,7 @@ class RunRecorder:
         self,
         folder: RunFolder,
         store: StageStore,
-        tracking_uri: str | None,
+        mirrors: Mapping[str, str],
         arms: Sequence[AnyKeys],
         usage: RunUsage,
     ) -> None:
@@ -78,7 +78,7 @@ class RunRecorder:
         self._read: dict[str, set[str]] = {}
         self._usage = usage
         self._keep_files(arms)
-        self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
+        self._mirror = _BackgroundMirrors(folder, mirrors) if mirrors else None
 
     def stage_finished(self, outcome: StageOutcome) -> None:
         """Record a finished stage: where it lies, its metrics, its table."""
@@ -277,11 +277,11 @@ def transcripts_name(call: StageCall) -> str:
     return f"{call.name}.jsonl"
 
 
-class _BackgroundMirror:
-    """Tells MLflow on the way, in a thread, seldom enough not to slow the run."""
+class _BackgroundMirrors:
+    """Tells mirrors on the way, in a thread, seldom enough not to slow the run."""
 
-    def __init__(self, folder: RunFolder, uri: str) -> None:
-        self._folder, self._uri = folder, uri
+    def __init__(self, folder: RunFolder, mirrors: Mapping[str, str]) -> None:
+        self._folder, self._mirrors = folder, mirrors
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mirror")
         self._running: Future[None] | None = None
         self._due = time.monotonic() + FIRST_SYNC_SECONDS
@@ -298,11 +298,12 @@ class _BackgroundMirror:
 
     def _sync(self) -> None:
         begin = time.monotonic()
-        try:
-            sync_mirror(self._folder, self._uri)
-        except TrackingError as error:
-            note_tracking_failure(self._folder, error)
-        except RatchetError:
-            logger.exception("mirroring run %s", self._folder.run_id)
+        for kind, place in self._mirrors.items():
+            try:
+                sync_mirror(self._folder, kind, place, ended=False)
+            except TrackingError as error:
+                note_tracking_failure(self._folder, error)
+            except RatchetError:
+                logger.exception("mirroring run %s", self._folder.run_id)
         end = time.monotonic()
         self._due = end + max(FIRST_SYNC_SECONDS, (end - begin) / SYNC_SHARE)

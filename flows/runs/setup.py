@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
 
-from flows.process.tracking_uri import choose_tracking_uri
+from flows.process.tracking_uri import choose_mirrors
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
@@ -47,7 +47,7 @@ class ExperimentRun:
     recorder: RunRecorder
     sessions: list[AnySession]
     services: LanguageServices
-    tracking_uri: str | None
+    mirrors: dict[str, str]
     presence: Presence
     live: LiveFile
 
@@ -71,7 +71,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     """
     settings = experiment.settings
     check_experiment(experiment)
-    uri = choose_tracking_uri(settings.home, settings.tracking_uri) if settings.tracking else None
+    mirrors = choose_mirrors(settings) if settings.tracking else {}
     manifest = _manifest(experiment, flow_run_id)
     store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
@@ -82,7 +82,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
-    recorder = RunRecorder(folder, store, uri, keys, RunUsage(folder, store, ledger))
+    recorder = RunRecorder(folder, store, mirrors, keys, RunUsage(folder, store, ledger))
     store.on_damage = recorder.damaged
     spending = Spending(ledger)
     live = LiveFile(folder.path)
@@ -100,7 +100,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         session.under_way = live.stage
         sessions.append(session)
     presence = Presence(folder.path)
-    return ExperimentRun(experiment, folder, recorder, sessions, services, uri, presence, live)
+    return ExperimentRun(experiment, folder, recorder, sessions, services, mirrors, presence, live)
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

@@ -20,6 +20,9 @@ from ratchet.errors import CalledHere, ParameterError
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.messages import describe_validation_error
 
+MirrorKind = Literal["mlflow", "tensorboard", "wandb"]
+"""What run folders can be mirrored to."""
+
 
 class ExperimentSettings(CalledHere, SubParameters):
     """Where and how an experiment runs. Never part of a stage's key.
@@ -29,7 +32,8 @@ class ExperimentSettings(CalledHere, SubParameters):
     ``<home>/store`` when not given. Relative paths of plug-in files start from ``base_dir``,
     the experiment file's folder. Of ``num_rollout_samples`` rollouts of chat models in each
     iteration and test the run folder and the report show what was said, of all when not given;
-    the store keeps all. ``budget`` is in the currency of the table of ``prices``, a file
+    the store keeps all. ``mirrors`` are what the run folder is mirrored to, unless ``tracking`` is
+    off. ``budget`` is in the currency of the table of ``prices``, a file
     whose models come on top of the built-in ones.
 
     ``job_listing_seconds`` is how long a service may take to list a fine-tune job that it has
@@ -47,7 +51,7 @@ class ExperimentSettings(CalledHere, SubParameters):
         "logger": "use logging.getLogger(__name__)",
         "stat_logger": "trainer.log_stats(stats, iteration=…, stage=…) records them",
         "tqdm_func": "decorate the loop with attach_progress_bar",
-        "wandb_run": "metrics go to the run folder and MLflow; trainer.log_stats records them",
+        "wandb_run": "settings.mirrors=[mlflow, wandb]; trainer.log_stats records metrics",
     }
 
     home: str = ".ratchet"
@@ -56,6 +60,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     store: str | None = None
     tracking_uri: str | None = None
     tracking: bool = True
+    mirrors: list[MirrorKind] = Field(default=["mlflow"], min_length=1)
     experiment_name: str | None = None
     run_id: str | None = None
     parent_run_id: str | None = None

@@ -15,7 +15,7 @@ from ratchet.reports.content import Arm
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import accuracy, accuracy_by, accuracy_difference
 from ratchet.statistics.returns import has_decisions
-from ratchet.tracking.mlflow.content import flatten
+from ratchet.tracking.content import flatten
 from ratchet.tracking.result_table import ResultTable
 
 NO_DECISION = 2

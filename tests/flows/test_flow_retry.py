@@ -46,7 +46,7 @@ def tracked(new_lab):
     [
         "stage=train;iteration=6;after=0.12",
         "stage=test;after=0.02",
-        "stage=save;detail=mirror;within=2",
+        "stage=save;detail=mlflow;within=2",
     ],
 )
 def test_flow_run_retry_goes_on_and_nothing_is_logged_twice(lab, tracked, fault):

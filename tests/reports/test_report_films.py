@@ -7,7 +7,7 @@ import base64
 from ratchet.reports import build_report
 from ratchet.reports.films import read_films
 from ratchet.tracking import ResultTable
-from ratchet.tracking.mlflow.content import run_files
+from ratchet.tracking.content import run_files
 
 
 def with_films(run):

@@ -23,9 +23,9 @@ from ratchet.reports.transcripts import read_transcripts
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.statistics import accuracy, accuracy_difference, wilson_interval
 from ratchet.statistics.returns import agents_by_return
+from ratchet.tracking.content import final_metrics
 from ratchet.tracking.environment import CodeState
 from ratchet.tracking.manifest import RunManifest
-from ratchet.tracking.mlflow.content import final_metrics
 from ratchet.tracking.result_table import ResultTable, holds_results
 from ratchet.tracking.run_folder import RunFolder
 

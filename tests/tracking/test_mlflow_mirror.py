@@ -19,10 +19,10 @@ from ratchet.tracking import (
     RunFolder,
     RunManifest,
 )
+from ratchet.tracking.content import flatten, metric_key, run_params
 from ratchet.tracking.environment import CodeState
 from ratchet.tracking.mlflow.arm import ArmMirror
 from ratchet.tracking.mlflow.client import connect, default_tracking_uri, run_url
-from ratchet.tracking.mlflow.content import flatten, metric_key, run_params
 
 COLUMNS = {
     "datapoint_id": [0, 1, 2, 3],

@@ -18,9 +18,9 @@ from ratchet.parameters.base import SECTIONS
 from ratchet.parameters.discovery import load_plugins
 from ratchet.reports.labels import arm_label
 from ratchet.statistics.results import tested
+from ratchet.tracking.content import flatten
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.metrics import MetricPoint
-from ratchet.tracking.mlflow.content import flatten
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 

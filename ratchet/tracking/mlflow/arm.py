@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import yaml
 
-from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.metrics import MetricPoint
-from ratchet.tracking.mlflow.content import (
+from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     Metric,
     file_digest,
@@ -27,6 +25,8 @@ from ratchet.tracking.mlflow.content import (
     run_params,
     run_tags,
 )
+from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.mlflow.cursor import ArmCursor, metrics_digest
 from ratchet.tracking.mlflow.models import model_digest, send_model
 from ratchet.tracking.run_folder import RunFolder

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ratchet.errors import TrackingError
+from ratchet.tracking.content import ARM_TAG, RUN_TAG
 from ratchet.tracking.files import locked
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.mlflow.arm import ArmMirror
@@ -19,7 +20,6 @@ from ratchet.tracking.mlflow.client import (
     run_url,
     tracking_errors,
 )
-from ratchet.tracking.mlflow.content import ARM_TAG, RUN_TAG
 from ratchet.tracking.mlflow.cursor import ArmCursor, Cursor
 from ratchet.tracking.mlflow.sweep import sync_sweep
 from ratchet.tracking.run_folder import RunFolder
@@ -48,6 +48,8 @@ class MlflowMirror:
     tracking_uri
         ``http(s)://…`` or ``sqlite:///…``; see :func:`default_tracking_uri`.
     """
+
+    live = True
 
     def __init__(self, tracking_uri: str) -> None:
         self.tracking_uri = tracking_uri

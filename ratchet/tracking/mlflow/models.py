@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ratchet.tracking.checkpoint_folders import STATE_FOLDER, state_digest
-from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.mlflow.content import (
+from ratchet.tracking.content import (
     ARM_TAG,
     MAX_DIGEST_CHARS,
     RUN_TAG,
     Metric,
     run_params,
 )
+from ratchet.tracking.manifest import MAIN_ARM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

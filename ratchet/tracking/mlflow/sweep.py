@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.errors import RunNotFoundError
-from ratchet.tracking.files import locked
-from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.mlflow.content import (
+from ratchet.tracking.content import (
     ARM_TAG,
     KIND_TAG,
     MAX_PARAM_CHARS,
@@ -21,6 +19,8 @@ from ratchet.tracking.mlflow.content import (
     file_digest,
     metric_key,
 )
+from ratchet.tracking.files import locked
+from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import FILE_NAME, SweepRecord, read_sweep
 

@@ -1,6 +1,6 @@
-"""What of a run goes to MLflow: parameters, tags, metrics and files, as plain values.
+"""What of a run goes to its mirrors: parameters, tags, metrics and files, as plain values.
 
-Pure functions from a run folder; :mod:`ratchet.tracking.mlflow.mirror` sends what they give.
+Pure functions from a run folder; the mirrors send what they give. Keys and tags are MLflow's.
 """
 
 from __future__ import annotations
