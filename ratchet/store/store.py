@@ -27,6 +27,8 @@ from ratchet.store.manifest import Manifest
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT_RESERVE = 32 * 2**20
+LEASE_SECONDS = 60.0
+"""How long a claim holds of which nothing is heard; it is renewed every quarter of that."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,14 @@ class StageStore:
     copies
         For a URL: the local folder for copies, locks and work in progress; by default
         ``$XDG_CACHE_HOME/ratchet/store/…`` (``~/.cache``). Processes of one machine that share
-        a URL must share it, since their locks lie there.
+        a URL should share it: a claim of one that has died is then free at once.
     on_damage
         Called for every damaged stage that was set aside, after the warning is logged.
     reserve_bytes
         A claim that would start work is refused when less than this is free on the local disk:
         better before the work than after it.
+    lease_seconds
+        For a URL: how long others wait for a claim of which they hear nothing.
     """
 
     def __init__(
@@ -64,10 +68,11 @@ class StageStore:
         copies: str | Path | None = None,
         on_damage: Callable[[Damage], None] | None = None,
         reserve_bytes: int = _DEFAULT_RESERVE,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self.on_damage = on_damage
         self.reserve_bytes = reserve_bytes
-        self._backend = _backend(url, copies)
+        self._backend = _backend(url, copies, lease_seconds)
         self._index: dict[str, tuple[object, Manifest]] = {}
         self._cleaned = False
 
@@ -102,7 +107,7 @@ class StageStore:
             except DamagedStageError as error:
                 _LOGGER.warning("stage %s in %s is damaged: %s", key, self.place, error)
                 return None
-        if manifest is not None:
+        if manifest is not None and stamp is not None:
             self._index[key] = (stamp, manifest)
         return manifest
 
@@ -128,7 +133,7 @@ class StageStore:
         folder = self._backend.folder
         with store_errors(f"set aside the damaged stage {key}", self.place):
             folder.prepare()
-            lock = folder.lock(key)
+            lock = self._backend.lock(key)
             if not lock.try_acquire():  # somebody works on it, and looks for himself
                 _LOGGER.warning("stage %s in %s is damaged: %s", key, self.place, problems)
                 return None
@@ -145,18 +150,24 @@ class StageStore:
         StoreError
             If there is no such stage, or it was damaged.
         """
-        if self.find(key) is None:
+        if not self._has_copy(key) and self.find(key) is None:
             raise StoreError(
                 f"stage {key} is not in {self.place} (or was damaged and is set aside)."
                 " Run the same command again: it will be made again."
             )
         return self._backend.folder.stage_path(key)
 
+    def _has_copy(self, key: str) -> bool:
+        check_key(key)
+        with store_errors(f"read stage {key}", self.place):
+            return self._backend.has_copy(key)
+
     @contextlib.contextmanager
     def claim(
         self,
         key: str,
         *,
+        missed: bool = False,
         wait_seconds: float | None = None,
         cancelled: threading.Event | None = None,
         on_wait: Callable[[str], None] | None = None,
@@ -164,10 +175,13 @@ class StageStore:
         """Take a stage's result, or the sole right to make it.
 
         Blocks while another thread, process or run holds the claim: call it in a thread from
-        asynchronous code. A holder that was killed holds nothing. Claims are not re-entrant.
+        asynchronous code. A holder that was killed holds nothing, on another machine after
+        ``lease_seconds``. Claims are not re-entrant.
 
         Parameters
         ----------
+        missed
+            That :meth:`find` has just not found it, and need not look again.
         wait_seconds
             How long to wait for another holder at most; for ever when None.
         cancelled
@@ -186,14 +200,14 @@ class StageStore:
         StoreError
             If the store can't be written or read, has too little space, or the waiting ended.
         """
-        existing = self.find(key)
+        check_key(key)
+        existing = None if missed else self.find(key)
         if existing is not None:
             yield Claim(self._backend, key, existing, None)
             return
-        folder = self._backend.folder
         with store_errors(f"claim stage {key}", self.place):
             self._prepare()
-            lock = folder.lock(key)
+            lock = self._backend.lock(key)
             held = lock.acquire(wait_seconds=wait_seconds, cancelled=cancelled, on_wait=on_wait)
         if not held:
             raise StoreError(
@@ -248,7 +262,7 @@ class StageStore:
         check_key(key)
         with store_errors(f"remove stage {key}", self.place):
             self._prepare()
-            lock = self._backend.folder.lock(key)
+            lock = self._backend.lock(key)
             lock.acquire()
             try:
                 self._index.pop(key, None)
@@ -325,9 +339,15 @@ class StageStore:
             if manifest is None:
                 return None, []
             problems = self._backend.fetch(key, manifest, fresh=fresh)
-            if problems and self._backend.stamp(key) is None:  # removed while we looked
+            if problems and self._is_gone(key):  # removed while we looked
                 return None, []
             return manifest, problems
+
+    def _is_gone(self, key: str) -> bool:
+        try:
+            return self._backend.read_manifest(key) is None
+        except DamagedStageError:
+            return False
 
     def _find_locked(self, key: str) -> Manifest | None:
         """Find a stage whose lock is held; set it aside if it is damaged."""
@@ -358,7 +378,7 @@ def _is_about(error: OSError, work: Path) -> bool:
     return not isinstance(name, str | os.PathLike) or Path(name).is_relative_to(work)
 
 
-def _backend(url: str | Path, copies: str | Path | None) -> Backend:
+def _backend(url: str | Path, copies: str | Path | None, lease_seconds: float) -> Backend:
     text = str(url)
     for prefix in ("file://", "local://"):
         if text.startswith(prefix):
@@ -369,7 +389,8 @@ def _backend(url: str | Path, copies: str | Path | None) -> Backend:
             from ratchet.store.remote import RemoteFolder
 
             folder = Path(copies) if copies is not None else _default_copies(text)
-            return RemoteFolder(text, LocalFolder(folder.expanduser().absolute()))
+            copies_folder = LocalFolder(folder.expanduser().absolute())
+            return RemoteFolder(text, copies_folder, lease_seconds=lease_seconds)
     if not text:
         raise StoreError("the store's place is empty, expected a folder or an fsspec URL.")
     return LocalFolder(Path(text).expanduser().absolute())
