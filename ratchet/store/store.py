@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from ratchet.store.manifest import Manifest
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT_RESERVE = 32 * 2**20
+_REMEMBERED_SECONDS = 600.0
 LEASE_SECONDS = 60.0
 """How long a claim holds of which nothing is heard; it is renewed every quarter of that."""
 
@@ -74,6 +77,8 @@ class StageStore:
         self.reserve_bytes = reserve_bytes
         self._backend = _backend(url, copies, lease_seconds)
         self._index: dict[str, tuple[object, Manifest]] = {}
+        self._missing: dict[str, float] = {}
+        self._made: set[str] = set()
         self._cleaned = False
 
     @property
@@ -116,7 +121,8 @@ class StageStore:
 
         Sizes and SHA-256 are checked when a process uses a stage for the first time, and again
         when its files' times or sizes have changed. A damaged stage is set aside and logged, and
-        counts as not there. At a URL the files are downloaded to be checked.
+        counts as not there. At a URL the files are downloaded to be checked, and what was not
+        there counts so for a while: a claim looks again.
 
         Raises
         ------
@@ -125,6 +131,18 @@ class StageStore:
         StoreError
             If the store can't be read.
         """
+        check_key(key)
+        return None if self._was_missing(key) else self._find(key)
+
+    def _was_missing(self, key: str) -> bool:
+        """Return whether a look at a URL, which costs a request, has lately found nothing."""
+        return (
+            key not in self._made
+            and self._backend.folder is not self._backend
+            and time.monotonic() - self._missing.get(key, -math.inf) < _REMEMBERED_SECONDS
+        )
+
+    def _find(self, key: str) -> Manifest | None:
         manifest, problems = self._check(key)
         if not problems:
             if manifest is not None:
@@ -150,7 +168,7 @@ class StageStore:
         StoreError
             If there is no such stage, or it was damaged.
         """
-        if not self._has_copy(key) and self.find(key) is None:
+        if not self._has_copy(key) and self._find(key) is None:
             raise StoreError(
                 f"stage {key} is not in {self.place} (or was damaged and is set aside)."
                 " Run the same command again: it will be made again."
@@ -217,13 +235,16 @@ class StageStore:
         try:
             existing = self._find_locked(key)
             work = None if existing is not None else self._start_work(key)
+            claim = Claim(self._backend, key, existing, work)
             try:
-                yield Claim(self._backend, key, existing, work)
+                yield claim
             except OSError as error:
                 if work is None or not _is_about(error, work):
                     raise
                 raise store_error(f"write the files of stage {key}", work, error) from error
             finally:
+                if claim.existing is not None:
+                    self._made.add(key)
                 if work is not None and lock.held:  # not in a forked child
                     shutil.rmtree(work, ignore_errors=True)
         finally:
@@ -266,6 +287,7 @@ class StageStore:
             lock.acquire()
             try:
                 self._index.pop(key, None)
+                self._made.discard(key)
                 return self._backend.discard(key)
             finally:
                 lock.release()
@@ -325,8 +347,13 @@ class StageStore:
             )
 
     def _read(self, key: str) -> Manifest | None:
+        begin = time.monotonic()
         text = self._backend.read_manifest(key)
-        return None if text is None else Manifest.from_bytes(text, key)
+        if text is None:
+            self._missing[key] = begin
+            return None
+        self._missing.pop(key, None)
+        return Manifest.from_bytes(text, key)
 
     def _check(self, key: str, *, fresh: bool = False) -> tuple[Manifest | None, list[str]]:
         """Read and check a stage: its manifest, and what is wrong."""

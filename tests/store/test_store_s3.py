@@ -19,7 +19,7 @@ pytest.importorskip("moto")
 pytest.importorskip("s3fs")
 
 Start = Callable[..., "subprocess.Popen[str]"]
-LENGTH = 2.0
+LENGTH = 3.0
 """Seconds of a lease: a busy machine must not miss all renewals in it."""
 WORK = """
     import logging, os, sys, time
@@ -108,8 +108,15 @@ def test_a_stage_costs_a_request_a_file_and_three(
     assert other.peek(stage.key) == other.find(stage.key) == made
     assert len(server.requests) == 2, "a look, and one before it is used: its files are here"
     server.forget()
-    assert len(list(other.iterate())) == 2
-    assert len(server.requests) == 3
+    third = new_stage(third=True)
+    assert other.peek(third.key) is None
+    third.make(store)
+    server.forget()
+    with other.claim(third.key) as claim:
+        assert claim.existing is not None, "it was not there at the last look, and a claim tells"
+    server.forget()
+    assert len(list(other.iterate())) == 3
+    assert len(server.requests) == 4
 
 
 @pytest.mark.slow
@@ -130,7 +137,7 @@ def test_a_killed_holder_is_taken_over(
     one = machine("one", 60)
     expect(one, "working")
     two = machine("two", 0)
-    time.sleep(LENGTH)  # it lives, and is waited for
+    time.sleep(0.5 * LENGTH)  # it lives, and is waited for
     one.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     expect(two, "working")
