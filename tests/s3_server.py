@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,23 @@ class S3Server:
     def asked(self, part: str) -> list[str]:
         """Return the requests about what has ``part`` in its path."""
         return [request for request in self.requests if part in request]
+
+    @contextmanager
+    def with_a_bucket(self) -> Iterator[S3Server]:
+        """Serve, with a bucket, and have this process know it."""
+        import boto3
+        from s3fs import S3FileSystem  # type: ignore[import-untyped]
+
+        with self.serving():
+            before = dict(os.environ)
+            os.environ.update(self.environment)
+            S3FileSystem.clear_instance_cache()  # they know another server
+            boto3.client("s3").create_bucket(Bucket=BUCKET)
+            try:
+                yield self
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
 
     @contextmanager
     def serving(self) -> Iterator[S3Server]:

@@ -101,6 +101,16 @@ class RemoteFolder(Backend):
         )
         return None
 
+    def keeps_conditions(self) -> bool:
+        """Return whether claims hold across machines here; tried with an object that goes again."""
+        path = self._path(f"conditions-{secrets.token_hex(8)}.json")
+        if self._untried is None:
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(path, b"{}")
+        kept = self._untried is not None and self._untried.keep_their_word(path)
+        self._fs.rm_file(path)
+        return kept
+
     @cached_property
     def _copies_id(self) -> str:
         """Tells the folder of local locks from all others."""

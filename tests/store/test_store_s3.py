@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -12,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from ratchet.errors import StoreError
+from ratchet.store.failures import store_errors
 from ratchet.store.store import StageStore
 from tests.s3_server import BUCKET, S3Server
 
@@ -43,15 +44,8 @@ WORK = """
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
-    with S3Server().serving() as server:
-        before = dict(os.environ)
-        os.environ.update(server.environment)
-        import boto3
-
-        boto3.client("s3").create_bucket(Bucket=BUCKET)
+    with S3Server().with_a_bucket() as server:
         yield server
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @pytest.fixture
@@ -117,6 +111,16 @@ def test_a_stage_costs_a_request_a_file_and_three(
     server.forget()
     assert len(list(other.iterate())) == 3
     assert len(server.requests) == 4
+
+
+def test_a_server_out_of_reach_is_told_in_words() -> None:
+    from botocore.exceptions import EndpointConnectionError
+
+    with (
+        pytest.raises(StoreError, match="could not read it in s3://b: EndpointConnectionError"),
+        store_errors("read it", "s3://b"),
+    ):
+        raise EndpointConnectionError(endpoint_url="http://nowhere")
 
 
 @pytest.mark.slow
