@@ -105,7 +105,7 @@ class RemoteFolder(Backend):
         """Return whether claims hold across machines here; tried with an object that goes again."""
         path = self._path(f"conditions-{secrets.token_hex(8)}.json")
         if self._untried is None:
-            self._fs.makedirs(self._root, exist_ok=True)
+            self._make_folder(self._root)
             self._fs.pipe_file(path, b"{}")
         kept = self._untried is not None and self._untried.keep_their_word(path)
         self._fs.rm_file(path)
@@ -267,15 +267,19 @@ class RemoteFolder(Backend):
     def _upload(self, work: Path, key: str, manifest: Manifest) -> None:
         for name, entry in manifest.files.items():
             path = self._path("stages", key, _places(name, entry)[0])
-            if self._objects is not None:  # whole or not at all, and without folders
-                self._fs.put_file(str(work / name), path)
-                continue
-            self._fs.makedirs(posixpath.dirname(path), exist_ok=True)
+            self._make_folder(posixpath.dirname(path))
             self._fs.put_file(str(work / name), path)
+            if self._objects is not None:  # an object is there whole or not at all
+                continue
             self._fs.invalidate_cache()
             size = self._fs.info(path)["size"]
             if size != entry.size:
                 raise OSError(f"{path} has {size} bytes after the upload of {entry.size}")
+
+    def _make_folder(self, path: str) -> None:
+        """Make a folder, but where there are none: a bucket of a wrong name is not made either."""
+        if self._untried is None:
+            self._fs.makedirs(path, exist_ok=True)
 
     def _withdraw(self, key: str, manifest: Manifest) -> None:
         """Remove what was uploaded for nothing."""
@@ -302,9 +306,9 @@ class RemoteFolder(Backend):
         for name in self._files(key):
             if name != MANIFEST_NAME:
                 path = posixpath.join(target, name)
-                self._fs.makedirs(posixpath.dirname(path), exist_ok=True)
+                self._make_folder(posixpath.dirname(path))
                 self._fs.mv(self._path("stages", key, name), path)
-        self._fs.makedirs(target, exist_ok=True)
+        self._make_folder(target)
         self._fs.pipe_file(posixpath.join(target, MANIFEST_NAME), text)
         self._drop_copy(key)
         return str(self._fs.unstrip_protocol(target))
@@ -441,7 +445,7 @@ class RemoteFolder(Backend):
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(self._path("users", name))
             return
-        self._fs.makedirs(self._path("users"), exist_ok=True)
+        self._make_folder(self._path("users"))
         self._fs.pipe_file(self._path("users", name), text)
 
 

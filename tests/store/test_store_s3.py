@@ -14,6 +14,7 @@ import pytest
 from ratchet.errors import StoreError
 from ratchet.store.failures import store_errors
 from ratchet.store.store import StageStore
+from ratchet.store.users import note_user
 from tests.s3_server import BUCKET, S3Server
 
 pytest.importorskip("moto")
@@ -111,6 +112,17 @@ def test_a_stage_costs_a_request_a_file_and_three(
     server.forget()
     assert len(list(other.iterate())) == 3
     assert len(server.requests) == 4
+
+
+def test_a_bucket_that_is_not_there_is_told_and_not_made(
+    server: S3Server, stage: Any, tmp_path: Path
+) -> None:
+    store = StageStore("s3://another/store", copies=tmp_path)
+    assert store.find(stage.key) is None
+    with pytest.raises(StoreError, match="bucket does not exist"):
+        stage.make(store)
+    with pytest.raises(StoreError, match="bucket does not exist"):
+        note_user(store, tmp_path)
 
 
 def test_a_server_out_of_reach_is_told_in_words() -> None:
