@@ -96,12 +96,15 @@ class StageStore:
         """Bytes in the files of all finished stages."""
         return sum(manifest.size for manifest in self.iterate())
 
-    def peek(self, key: str) -> Manifest | None:
+    def peek(self, key: str, *, lately: bool = False) -> Manifest | None:
         """Read a stage's manifest without looking at its files; None if there is no sound one.
 
         For plans and listings: cheap, changes nothing, and proves nothing about the files.
+        ``lately``: at a URL, that it was not there some minutes ago is answer enough.
         """
         check_key(key)
+        if lately and self._was_missing(key):
+            return None
         with store_errors(f"read stage {key}", self.place):
             stamp = self._backend.stamp(key)
             known = self._index.get(key)

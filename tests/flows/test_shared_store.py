@@ -71,12 +71,12 @@ def test_a_killed_run_goes_on_on_another_machine_and_nothing_is_done_twice(
     for manifest in made:
         waits = 20 if manifest.iteration == 6 else 0  # it looks whether the dead one lives
         asked = server.asked(f"{manifest.key}/")
-        assert len(asked) <= len(manifest.files) + 3 + waits + 1, asked
+        assert len(asked) <= len(manifest.files) + 3 + waits, asked
     lab.environment |= one.environment
     again = lab.run(None, one.settings)
     assert (again["made"], again["found"]) == (0, 9)
     assert again["states"] == result["states"]
-    assert lab.done() == list(counts.elements()) or Counter(lab.done()) == counts
+    assert Counter(lab.done()) == counts
 
 
 def test_runs_in_a_bucket_are_packed_moved_checked_and_collected(
