@@ -158,7 +158,8 @@ def test_whatever_happens_the_first_manifest_stays(moves: list[tuple[int, str]])
     """Three machines, any order of moves: one manifest, by who then held the lease."""
     objects = MemoryObjects(fsspec.filesystem("memory"))
     path, clock = f"/{uuid.uuid4().hex}/manifest.json", Clock()
-    leases = [lease(objects, path, str(number), clock, 60.0) for number in range(3)]
+    leases = [lease(objects, path, str(number), clock, LONG) for number in range(3)]
+    killed: list[Lease] = []
     committed: list[bytes] = []
     for number, move in moves:
         one = leases[number]
@@ -174,16 +175,17 @@ def test_whatever_happens_the_first_manifest_stays(moves: list[tuple[int, str]])
                 committed.append(text)
         elif move == "outwait":
             one.take()
-            clock.now += 61
+            clock.now += LONG + 1
             one.take()
         elif move == "kill":  # its object is there still, as a paused process
-            leases[number] = lease(objects, path, str(number), clock, 60.0)
+            killed.append(one)
+            leases[number] = lease(objects, path, str(number), clock, LONG)
     assert len(committed) <= 1
     if committed:
         stored = objects.read(path)
         assert stored is not None
         assert stored.text == committed[0]
-    for one in leases:
+    for one in leases + killed:
         one.release()
 
 
