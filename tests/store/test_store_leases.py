@@ -143,13 +143,10 @@ def test_an_answer_that_was_lost_is_no_refusal(objects: Objects, path: str) -> N
     assert stored.text == b"mine"
 
 
-MOVES = st.lists(
-    st.tuples(
-        st.integers(0, 2),
-        st.sampled_from(["take", "renew", "commit", "release", "outwait", "kill"]),
-    ),
-    max_size=40,
-)
+KINDS = ["take", "renew", "commit", "release", "outwait", "kill"]
+MOVES = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(KINDS)), max_size=40)
+LONG = 1e6
+"""Seconds of a lease that nothing renews in the time of a test."""
 
 
 @settings(max_examples=60, deadline=None)
@@ -285,7 +282,8 @@ def test_a_paused_holder_takes_what_another_has_made(
         paused(one, stage.key)
         theirs = stage.make(two)
         (claim.workdir / "mine.txt").write_text("what only the loser has made")
-        mine = stage.write(claim)
+        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        mine = claim.commit(**stage.description)
     assert mine == theirs
     assert "another process has taken it over" in caplog.text
     for store in (one, two, machine("three")):
