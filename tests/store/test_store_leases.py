@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 import uuid
@@ -13,8 +14,6 @@ from typing import Any
 
 import fsspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ratchet.errors import StoreError
 from ratchet.store.leases import Lease, LeaseRecord, Standing
@@ -144,15 +143,15 @@ def test_an_answer_that_was_lost_is_no_refusal(objects: Objects, path: str) -> N
 
 
 KINDS = ["take", "renew", "commit", "release", "outwait", "kill"]
-MOVES = st.lists(st.tuples(st.integers(0, 2), st.sampled_from(KINDS)), max_size=40)
 LONG = 1e6
 """Seconds of a lease that nothing renews in the time of a test."""
 
 
-@settings(max_examples=60, deadline=None)
-@given(MOVES)
-def test_whatever_happens_the_first_manifest_stays(moves: list[tuple[int, str]]) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_the_first_manifest_stays(seed: int) -> None:
     """Three machines, any order of moves: one manifest, by who then held the lease."""
+    chance = random.Random(seed)
+    moves = [(chance.randrange(3), chance.choice(KINDS)) for _ in range(30)]
     objects = MemoryObjects(fsspec.filesystem("memory"))
     path, clock = f"/{uuid.uuid4().hex}/manifest.json", Clock()
     leases = [lease(objects, path, str(number), clock, LONG) for number in range(3)]
@@ -160,7 +159,7 @@ def test_whatever_happens_the_first_manifest_stays(moves: list[tuple[int, str]])
     committed: list[bytes] = []
     for number, move in moves:
         one = leases[number]
-        if move == "take":
+        if move == "take" and not one.held:  # who believes to hold it does not look
             assert (one.take() is Standing.FINISHED) == bool(committed)
         elif move == "renew":
             one.renew()
