@@ -86,7 +86,7 @@ def remaining_iterations(experiment: ResolvedExperiment) -> int:
     for keys in experiment.keys:
         rollouts = count_rollouts(store, keys)
         for call in in_order(keys.stages(course)):
-            if store.peek(call.key) is not None:
+            if store.peek(call.key, lately=True) is not None:
                 continue
             if call.stage == "train":
                 total += call.iteration - call.start_iteration

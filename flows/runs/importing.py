@@ -110,7 +110,8 @@ def import_run(
     StoreError
         If store or runs folder cannot be written, or have too little space.
     """
-    store, runs = StageStore(settings.store_url), Path(settings.runs)
+    store = StageStore(settings.store_url, lease_seconds=settings.lease_seconds)
+    runs = Path(settings.runs)
     with Archive(path) as archive:
         content = _read(archive, path)
         place = runs / content.index.run_id

@@ -75,7 +75,7 @@ class ResolvedExperiment:
     @cached_property
     def store(self) -> StageStore:
         """Where the stages lie."""
-        return StageStore(self.settings.store_url)
+        return StageStore(self.settings.store_url, lease_seconds=self.settings.lease_seconds)
 
     @cached_property
     def keys(self) -> list[AnyKeys]:

@@ -41,6 +41,9 @@ class ExperimentSettings(CalledHere, SubParameters):
     made again. No service promises a time; the default is far above what they are seen to take.
     A job that has not changed for ``job_stall_seconds`` ends the waiting if its service says at
     ``/health`` that it is degraded; where services say nothing of it, queues may be long.
+
+    With a store at a URL ``lease_seconds`` is how long other machines wait for one that makes a
+    stage and of which they hear nothing, before they make it themselves.
     """
 
     called_here: ClassVar[Mapping[str, str]] = {
@@ -58,6 +61,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     runs: str = "runs"
     base_dir: str | None = None
     store: str | None = None
+    lease_seconds: PositiveFloat = 60.0
     tracking_uri: str | None = None
     tracking: bool = True
     mirrors: list[MirrorKind] = Field(default=["mlflow"], min_length=1)

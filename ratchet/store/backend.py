@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from ratchet.store.leased_lock import LeasedLock
     from ratchet.store.local import LocalFolder
+    from ratchet.store.locks import FileLock
     from ratchet.store.manifest import Manifest
 
 
@@ -34,6 +36,10 @@ class Backend(ABC):
         """The path or URL, for messages."""
 
     @abstractmethod
+    def lock(self, key: str) -> FileLock | LeasedLock:
+        """Return the lock of a key (not yet taken), as far-reaching as the place allows."""
+
+    @abstractmethod
     def read_manifest(self, key: str) -> bytes | None:
         """Read the manifest's text; None if there is no such stage.
 
@@ -45,7 +51,14 @@ class Backend(ABC):
 
     @abstractmethod
     def stamp(self, key: str) -> object:
-        """Return a value that changes whenever the manifest's text does; None if there is none."""
+        """Return a value that changes whenever the manifest's text does.
+
+        None if there is no manifest, or a look costs as much as reading it.
+        """
+
+    def has_copy(self, key: str) -> bool:
+        """Return whether the files can be used without another look at the place."""
+        return False
 
     @abstractmethod
     def fetch(self, key: str, manifest: Manifest, *, fresh: bool = False) -> list[str]:

@@ -97,7 +97,7 @@ def remove_from_store(
             return name not in {facts.name for facts in backend.folder.abandoned()}
         place = backend.folder if leftover.kind is LeftoverKind.COPY else backend
         place.folder.prepare()
-        lock = place.folder.lock(name)
+        lock = place.lock(name)
         if not lock.try_acquire():
             return False
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 from collections.abc import Iterator
 
 from ratchet.errors import RatchetError, StoreError
@@ -32,13 +33,24 @@ def store_error(action: str, place: object, error: OSError) -> StoreError:
 
 @contextlib.contextmanager
 def store_errors(action: str, place: object) -> Iterator[None]:
-    """Raise :class:`StoreError` for what the operating system refuses inside the block."""
+    """Raise :class:`StoreError` for what the system or S3's client refuses inside the block."""
     try:
         yield
     except RatchetError:
         raise
     except OSError as error:
         raise store_error(action, place, error) from error
+    except Exception as error:
+        if not _is_of_s3(error):
+            raise
+        wrapped = OSError(errno.EIO, f"{type(error).__name__}: {error}")
+        raise store_error(action, place, wrapped) from error
+
+
+def _is_of_s3(error: Exception) -> bool:
+    """Whether an error is of S3's client, whose errors are not the system's; never imports it."""
+    module = sys.modules.get("botocore.exceptions")
+    return module is not None and isinstance(error, module.BotoCoreError)
 
 
 def _advice(number: int | None) -> str:

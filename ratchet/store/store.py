@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,9 @@ from ratchet.store.manifest import Manifest
 
 _LOGGER = logging.getLogger(__name__)
 _DEFAULT_RESERVE = 32 * 2**20
+_REMEMBERED_SECONDS = 600.0
+LEASE_SECONDS = 60.0
+"""How long a claim holds of which nothing is heard; it is renewed every quarter of that."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,14 @@ class StageStore:
     copies
         For a URL: the local folder for copies, locks and work in progress; by default
         ``$XDG_CACHE_HOME/ratchet/store/…`` (``~/.cache``). Processes of one machine that share
-        a URL must share it, since their locks lie there.
+        a URL should share it: a claim of one that has died is then free at once.
     on_damage
         Called for every damaged stage that was set aside, after the warning is logged.
     reserve_bytes
         A claim that would start work is refused when less than this is free on the local disk:
         better before the work than after it.
+    lease_seconds
+        For a URL: how long others wait for a claim of which they hear nothing.
     """
 
     def __init__(
@@ -64,11 +71,14 @@ class StageStore:
         copies: str | Path | None = None,
         on_damage: Callable[[Damage], None] | None = None,
         reserve_bytes: int = _DEFAULT_RESERVE,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self.on_damage = on_damage
         self.reserve_bytes = reserve_bytes
-        self._backend = _backend(url, copies)
+        self._backend = _backend(url, copies, lease_seconds)
         self._index: dict[str, tuple[object, Manifest]] = {}
+        self._missing: dict[str, float] = {}
+        self._made: set[str] = set()
         self._cleaned = False
 
     @property
@@ -86,12 +96,15 @@ class StageStore:
         """Bytes in the files of all finished stages."""
         return sum(manifest.size for manifest in self.iterate())
 
-    def peek(self, key: str) -> Manifest | None:
+    def peek(self, key: str, *, lately: bool = False) -> Manifest | None:
         """Read a stage's manifest without looking at its files; None if there is no sound one.
 
         For plans and listings: cheap, changes nothing, and proves nothing about the files.
+        ``lately``: at a URL, that it was not there some minutes ago is answer enough.
         """
         check_key(key)
+        if lately and self._was_missing(key):
+            return None
         with store_errors(f"read stage {key}", self.place):
             stamp = self._backend.stamp(key)
             known = self._index.get(key)
@@ -102,7 +115,7 @@ class StageStore:
             except DamagedStageError as error:
                 _LOGGER.warning("stage %s in %s is damaged: %s", key, self.place, error)
                 return None
-        if manifest is not None:
+        if manifest is not None and stamp is not None:
             self._index[key] = (stamp, manifest)
         return manifest
 
@@ -111,7 +124,8 @@ class StageStore:
 
         Sizes and SHA-256 are checked when a process uses a stage for the first time, and again
         when its files' times or sizes have changed. A damaged stage is set aside and logged, and
-        counts as not there. At a URL the files are downloaded to be checked.
+        counts as not there. At a URL the files are downloaded to be checked, and what was not
+        there counts so for a while: a claim looks again.
 
         Raises
         ------
@@ -120,6 +134,18 @@ class StageStore:
         StoreError
             If the store can't be read.
         """
+        check_key(key)
+        return None if self._was_missing(key) else self._find(key)
+
+    def _was_missing(self, key: str) -> bool:
+        """Return whether a look at a URL, which costs a request, has lately found nothing."""
+        return (
+            key not in self._made
+            and self._backend.folder is not self._backend
+            and time.monotonic() - self._missing.get(key, -math.inf) < _REMEMBERED_SECONDS
+        )
+
+    def _find(self, key: str) -> Manifest | None:
         manifest, problems = self._check(key)
         if not problems:
             if manifest is not None:
@@ -128,7 +154,7 @@ class StageStore:
         folder = self._backend.folder
         with store_errors(f"set aside the damaged stage {key}", self.place):
             folder.prepare()
-            lock = folder.lock(key)
+            lock = self._backend.lock(key)
             if not lock.try_acquire():  # somebody works on it, and looks for himself
                 _LOGGER.warning("stage %s in %s is damaged: %s", key, self.place, problems)
                 return None
@@ -145,18 +171,24 @@ class StageStore:
         StoreError
             If there is no such stage, or it was damaged.
         """
-        if self.find(key) is None:
+        if not self._has_copy(key) and self._find(key) is None:
             raise StoreError(
                 f"stage {key} is not in {self.place} (or was damaged and is set aside)."
                 " Run the same command again: it will be made again."
             )
         return self._backend.folder.stage_path(key)
 
+    def _has_copy(self, key: str) -> bool:
+        check_key(key)
+        with store_errors(f"read stage {key}", self.place):
+            return self._backend.has_copy(key)
+
     @contextlib.contextmanager
     def claim(
         self,
         key: str,
         *,
+        missed: bool = False,
         wait_seconds: float | None = None,
         cancelled: threading.Event | None = None,
         on_wait: Callable[[str], None] | None = None,
@@ -164,10 +196,13 @@ class StageStore:
         """Take a stage's result, or the sole right to make it.
 
         Blocks while another thread, process or run holds the claim: call it in a thread from
-        asynchronous code. A holder that was killed holds nothing. Claims are not re-entrant.
+        asynchronous code. A holder that was killed holds nothing, on another machine after
+        ``lease_seconds``. Claims are not re-entrant.
 
         Parameters
         ----------
+        missed
+            That :meth:`find` has just not found it, and need not look again.
         wait_seconds
             How long to wait for another holder at most; for ever when None.
         cancelled
@@ -186,14 +221,14 @@ class StageStore:
         StoreError
             If the store can't be written or read, has too little space, or the waiting ended.
         """
-        existing = self.find(key)
+        check_key(key)
+        existing = None if missed else self.find(key)
         if existing is not None:
             yield Claim(self._backend, key, existing, None)
             return
-        folder = self._backend.folder
         with store_errors(f"claim stage {key}", self.place):
             self._prepare()
-            lock = folder.lock(key)
+            lock = self._backend.lock(key)
             held = lock.acquire(wait_seconds=wait_seconds, cancelled=cancelled, on_wait=on_wait)
         if not held:
             raise StoreError(
@@ -203,13 +238,16 @@ class StageStore:
         try:
             existing = self._find_locked(key)
             work = None if existing is not None else self._start_work(key)
+            claim = Claim(self._backend, key, existing, work)
             try:
-                yield Claim(self._backend, key, existing, work)
+                yield claim
             except OSError as error:
                 if work is None or not _is_about(error, work):
                     raise
                 raise store_error(f"write the files of stage {key}", work, error) from error
             finally:
+                if claim.existing is not None:
+                    self._made.add(key)
                 if work is not None and lock.held:  # not in a forked child
                     shutil.rmtree(work, ignore_errors=True)
         finally:
@@ -248,10 +286,11 @@ class StageStore:
         check_key(key)
         with store_errors(f"remove stage {key}", self.place):
             self._prepare()
-            lock = self._backend.folder.lock(key)
+            lock = self._backend.lock(key)
             lock.acquire()
             try:
                 self._index.pop(key, None)
+                self._made.discard(key)
                 return self._backend.discard(key)
             finally:
                 lock.release()
@@ -311,8 +350,13 @@ class StageStore:
             )
 
     def _read(self, key: str) -> Manifest | None:
+        begin = time.monotonic()
         text = self._backend.read_manifest(key)
-        return None if text is None else Manifest.from_bytes(text, key)
+        if text is None:
+            self._missing[key] = begin
+            return None
+        self._missing.pop(key, None)
+        return Manifest.from_bytes(text, key)
 
     def _check(self, key: str, *, fresh: bool = False) -> tuple[Manifest | None, list[str]]:
         """Read and check a stage: its manifest, and what is wrong."""
@@ -325,9 +369,15 @@ class StageStore:
             if manifest is None:
                 return None, []
             problems = self._backend.fetch(key, manifest, fresh=fresh)
-            if problems and self._backend.stamp(key) is None:  # removed while we looked
+            if problems and self._is_gone(key):  # removed while we looked
                 return None, []
             return manifest, problems
+
+    def _is_gone(self, key: str) -> bool:
+        try:
+            return self._backend.read_manifest(key) is None
+        except DamagedStageError:
+            return False
 
     def _find_locked(self, key: str) -> Manifest | None:
         """Find a stage whose lock is held; set it aside if it is damaged."""
@@ -358,7 +408,7 @@ def _is_about(error: OSError, work: Path) -> bool:
     return not isinstance(name, str | os.PathLike) or Path(name).is_relative_to(work)
 
 
-def _backend(url: str | Path, copies: str | Path | None) -> Backend:
+def _backend(url: str | Path, copies: str | Path | None, lease_seconds: float) -> Backend:
     text = str(url)
     for prefix in ("file://", "local://"):
         if text.startswith(prefix):
@@ -369,7 +419,8 @@ def _backend(url: str | Path, copies: str | Path | None) -> Backend:
             from ratchet.store.remote import RemoteFolder
 
             folder = Path(copies) if copies is not None else _default_copies(text)
-            return RemoteFolder(text, LocalFolder(folder.expanduser().absolute()))
+            copies_folder = LocalFolder(folder.expanduser().absolute())
+            return RemoteFolder(text, copies_folder, lease_seconds=lease_seconds)
     if not text:
         raise StoreError("the store's place is empty, expected a folder or an fsspec URL.")
     return LocalFolder(Path(text).expanduser().absolute())

@@ -146,7 +146,7 @@ def make_stage(
         session.store.remove(call.key)
     with (
         progress_place(call.arm),
-        session.store.claim(call.key, on_wait=partial(_waits, call, session)) as claim,
+        session.store.claim(call.key, missed=True, on_wait=partial(_waits, call, session)) as claim,
     ):
         if claim.existing is not None:
             return StageOutcome(call, claim.existing, True, "made by another run meanwhile")

@@ -141,6 +141,7 @@ SETTINGS = {
     "poll_seconds_max": 60.0,
     "job_listing_seconds": 120.0,
     "job_stall_seconds": 600.0,
+    "lease_seconds": 60.0,
     "retries": 3,
 }
 

@@ -65,15 +65,22 @@ def _lock(descriptor: int) -> None:
 
 
 def _remote_store(url: str) -> Check:
-    """Check that a store at a URL can be read; its folder of copies is this machine's."""
+    """Check that a store at a URL can be read and written, and whether claims hold there."""
+    from ratchet.store.remote import RemoteFolder
     from ratchet.store.store import StageStore
 
     try:
-        store = StageStore(url)
-        number = len(list(store.backend.keys()))
+        backend = StageStore(url).backend
+        number = len(list(backend.keys()))
+        holds = isinstance(backend, RemoteFolder) and backend.keeps_conditions()
     except (RatchetError, OSError) as error:
         return bad("store", f"{url}: {error}. Name another: `ratchet run … settings.store=URL`")
     except Exception as error:  # noqa: BLE001 -- each service's client has errors of its own
         reason = f"{type(error).__name__}: {error}"
         return bad("store", f"{url}: {reason}. Name another: `ratchet run … settings.store=URL`")
-    return good("store", f"{url}: {number} stages")
+    if not holds:
+        details = f"{url}: {number} stages, written without conditions: two machines that need the"
+        return warning(
+            "store", f"{details} same stage at once both make it. Use S3, or one machine"
+        )
+    return good("store", f"{url}: {number} stages, writable, claims hold across machines")

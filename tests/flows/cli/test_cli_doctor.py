@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
+import fsspec
 import pytest
 from typer.testing import CliRunner
 
@@ -133,12 +134,19 @@ def test_a_clock_that_is_off_is_told(
         assert [check.verdict for check in servers.prefect(places)] == [GOOD]
 
 
-def test_a_store_at_a_url_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_store_at_a_url_that_cannot_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = Places(tmp_path, tmp_path, "nonsense://bucket/store")
     check = one(storage.folders(wrong), BAD, "nonsense", "settings.store=URL")
     assert check.subject == "store"
     there = Places(tmp_path, tmp_path, "memory://doctor/store")
     assert [check.verdict for check in storage.folders(there)] == [GOOD] * 3
+    filesystem = fsspec.filesystem("memory")
+    assert filesystem.find("/doctor") == [], "looking leaves nothing"
+    monkeypatch.setattr("ratchet.store.remote.objects_of", lambda filesystem: None)
+    assert [check.verdict for check in storage.folders(there)] == [GOOD, GOOD, WARNING]
+    assert filesystem.find("/doctor") == []
 
 
 def test_a_server_that_does_not_answer_is_told(

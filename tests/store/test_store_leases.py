@@ -1,0 +1,350 @@
+"""Of machines that share only an object store one works, and who was paused overwrites nothing."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from ratchet.errors import StoreError
+from ratchet.store.leases import Lease, LeaseRecord, Standing
+from ratchet.store.objects import MemoryObjects, Objects, Stored
+from ratchet.store.store import StageStore
+
+LENGTH = 0.4
+"""Seconds of a lease in tests that wait for its end."""
+
+
+class Clock:
+    """Stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def objects() -> MemoryObjects:
+    return MemoryObjects(fsspec.filesystem("memory"))
+
+
+@pytest.fixture
+def path() -> str:
+    return f"/{uuid.uuid4().hex}/manifest.json"
+
+
+def lease(objects: Objects, path: str, machine: str, clock: Clock, seconds: float = 60.0) -> Lease:
+    return Lease(objects, path, seconds=seconds, copies=machine, clock=clock)
+
+
+def test_a_lease_ends_when_nothing_has_changed_for_its_length(
+    objects: Objects, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = Clock(), Clock()
+    one, two = lease(objects, path, "one", ours), lease(objects, path, "two", theirs)
+    assert one.take() is Standing.TAKEN
+    assert two.take() is Standing.HELD
+    ours.now = 1e9  # another machine's clock says nothing
+    theirs.now = 59
+    assert two.take(look_first=True) is Standing.HELD
+    one.renew()
+    theirs.now = 61
+    assert two.take(look_first=True) is Standing.HELD
+    theirs.now = 122
+    assert two.take(look_first=True) is Standing.TAKEN
+    assert two.generation == 2
+    assert "whose lease has ended" in caplog.text
+
+
+def test_who_was_paused_notices_and_commits_nothing(objects: Objects, path: str) -> None:
+    clock = Clock()
+    one, two = lease(objects, path, "one", clock), lease(objects, path, "two", clock)
+    assert (one.take(), two.take()) == (Standing.TAKEN, Standing.HELD)
+    clock.now = 61
+    assert two.take() is Standing.TAKEN
+    assert not one.commit(b"mine")
+    assert not one.held
+    assert two.held
+    assert two.commit(b"theirs")
+    assert one.take() is Standing.FINISHED
+    stored = objects.read(path)
+    assert stored is not None
+    assert stored.text == b"theirs"
+
+
+def test_a_renewal_that_comes_late_gives_up(objects: Objects, path: str) -> None:
+    clock = Clock()
+    one, two = lease(objects, path, "one", clock), lease(objects, path, "two", clock)
+    assert (one.take(), two.take()) == (Standing.TAKEN, Standing.HELD)
+    clock.now = 61
+    assert two.take() is Standing.TAKEN
+    one.renew()
+    one.release()
+    assert not one.held
+    assert two.commit(b"theirs")
+
+
+def test_a_lease_that_was_given_back_is_free_at_once(objects: Objects, path: str) -> None:
+    one, two = lease(objects, path, "one", Clock()), lease(objects, path, "two", Clock())
+    assert one.take() is Standing.TAKEN
+    one.release()
+    assert two.take() is Standing.TAKEN
+
+
+def test_a_dead_holder_of_the_same_local_locks_is_not_waited_for(
+    objects: Objects, path: str
+) -> None:
+    assert lease(objects, path, "one", Clock()).take() is Standing.TAKEN
+    assert lease(objects, path, "one", Clock()).take() is Standing.TAKEN
+
+
+class LosesAnswers(Objects):
+    """Does what it is asked, and then says that it has refused: the client has asked twice."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self.losing = True
+
+    def read(self, path: str) -> Stored | None:
+        return self._objects.read(path)
+
+    def create(self, path: str, text: bytes) -> str | None:
+        tag = self._objects.create(path, text)
+        return None if self.losing else tag
+
+    def replace(self, path: str, text: bytes, tag: str) -> str | None:
+        new = self._objects.replace(path, text, tag)
+        return None if self.losing else new
+
+    def remove(self, path: str, tag: str) -> None:
+        self._objects.remove(path, tag)
+
+
+def test_an_answer_that_was_lost_is_no_refusal(objects: Objects, path: str) -> None:
+    one = lease(LosesAnswers(objects), path, "one", Clock())
+    assert one.take() is Standing.TAKEN
+    one.renew()
+    assert one.held
+    assert one.commit(b"mine")
+    stored = objects.read(path)
+    assert stored is not None
+    assert stored.text == b"mine"
+
+
+KINDS = ["take", "renew", "commit", "release", "outwait", "kill"]
+LONG = 1e6
+"""Seconds of a lease that nothing renews in the time of a test."""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_the_first_manifest_stays(seed: int) -> None:
+    """Three machines, any order of moves: one manifest, by who then held the lease."""
+    chance = random.Random(seed)
+    moves = [(chance.randrange(3), chance.choice(KINDS)) for _ in range(30)]
+    objects = MemoryObjects(fsspec.filesystem("memory"))
+    path, clock = f"/{uuid.uuid4().hex}/manifest.json", Clock()
+    leases = [lease(objects, path, str(number), clock, LONG) for number in range(3)]
+    killed: list[Lease] = []
+    committed: list[bytes] = []
+    for number, move in moves:
+        one = leases[number]
+        if move == "take" and not one.held:  # who believes to hold it does not look
+            assert (one.take() is Standing.FINISHED) == bool(committed)
+        elif move == "renew":
+            one.renew()
+        elif move == "release":
+            one.release()
+        elif move == "commit" and one.held:
+            text = f"manifest {number} {len(committed)}".encode()
+            if one.commit(text):
+                committed.append(text)
+        elif move == "outwait":
+            one.take()
+            clock.now += LONG + 1
+            one.take()
+        elif move == "kill":  # its object is there still, as a paused process
+            killed.append(one)
+            leases[number] = lease(objects, path, str(number), clock, LONG)
+    assert len(committed) <= 1
+    if committed:
+        stored = objects.read(path)
+        assert stored is not None
+        assert stored.text == committed[0]
+    for one in leases + killed:
+        one.release()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Callable[..., StageStore]:
+    url = f"memory://{uuid.uuid4().hex}/store"
+
+    def make(name: str, seconds: float = LENGTH) -> StageStore:
+        return StageStore(url, copies=tmp_path / name, lease_seconds=seconds)
+
+    return make
+
+
+def test_machines_race_and_one_works(machine: Callable[..., StageStore], stage: Any) -> None:
+    made: list[int] = []
+
+    def work(number: int) -> object:
+        with machine(str(number), 60.0).claim(stage.key) as claim:
+            if claim.existing is not None:
+                return claim.existing
+            made.append(number)
+            return stage.write(claim)
+
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(work, range(6)))
+    assert len(made) == 1
+    assert found == found[:1] * 6
+
+
+def test_who_comes_second_waits_and_says_for_whom(
+    machine: Callable[..., StageStore], stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    begun, waiting, holders = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        with machine("one", 1.0).claim(stage.key) as claim:
+            begun.set()
+            assert waiting.wait(10)
+            time.sleep(1.5)  # a lease that is renewed does not end
+            stage.write(claim)
+
+    with ThreadPoolExecutor(1) as pool:
+        one = pool.submit(hold)
+        assert begun.wait(10)
+
+        def on_wait(holder: str) -> None:
+            holders.append(holder)
+            waiting.set()
+
+        with machine("two").claim(stage.key, on_wait=on_wait) as claim:
+            assert claim.existing is not None
+        one.result()
+    assert "process" in holders[0]
+    assert "this process takes over 1 seconds later" in caplog.text
+
+
+def test_waiting_for_another_machine_ends_when_told(
+    machine: Callable[..., StageStore], stage: Any
+) -> None:
+    with machine("one").claim(stage.key):
+        with (
+            pytest.raises(StoreError, match="is being made by process"),
+            machine("two").claim(stage.key, wait_seconds=0.05),
+        ):
+            raise AssertionError
+        cancelled = threading.Event()
+        with (
+            pytest.raises(StoreError, match="stopped waiting"),
+            machine("two").claim(
+                stage.key, cancelled=cancelled, on_wait=lambda holder: cancelled.set()
+            ),
+        ):
+            raise AssertionError
+
+
+def test_a_claim_that_fails_is_given_back(machine: Callable[..., StageStore], stage: Any) -> None:
+    with pytest.raises(KeyboardInterrupt), machine("one", 60.0).claim(stage.key):
+        raise KeyboardInterrupt
+    with machine("two", 60.0).claim(stage.key, wait_seconds=0.0) as claim:
+        assert claim.existing is None
+        stage.write(claim)
+
+
+def paused(store: StageStore, key: str) -> Lease:
+    """Let the lease of a held claim miss its renewals, as if the process were stopped."""
+    held: Lease = store.backend._leases[key]  # type: ignore[attr-defined]
+    held._ended.set()
+    return held
+
+
+def test_a_paused_holder_takes_what_another_has_made(
+    machine: Callable[..., StageStore], stage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = machine("one"), machine("two")
+    with one.claim(stage.key) as claim:
+        paused(one, stage.key)
+        theirs = stage.make(two)
+        (claim.workdir / "mine.txt").write_text("what only the loser has made")
+        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        mine = claim.commit(**stage.description)
+    assert mine == theirs
+    assert "another process has taken it over" in caplog.text
+    for store in (one, two, machine("three")):
+        assert store.find(stage.key) == theirs
+        assert store.verify(stage.key) == [], "nothing of the loser's is left"
+
+
+def test_a_paused_holder_goes_on_if_the_other_gives_up(
+    machine: Callable[..., StageStore], stage: Any
+) -> None:
+    one, two = machine("one"), machine("two")
+    with one.claim(stage.key) as claim:
+        paused(one, stage.key)
+        with pytest.raises(ValueError, match="failed"), two.claim(stage.key):
+            raise ValueError("failed")
+        mine = stage.write(claim)
+    assert machine("three").find(stage.key) == mine
+
+
+def test_what_a_dead_holder_has_uploaded_goes(
+    machine: Callable[..., StageStore], stage: Any
+) -> None:
+    store = machine("one")
+    fs: Any = fsspec.filesystem("memory")
+    base = f"{store.place.removeprefix('memory:/')}/stages/{stage.key}"
+    dead = LeaseRecord("t", 1, 0, LENGTH, "elsewhere", 1, "gone")
+    fs.pipe_file(f"{base}/manifest.json", dead.to_bytes())
+    fs.pipe_file(f"{base}/{'ab' * 32}/state.json", b"half")
+    assert store.peek(stage.key) is None
+    assert store.find(stage.key) is None
+    assert list(store.iterate()) == []
+    stage.make(store)
+    assert store.verify(stage.key) == []
+
+
+def test_a_stage_that_is_being_made_elsewhere_is_not_removed(
+    machine: Callable[..., StageStore], stage: Any
+) -> None:
+    with machine("one").claim(stage.key) as claim:
+        backend = machine("two").backend
+        backend.folder.prepare()
+        assert not backend.lock(stage.key).try_acquire()
+        stage.write(claim)
+
+
+def test_a_place_without_conditions_says_so(
+    machine: Callable[..., StageStore],
+    stage: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    real = MemoryObjects.create
+
+    def careless(self: MemoryObjects, path: str, text: bytes) -> str | None:
+        self._fs.pipe_file(path, text)
+        return "tag"
+
+    monkeypatch.setattr(MemoryObjects, "create", careless)
+    store = machine("one")
+    made = stage.make(store)
+    monkeypatch.setattr(MemoryObjects, "create", real)
+    assert caplog.text.count("cannot write on condition") == 1
+    assert machine("two").find(stage.key) == made
+    assert store.remove(stage.key)
+    assert machine("two").find(stage.key) is None
