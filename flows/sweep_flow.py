@@ -124,7 +124,7 @@ async def _play_elsewhere(
             progress.set_postfix(metrics.get("test", {}))
             progress.step()
 
-        async with open_runner(settings, folder) as runner:
+        async with open_runner(settings, folder, len(members)) as runner:
             await play_at_once(members, done_and_told, runner)
 
 

@@ -69,7 +69,9 @@ def _check_address(name: str, address: str) -> None:
 
 
 @asynccontextmanager
-async def open_runner(settings: ExperimentSettings, log_folder: Path) -> AsyncIterator[Runner]:
+async def open_runner(
+    settings: ExperimentSettings, log_folder: Path, most: int
+) -> AsyncIterator[Runner]:
     """Open the runner of the settings; what it has started ends with the block.
 
     Parameters
@@ -78,6 +80,8 @@ async def open_runner(settings: ExperimentSettings, log_folder: Path) -> AsyncIt
         Whose ``runner`` is not "inline".
     log_folder
         Where what processes of this machine print is kept.
+    most
+        How much there is to do at once: no more workers are started.
 
     Raises
     ------
@@ -88,7 +92,7 @@ async def open_runner(settings: ExperimentSettings, log_folder: Path) -> AsyncIt
     if settings.runner == "processes":
         from flows.runners.processes import Processes
 
-        processes = Processes(num_slots(settings), log_folder)
+        processes = Processes(min(num_slots(settings), most), log_folder)
         try:
             yield processes
         finally:
@@ -100,12 +104,12 @@ async def open_runner(settings: ExperimentSettings, log_folder: Path) -> AsyncIt
     elif settings.runner == "dask":
         from flows.runners.dask import open_dask
 
-        async with _in_thread(open_dask(settings)) as dask:
+        async with _in_thread(open_dask(settings, most)) as dask:
             yield dask
     else:
         from flows.runners.ray import open_ray
 
-        async with _in_thread(open_ray(settings)) as ray:
+        async with _in_thread(open_ray(settings, most)) as ray:
             yield ray
 
 

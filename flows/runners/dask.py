@@ -91,14 +91,14 @@ def _is_wanted(worker: distributed.Worker, key: str) -> bool:
 
 
 @contextmanager
-def open_dask(settings: ExperimentSettings) -> Iterator[DaskRunner]:
+def open_dask(settings: ExperimentSettings, most: int) -> Iterator[DaskRunner]:
     """Start a cluster of this machine's own, or speak to that of ``settings.cluster_address``."""
     options: dict[str, Any] = {"client_kwargs": {"timeout": _CONNECT_SECONDS}}
     if settings.cluster_address is not None:
         options["address"] = settings.cluster_address
     else:
         options["cluster_kwargs"] = {
-            "n_workers": num_slots(settings),
+            "n_workers": min(num_slots(settings), most),
             "threads_per_worker": 1,
             "dashboard_address": None,
             "memory_limit": 0,  # what the work needs is none of its workers' business

@@ -48,11 +48,11 @@ class RayRunner:
 
 
 @contextmanager
-def open_ray(settings: ExperimentSettings) -> Iterator[RayRunner]:
+def open_ray(settings: ExperimentSettings, most: int) -> Iterator[RayRunner]:
     """Start a cluster of this machine's own, or speak to that of ``settings.cluster_address``."""
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if settings.cluster_address is None:
-        options |= {"num_cpus": num_slots(settings), "include_dashboard": False}
+        options |= {"num_cpus": min(num_slots(settings), most), "include_dashboard": False}
     with RayTaskRunner(settings.cluster_address, options):
         slots = int(ray.cluster_resources().get("CPU", 1)) or 1
         yield RayRunner(min(slots, settings.max_parallel or slots))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections import Counter
 
+import psutil
 import pytest
 
-from flows import run_sweep
+from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
 from flows.runners.choosing import check_runner
 from ratchet import lazy
 from ratchet.errors import MissingPackageError, ParameterError, StageFailedError
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.run_folder import RunFolder
 
 SHARED = {"graph_isomorphism__dataset_seed": 0, "pretrain_agents": False}
 
@@ -85,6 +88,43 @@ def test_a_member_whose_worker_is_killed_goes_on_elsewhere_and_nothing_is_done_t
     assert [r.metrics for r in results] == [r.metrics for r in expected]
     weights = [lab.weights(result.to_dict()) for result in results]
     assert weights == [other.weights(result.to_dict()) for result in expected]
+
+
+ARMS = {"fast": {"rl.lr": 1.0}, "other": {"seed": 5}, "zero": {"rl.lr": 0.1}}
+
+
+def play_arms(lab, **settings):
+    chosen = ExperimentSettings.from_dict(lab.settings(**settings))
+    parameters = lab.hyper_params(**SHARED)
+    return run_experiment(parameters, chosen, arms=ARMS, name="tiny").to_dict()
+
+
+def what_is_kept(lab, result):
+    """Return all that a run's folder says of it, without times."""
+    folder = RunFolder(result["folder"])
+    manifest = folder.manifest
+    stages = [record.model_dump(exclude={"seconds"}) for record in manifest.stages]
+    tables = [(t.arm, t.name, t.columns) for t in folder.read_tables()]
+    ordered = [list(manifest.read_parameters.items()), list(manifest.dataset_hashes.items())]
+    result = {name: result[name] for name in ("metrics", "states", "made", "found")}
+    weights = [lab.weights(result, arm) for arm in result["states"]]
+    return json.dumps([result, stages, tables, ordered, weights]), folder.read_metrics()
+
+
+@pytest.mark.slow
+def test_arms_at_once_end_as_one_after_the_other(lab, new_lab, quiet, monkeypatch):
+    """Also where a worker dies: the stage is made by another one."""
+    once = lab.folder / "once"
+    other = new_lab()
+    expected = what_is_kept(other, play_arms(other))
+    lab.log.unlink()
+    monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
+    result = play_arms(lab, runner="processes", max_parallel=2, retries=1)
+    assert once.exists()
+    assert what_is_kept(lab, result) == expected
+    done = Counter(lab.done())
+    assert done == {**{f"train {i}": 4 for i in range(7)}, "test test": 4}
+    assert not psutil.Process().children(recursive=True)
 
 
 @pytest.mark.slow
