@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 10
 _OWN_CLUSTER = {
     "distributed.scheduler.allowed-failures": 0,  # who asked tries again, and counts
-    "distributed.admin.log-format": "%(message)s",
 }
 
 
@@ -103,6 +103,7 @@ def open_dask(settings: ExperimentSettings, most: int) -> Iterator[DaskRunner]:
             "dashboard_address": None,
             "memory_limit": 0,  # what the work needs is none of its workers' business
         }
+    logging.getLogger("distributed").setLevel(logging.ERROR)  # of each worker that comes and goes
     with dask.config.set(_OWN_CLUSTER), DaskTaskRunner(**options) as opened:
         workers = opened.client.nthreads()
         slots = sum(workers.values()) or 1
