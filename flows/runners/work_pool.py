@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
 from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
-from prefect.deployments import run_deployment
+from prefect.deployments.flow_runs import arun_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelling
 
 from flows.runners.base import Answer, Request
-from flows.runners.member_flow import experiment_member
 from ratchet.errors import ParameterError, StageFailedError, WorkerDiedError, nearest
 from trainers.progress import describe
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 2.0
 _MOST_AT_ONCE = 1000
+_FLOW = "experiment-member"
 _ENTRYPOINT = "flows.runners.member_flow.experiment_member"
 
 
@@ -41,7 +41,7 @@ class WorkPool:
         """Have a member run; see :class:`flows.runners.base.Runner`."""
         async with self._free:
             parameters = request["parameters"]
-            run: FlowRun = await run_deployment(
+            run: FlowRun = await arun_deployment(
                 self._deployment,
                 parameters={"parameters": parameters},
                 flow_run_name=parameters["settings"]["run_id"],
@@ -95,7 +95,7 @@ async def open_work_pool(settings: ExperimentSettings) -> WorkPool:
             describe(
                 f"Work pool {name} has no worker: `prefect worker start --pool {name}` starts one"
             )
-        flow_id = await client.create_flow(experiment_member)
+        flow_id = await client.create_flow_from_name(_FLOW)
         deployment = await client.create_deployment(
             flow_id,
             name=f"member-{name}",

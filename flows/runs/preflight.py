@@ -48,7 +48,7 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
         except RatchetError as error:
             yield error
     if experiment.settings.runner != "inline":
-        from flows.runners.choosing import check_runner
+        from flows.runners.checking import check_runner
 
         try:
             check_runner(experiment.settings)

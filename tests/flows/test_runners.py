@@ -12,7 +12,7 @@ import pytest
 
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
-from flows.runners.choosing import check_runner
+from flows.runners.checking import check_runner
 from ratchet import lazy
 from ratchet.errors import MissingPackageError, ParameterError, StageFailedError
 from ratchet.parameters.settings import ExperimentSettings
