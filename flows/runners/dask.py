@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import dask.config
 import distributed
-from prefect_dask import DaskTaskRunner
+from dask.typing import Key
+from prefect_dask.task_runners import DaskTaskRunner
 
 from flows.runners.base import Answer, Request, num_slots, worker_environment
 from flows.runners.cluster_worker import work_beside
@@ -44,14 +45,14 @@ class DaskRunner:
             try:
                 answer = await _awaited(future)
             except asyncio.CancelledError:
-                future.cancel()
+                future.cancel()  # type: ignore[no-untyped-call]
                 raise
         if "error" in answer:
             raise error_of(answer)
         return answer
 
 
-async def _awaited(future: distributed.Future) -> Answer:
+async def _awaited(future: distributed.Future[Answer]) -> Answer:
     """Wait for Dask's future, which calls back from a thread of its own."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Answer] = loop.create_future()
@@ -64,7 +65,7 @@ async def _awaited(future: distributed.Future) -> Answer:
         else:
             found.set_exception(error or WorkerDiedError("a worker of the cluster: it was lost."))
 
-    def done(future: distributed.Future) -> None:
+    def done(future: distributed.Future[Answer]) -> None:
         answer, error = None, None
         try:
             answer = future.result()
@@ -74,7 +75,7 @@ async def _awaited(future: distributed.Future) -> Answer:
             error = WorkerDiedError(f"the Dask cluster gave a request up: {other!r}")
         loop.call_soon_threadsafe(settle, answer, error)
 
-    future.add_done_callback(done)
+    future.add_done_callback(done)  # type: ignore[no-untyped-call]
     return await found
 
 
@@ -84,7 +85,7 @@ def work_on_worker(request: Request, environment: Mapping[str, str]) -> Answer:
     return work_beside(request, environment, partial(_is_wanted, worker, worker.get_current_task()))
 
 
-def _is_wanted(worker: distributed.Worker, key: str) -> bool:
+def _is_wanted(worker: distributed.Worker, key: Key) -> bool:
     """Return whether a task goes on: who asked is there, and has not given it up."""
     task = worker.state.tasks.get(key)
     return task is not None and task.state in ("executing", "long-running")

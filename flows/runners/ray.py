@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
-from prefect_ray import RayTaskRunner
+from prefect_ray.task_runners import RayTaskRunner  # type: ignore[import-untyped]
 
 from flows.runners.base import Answer, Request, num_slots, worker_environment
 from flows.runners.cluster_worker import work_beside
@@ -54,5 +54,6 @@ def open_ray(settings: ExperimentSettings, most: int) -> Iterator[RayRunner]:
     if settings.cluster_address is None:
         options |= {"num_cpus": min(num_slots(settings), most), "include_dashboard": False}
     with RayTaskRunner(settings.cluster_address, options):
-        slots = int(ray.cluster_resources().get("CPU", 1)) or 1
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        slots = int(resources.get("CPU", 1)) or 1
         yield RayRunner(min(slots, settings.max_parallel or slots))
