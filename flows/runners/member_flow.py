@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 from prefect import flow
-from prefect.states import Completed, State
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
 from flows.experiment_flow import play_experiment
 from flows.runs.resolving import resolve_parameters
