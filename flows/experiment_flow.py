@@ -66,8 +66,7 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     run = await asyncio.to_thread(open_run, experiment, flow_run_id)
     async with _recorded(run):
         with also_told(run.live):
-            for session in run.sessions:
-                await _play_arm(run, session, force=force)
+            await _play_arms(run, force=force)
         run.folder.set_status("completed")  # the report says so too
         await save_report(run.folder, experiment.settings)
     return ExperimentResult(
@@ -79,6 +78,27 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
         found=run.recorder.found,
         flow_run_id=flow_run_id,
     ).to_dict()
+
+
+async def _play_arms(run: ExperimentRun, *, force: bool) -> None:
+    """Play the arms one after the other, or at once where the settings say so.
+
+    An arm that fails then does not keep the others from coming to their ends. What is made anew is
+    removed first, so that nobody else may need it meanwhile.
+    """
+    settings = run.experiment.settings
+    if force or settings.runner in ("inline", "work_pool") or len(run.sessions) == 1:
+        for session in run.sessions:
+            await _play_arm(run, session, force=force)
+        return
+    from flows.runners.choosing import open_runner
+    from flows.runners.stages import StagesElsewhere
+
+    async with open_runner(settings, run.folder.path, len(run.sessions)) as runner:
+        elsewhere = StagesElsewhere(runner)
+        for session in run.sessions:
+            elsewhere.take(session)
+        await _together([_play_arm(run, session, force=force) for session in run.sessions])
 
 
 async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> None:

@@ -6,15 +6,17 @@ A sweep that is started again goes on: what its members have finished is found i
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.experiment_flow import experiment
+from flows.runners.choosing import open_runner
 from flows.runs.resolving import HANDED_OVER
 from flows.sweeps.members import HANDED_OVER_SWEEP, ResolvedSweep, SweepMember, resolve_sweep
-from flows.sweeps.processes import MemberDone, play_side_by_side
+from flows.sweeps.playing import MemberDone, play_at_once
 from ratchet.errors import StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
@@ -48,8 +50,9 @@ async def sweep(
     name
         The experiment's name, from which the members' ids are made.
     parallel
-        How many members run at a time, each in a process of its own. With one they are subflows of
-        this flow.
+        How many members run at a time, if more than one: ``settings.max_parallel``, in processes
+        unless ``settings.runner`` says where. With the runner "inline" they are subflows of this
+        flow, one after the other.
     sweep_name
         The sweep's own name; made of its members if not given.
 
@@ -72,7 +75,7 @@ async def sweep(
 
 async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
     """Run the members of a resolved sweep inside the flow that is running; as :func:`sweep`."""
-    members = resolved.members
+    members, settings = resolved.members, side_by_side(resolved.settings, parallel)
     folder = _write_record(resolved)
     results: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
@@ -85,8 +88,8 @@ async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, A
 
     presence = await asyncio.to_thread(Presence, folder)
     try:
-        if parallel > 1:
-            await _play_in_processes(resolved, done, parallel, folder)
+        if settings.runner != "inline":
+            await _play_elsewhere(members, done, settings, folder)
         else:
             for member in members:
                 done(member, await _play_here(member))
@@ -107,11 +110,11 @@ async def _play_here(member: SweepMember) -> dict[str, Any]:
     return {"error": str(state.message)}
 
 
-async def _play_in_processes(
-    resolved: ResolvedSweep, done: MemberDone, parallel: int, folder: Path
+async def _play_elsewhere(
+    members: Sequence[SweepMember], done: MemberDone, settings: ExperimentSettings, folder: Path
 ) -> None:
     """Run members side by side, with a step of progress for each that ends."""
-    with IterationContext(len(resolved.members)) as progress:
+    with IterationContext(len(members)) as progress:
         progress.set_description("Sweep")
 
         def done_and_told(member: SweepMember, answer: dict[str, Any]) -> None:
@@ -121,9 +124,16 @@ async def _play_in_processes(
             progress.set_postfix(metrics.get("test", {}))
             progress.step()
 
-        await play_side_by_side(
-            resolved.members, done_and_told, num_processes=parallel, log_folder=folder
-        )
+        async with open_runner(settings, folder, len(members)) as runner:
+            await play_at_once(members, done_and_told, runner)
+
+
+def side_by_side(settings: ExperimentSettings, parallel: int) -> ExperimentSettings:
+    """Return the settings of a sweep of which so many members are asked to run at a time."""
+    if parallel == 1:
+        return settings
+    runner = "processes" if settings.runner == "inline" else settings.runner
+    return settings.model_copy(update={"runner": runner, "max_parallel": parallel})
 
 
 def _write_record(resolved: ResolvedSweep) -> Path:

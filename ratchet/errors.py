@@ -114,6 +114,10 @@ class StageFailedError(RatchetError, RuntimeError):
     """A stage of an experiment failed; the message names the command that resumes."""
 
 
+class WorkerDiedError(RatchetError, RuntimeError):
+    """A process that worked for a run or a sweep was ended from outside; another one may do it."""
+
+
 class LanguageModelError(RatchetError, RuntimeError):
     """A service of language models refused, failed, or could not be reached."""
 

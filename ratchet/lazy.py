@@ -24,6 +24,8 @@ EXTRAS = {
     "vmas": "rl",
     "dm_control": "rl",
     "ray": "ray",
+    "prefect_dask": "cluster",
+    "prefect_ray": "cluster",
     "tinker": "clients",
     "flask_wtf": "auth",
     "tensorboard": "mirrors",

@@ -17,12 +17,14 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import IO, Any
 
 from ratchet import errors
 
 _PARENT_GONE = 3
 _LOOK_EVERY = 0.1
+_FINISH_SECONDS = 30.0
 Answer = dict[str, Any]
 
 
@@ -39,10 +41,22 @@ class Companion:
         What the process runs; it calls :func:`serve`.
     about
         What it is asked for, for messages.
+    log
+        The file to which its standard error is added; that of its parent without.
+    environment
+        What its environment has beside its parent's.
     """
 
-    def __init__(self, module: str, about: str) -> None:
+    def __init__(
+        self,
+        module: str,
+        about: str,
+        *,
+        log: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._module, self._about = module, about
+        self._log, self._environment = log, environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting = 0
         self._request: Mapping[str, Any] = {}
@@ -54,6 +68,11 @@ class Companion:
         """The number of the process; None while there is none."""
         process = self._process
         return None if process is None else process.pid
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it answers no more."""
+        return self._closed
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Have a request worked; the answer to one that nobody has waited for is forgotten.
@@ -84,8 +103,26 @@ class Companion:
         if answer is None:
             raise errors.StageFailedError(f"{self._about}: two processes died, one {self._end()}.")
         if "error" in answer:
-            raise _error(answer)
+            raise error_of(answer)
         return answer
+
+    def answer(self) -> Answer:
+        """Wait for the answer as it is: an error is one too, and so is that the process died."""
+        answer = self._read()
+        if answer is None:
+            answer = died(f"{self._about}: its process was ended {self._end()}{self._printed}.")
+        return answer
+
+    def finish(self) -> None:
+        """Have the process, which has nothing to do, come to its end."""
+        with self._changes:
+            self._closed, process = True, self._process
+        if process is not None:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_FINISH_SECONDS)
+        self._end()
 
     def close(self) -> None:
         """End the process, in the middle of its work if need be; whoever waits gets an error."""
@@ -99,7 +136,7 @@ class Companion:
             if self._closed:
                 raise CompanionError(f"{self._about}: it was closed.")
             if self._process is None:
-                self._process, self._waiting = _start(self._module), 0
+                self._process, self._waiting = self._start(), 0
             self._waiting += 1
             assert self._process.stdin is not None
             # one that has died is noticed by whoever reads
@@ -126,6 +163,20 @@ class Companion:
         answer: Answer = json.loads(line)
         return answer
 
+    def _start(self) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-P", "-m", self._module]
+        environment = {**os.environ, **self._environment}
+        with contextlib.nullcontext() if self._log is None else self._log.open("ab") as log:
+            # unbuffered: what is left in a buffer would not be seen by whoever waits for the pipe
+            return subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=log, env=environment, bufsize=0
+            )
+
+    @property
+    def _printed(self) -> str:
+        return f"; what it printed: {self._log}" if self._log is not None else ""
+
     def _end(self) -> str:
         """End the process if it has not ended; return how it did."""
         with self._changes:
@@ -142,21 +193,20 @@ class Companion:
         return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
-def _start(module: str) -> subprocess.Popen[bytes]:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-P", "-m", module]
-    # unbuffered: what is left in a buffer would not be seen by whoever waits for the pipe
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0)
+def died(how: str) -> Answer:
+    """Return what stands for the answer of a process that has died."""
+    return {"error": errors.WorkerDiedError.__name__, "message": how, "traceback": ""}
 
 
-def _error(answer: Answer) -> Exception:
+def error_of(answer: Answer) -> Exception:
     """Return what the process has met, as what it was there."""
     name, text = str(answer["error"]), str(answer["message"])
     kind: object = getattr(errors, name, None)
     error: Exception = CompanionError(f"{name}: {text}")
     if isinstance(kind, type) and issubclass(kind, errors.RatchetError):
         error = kind(text)
-    error.add_note(str(answer["traceback"]))
+    if answer["traceback"]:
+        error.add_note(str(answer["traceback"]))
     return error
 
 
@@ -169,17 +219,25 @@ def serve(work: Callable[[Answer], Answer]) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     requests: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
+    idle = threading.Event()
+    idle.set()
+    threading.Thread(target=_listen, args=(sys.stdin, requests, idle), daemon=True).start()
     while (line := requests.get()) is not None:
-        answers.write(json.dumps(_answered(work, json.loads(line))) + "\n")
+        answer = json.dumps(_answered(work, json.loads(line)))
+        if requests.empty():
+            idle.set()
+        answers.write(answer + "\n")
         answers.flush()
 
 
-def _listen(source: IO[str], requests: queue.Queue[str | None]) -> None:
+def _listen(source: IO[str], requests: queue.Queue[str | None], idle: threading.Event) -> None:
     """Pass requests on; when the parent is gone, end, in the middle of work if need be."""
     for line in source:
+        idle.clear()
         requests.put(line)
-    os._exit(_PARENT_GONE)
+    if not idle.is_set():
+        os._exit(_PARENT_GONE)
+    requests.put(None)
 
 
 def _answered(work: Callable[[Answer], Answer], request: Answer) -> Answer:

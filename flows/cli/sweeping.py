@@ -30,7 +30,13 @@ Assignments = Annotated[
     ),
 ]
 Parallel = Annotated[
-    int, typer.Option("--parallel", "-j", min=1, help="How many run at a time, in processes.")
+    int,
+    typer.Option(
+        "--parallel",
+        "-j",
+        min=1,
+        help="How many run at a time, in processes or as settings.runner says.",
+    ),
 ]
 
 
@@ -100,7 +106,8 @@ def _run(resolved: ResolvedSweep, parallel: int, *, quiet: bool) -> None:
     from flows.sweeps.running import run_resolved_sweep
 
     try:
-        total = len(resolved.members) if parallel > 1 else None
+        at_once = parallel > 1 or resolved.settings.runner != "inline"
+        total = len(resolved.members) if at_once else None
         with shown_progress("none" if quiet else resolved.settings.progress, total):
             run_resolved_sweep(resolved, parallel)
     finally:

@@ -47,6 +47,13 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
             _check_packages(hyper_params, folder)
         except RatchetError as error:
             yield error
+    if experiment.settings.runner != "inline":
+        from flows.runners.checking import check_runner
+
+        try:
+            check_runner(experiment.settings)
+        except RatchetError as error:
+            yield error
     try:
         experiment.store  # noqa: B018 -- made when it is first asked for
     except RatchetError as error:

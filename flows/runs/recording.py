@@ -8,7 +8,7 @@ import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.rollouts.transcripts import sampled_transcripts
@@ -18,6 +18,7 @@ from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable, holds_results
+from ratchet.tracking.run_folder import in_order_of_arms
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_Kept = TypeVar("_Kept")
 _TABLED = ("pretrain", "test", "suite")
 _TESTED = ("test", "suite")
 FIRST_SYNC_SECONDS = 30.0
@@ -76,6 +78,8 @@ class RunRecorder:
         self._forget_other_stages(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
         self._read: dict[str, set[str]] = {}
+        self._arms = [keys.arm for keys in arms]
+        self._arrived: dict[str, list[StageRecord]] = {}
         self._usage = usage
         self._keep_files(arms)
         self._mirror = _BackgroundMirrors(folder, mirrors) if mirrors else None
@@ -106,26 +110,46 @@ class RunRecorder:
             self._copy_transcripts(outcome)
             self._copy_rollouts(outcome)
             self._copy_films(outcome)
-            self.folder.record_stage(record)
+            self.folder.record_stages(self._shared(record))
             self._known[record.place] = record
         if self._mirror is not None and not outcome.hit:
             self._mirror.nudge()
 
+    def _shared(self, record: StageRecord) -> list[StageRecord]:
+        """Return a record, and those of other arms' same stage that it changes.
+
+        Arms that are played at once share stages: the first of them in the order of arms counts as
+        the one that has made it, whichever did.
+        """
+        known = [each for each in self._arrived.get(record.key, []) if each.arm != record.arm]
+        same = in_order_of_arms([*known, record], self._arms, lambda each: each.arm)
+        made = [each for each in same if not each.hit]
+        if len(made) == 1:  # several have made it anew where that was asked for
+            found = {"hit": True, "reason": "stored"}
+            first = {"hit": False, "reason": made[0].reason}
+            same = [each.model_copy(update=found if i else first) for i, each in enumerate(same)]
+        self._arrived[record.key] = same
+        return [each for each in same if each not in known]
+
     def final_state(self, arm: str, key: str) -> None:
         """Note which state an arm has ended with."""
-        self.states[arm] = key
+        self.states = self._sorted({**self.states, arm: key})
         state = self.store.open(key) / STATE_FOLDER
         files = [str(path) for path in sorted(state.rglob("*")) if path.is_file()]
         checkpoints = self.folder.manifest.checkpoints
         if files and checkpoints.get(arm) != files:
-            self.folder.update(checkpoints={**checkpoints, arm: files})
+            self.folder.update(checkpoints=self._sorted({**checkpoints, arm: files}))
+
+    def _sorted(self, by_arm: Mapping[str, _Kept]) -> dict[str, _Kept]:
+        """Return what is kept by arm in the order of the arms, not in that of their arrival."""
+        return dict(in_order_of_arms(by_arm.items(), self._arms, lambda item: item[0]))
 
     def _note_datasets(self, arm: str, key: str) -> None:
         """Note what an arm's datasets hold."""
         hashes = json.loads((self.store.open(key) / DATASETS_FILE).read_text())
         known = self.folder.manifest.dataset_hashes
         if known.get(arm) != hashes:
-            self.folder.update(dataset_hashes={**known, arm: hashes})
+            self.folder.update(dataset_hashes=self._sorted({**known, arm: hashes}))
 
     def _note_parameters(self, arm: str, parameters: Mapping[str, Any]) -> None:
         """Note which parameters a stage of an arm has read."""
@@ -134,7 +158,7 @@ class RunRecorder:
         if new:
             known |= new
             read = {name: sorted(paths) for name, paths in self._read.items()}
-            self.folder.update(read_parameters=read)
+            self.folder.update(read_parameters=self._sorted(read))
 
     def damaged(self, damage: Damage) -> None:
         """Record that a stored stage was damaged and set aside."""
@@ -204,6 +228,7 @@ class RunRecorder:
         for point in points:
             if point.stage.partition("-")[0] in _TESTED:
                 self.metrics.setdefault(call.arm, {})[point.stage] = dict(point.values)
+        self.metrics = self._sorted(self.metrics)
 
     def _history(self, outcome: StageOutcome) -> list[MetricPoint]:
         """Read what a trainer that is run as a whole has logged under its own stages' names."""

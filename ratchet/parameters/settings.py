@@ -44,6 +44,12 @@ class ExperimentSettings(CalledHere, SubParameters):
 
     With a store at a URL ``lease_seconds`` is how long other machines wait for one that makes a
     stage and of which they hear nothing, before they make it themselves.
+
+    ``runner`` is where work runs that needs nothing of other work, members of a sweep and arms of
+    a run: ``inline`` in this process, one after the other; in ``processes`` of this machine; on a
+    cluster of ``dask`` or ``ray``, the one at ``cluster_address`` or one that this machine starts;
+    members also as flow runs of the ``work_pool`` of that name. ``max_parallel`` is how much runs
+    at once: by default as much as the machine has cores, or the cluster has workers.
     """
 
     called_here: ClassVar[Mapping[str, str]] = {
@@ -87,6 +93,10 @@ class ExperimentSettings(CalledHere, SubParameters):
     job_stall_seconds: PositiveFloat = 600.0
     budget: PositiveFloat | None = None
     prices: str | None = None
+    runner: Literal["inline", "processes", "dask", "ray", "work_pool"] = "inline"
+    max_parallel: PositiveInt | None = None
+    cluster_address: str | None = None
+    work_pool: str = "ratchet"
     retries: NonNegativeInt = 3
     retry_delay_seconds: float = Field(default=1.0, ge=0)
     profiler: bool = False

@@ -11,9 +11,9 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _MOST_NAMED = 5
+_Item = TypeVar("_Item")
 
 
 class RunFolder:
@@ -141,11 +142,15 @@ class RunFolder:
         shutil.rmtree(self.path)
 
     def record_stages(self, records: Sequence[StageRecord]) -> None:
-        """Add stages, or replace those of the same arm, stage and iterations."""
+        """Add stages, or replace those of the same arm, stage and iterations.
+
+        They are kept in the order of the manifest's arms, then of their arrival.
+        """
         with locked(self._lock):
             manifest = self.manifest
             stages = {record.place: record for record in [*manifest.stages, *records]}
-            changes = {"stages": list(stages.values()), "updated": time.time()}
+            ordered = in_order_of_arms(stages.values(), manifest.arms, lambda record: record.arm)
+            changes = {"stages": ordered, "updated": time.time()}
             write_atomically(self._manifest_path, _dump(manifest.model_copy(update=changes)))
 
     def record_stage(self, record: StageRecord) -> None:
@@ -173,8 +178,8 @@ class RunFolder:
         return self._metrics.append(points, replace=replace)
 
     def read_metrics(self) -> list[MetricPoint]:
-        """Read all points, in the order in which they were first recorded."""
-        return self._metrics.read()
+        """Read all points, in the order of the manifest's arms, then of being recorded first."""
+        return in_order_of_arms(self._metrics.read(), self.manifest.arms, lambda point: point.arm)
 
     def log_event(self, kind: str, message: str, **data: str | float | bool | None) -> None:
         """Append an event: what happened that is no metric."""
@@ -205,8 +210,8 @@ class RunFolder:
     def read_tables(self) -> list[ResultTable]:
         """Read all tables, in the order of the manifest's arms, then of names."""
         tables = [ResultTable.read(path) for path in sorted((self.path / "tables").glob("*.json"))]
-        order = {arm: place for place, arm in enumerate(self.manifest.arms)}
-        return sorted(tables, key=lambda table: (order.get(table.arm, len(order)), table.name))
+        tables.sort(key=lambda table: table.name)
+        return in_order_of_arms(tables, self.manifest.arms, lambda table: table.arm)
 
     @property
     def report_path(self) -> Path:
@@ -255,6 +260,14 @@ class RunFolder:
     @property
     def _lock(self) -> Path:
         return self.path / ".lock"
+
+
+def in_order_of_arms(
+    items: Iterable[_Item], arms: Iterable[str], arm_of: Callable[[_Item], str]
+) -> list[_Item]:
+    """Sort by arm, and leave each arm's in their order: arms may be played at once."""
+    order = {arm: place for place, arm in enumerate(arms)}
+    return sorted(items, key=lambda item: order.get(arm_of(item), len(order)))
 
 
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:

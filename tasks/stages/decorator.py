@@ -232,7 +232,11 @@ class _Request(Generic[_Session]):
         self._thread_changes = threading.Lock()
 
     async def fulfil(self) -> StageOutcome:
-        """Make the stage in a thread, which ends with this where it only computes."""
+        """Make the stage in a thread, which ends with this where it only computes; or elsewhere."""
+        elsewhere = self.session.make_elsewhere
+        if elsewhere is not None and (self.force or not await asyncio.to_thread(self._is_stored)):
+            self._outcome = await elsewhere(self.call, self.force)
+            return self._outcome
         job = functools.partial(contextvars.copy_context().run, self._make)
         loop = asyncio.get_running_loop()
         try:
@@ -244,6 +248,9 @@ class _Request(Generic[_Session]):
                 self.interrupt()
             raise
         return self._outcome
+
+    def _is_stored(self) -> bool:
+        return self.session.store.find(self.call.key) is not None
 
     def _make(self) -> StageOutcome:
         with self._thread_changes:

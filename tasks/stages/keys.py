@@ -128,8 +128,8 @@ class BaseKeys(ABC):
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
         return self._call("initial_state", inputs, self._code_fingerprint)
 
-    def code_changes(self, manifest: Manifest) -> list[str]:
-        """Return which modules differ from those that a stored stage was made with."""
+    def code_changes(self, manifest: Manifest | StageCall) -> list[str]:
+        """Return which modules differ from those that a stage was, or is to be, made with."""
         is_data = manifest.stage == "build_scenario"
         current = self._data_fingerprint if is_data else self._fingerprint_of(manifest.stage)
         current = self._with_callbacks(current, manifest.stage)

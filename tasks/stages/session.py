@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import TimeoutError as WaitedLongEnough
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ratchet.errors import StageFailedError
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
     from tasks.stages.calls import StageCall
-    from tasks.stages.decorator import Stage
+    from tasks.stages.decorator import Stage, StageOutcome
     from tasks.stages.keys import BaseKeys
+
+    MakeElsewhere: TypeAlias = Callable[[StageCall, bool], Awaitable[StageOutcome]]
 
 STATE_FOLDER = "state"
 _LOOK_EVERY = 0.1
@@ -51,6 +53,8 @@ class BaseSession:
         self.on_wait: Callable[[str], None] | None = None
         self.before_calls: Callable[[], None] | None = None
         self.under_way: Callable[[StageCall], AbstractContextManager[object]] = nullcontext
+        self.make_elsewhere: MakeElsewhere | None = None
+        """Who makes this arm's stages, and whether anew, if that is not this process."""
         self.fresh = False
         """Whether all is made anew, and nothing that is stored counts."""
         self._ahead: dict[str, Future[None]] = {}

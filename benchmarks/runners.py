@@ -1,0 +1,74 @@
+"""What each runner costs: many small members of a sweep, in our own processes and on clusters.
+
+Run it with ``python benchmarks/runners.py [--members 40] [--parallel 2] [--runners processes,dask]
+[--rounds 3]`` on an idle machine. Members train nothing to speak of, so that what is measured is
+the runner's own cost: its start, and the way of a member to a worker and back. Each round runs the
+runners in turn, with data and stages of its own. The last column is a runner's median time by that
+of the first one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from flows import run_sweep
+from ratchet.parameters.settings import ExperimentSettings
+
+_SMALL = {
+    "scenario": "graph_isomorphism",
+    "trainer": "solo_agent",
+    "solo_agent": {"num_epochs": 1},
+    "graph_isomorphism": {"num_pairs": 20, "max_num_nodes": 7},
+}
+
+
+def seconds(folder: Path, runner: str, members: int, parallel: int) -> float:
+    """Return how long a sweep takes that finds nothing."""
+    settings = ExperimentSettings.from_dict(
+        {
+            "home": str(folder / "home"),
+            "runs": str(folder / runner / "runs"),
+            "store": str(folder / runner / "store"),
+            "tracking": False,
+            "progress": "none",
+            "runner": runner,
+            "max_parallel": parallel,
+        }
+    )
+    begin = time.perf_counter()
+    run_sweep(_SMALL, {"seed": list(range(members))}, settings, name="small")
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--members", type=int, default=40)
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runners", default="processes,dask,ray")
+    options = parser.parse_args()
+    names = options.runners.split(",")
+    times: dict[str, list[float]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as home:
+        for number in range(options.rounds):
+            for name in names:
+                folder = Path(home) / str(number)
+                taken = seconds(folder, name, options.members, options.parallel)
+                times[name].append(taken)
+                print(f"round {number + 1}  {name:10} {taken:8.1f} s", flush=True)
+    first = statistics.median(times[names[0]])
+    print(f"\n{options.members} members, {options.parallel} at a time")
+    print(f"{'runner':10} {'median s':>9} {'a member ms':>12} {'by ' + names[0]:>14}")
+    for name in names:
+        median = statistics.median(times[name])
+        each = 1000 * median / options.members
+        print(f"{name:10} {median:9.1f} {each:12.0f} {median / first:14.2f}")
+
+
+if __name__ == "__main__":
+    main()

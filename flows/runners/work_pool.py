@@ -1,0 +1,106 @@
+"""Members of a sweep as flow runs of a work pool, worked by whichever workers it has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus
+from prefect.deployments.flow_runs import arun_deployment
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelling
+
+from flows.runners.base import Answer, Request
+from ratchet.errors import ParameterError, StageFailedError, WorkerDiedError, nearest
+from trainers.progress import describe
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from ratchet.parameters.settings import ExperimentSettings
+
+_LOOK_SECONDS = 2.0
+_MOST_AT_ONCE = 1000
+_FLOW = "experiment-member"
+_ENTRYPOINT = "flows.runners.member_flow.experiment_member"
+
+
+class WorkPool:
+    """Has each request run by a deployment in the pool, which decides how many run at once."""
+
+    def __init__(self, deployment: UUID, slots: int) -> None:
+        self.slots = slots
+        self._deployment = deployment
+        self._free = asyncio.Semaphore(slots)
+
+    async def submit(self, request: Request) -> Answer:
+        """Have a member run; see :class:`flows.runners.base.Runner`."""
+        async with self._free:
+            parameters = request["parameters"]
+            run: FlowRun = await arun_deployment(
+                self._deployment,
+                parameters={"parameters": parameters},
+                flow_run_name=parameters["settings"]["run_id"],
+                timeout=0,
+            )
+            try:
+                while run.state is None or not run.state.is_final():
+                    await asyncio.sleep(_LOOK_SECONDS)
+                    async with get_client() as client:
+                        run = await client.read_flow_run(run.id)
+            except asyncio.CancelledError:
+                await asyncio.shield(_cancel(run))
+                raise
+        return _answer(run)
+
+
+def _answer(run: FlowRun) -> Answer:
+    """Read what a flow run that has ended says of itself."""
+    assert run.state is not None
+    message = run.state.message or ""
+    if run.state.is_completed():
+        answer: Answer = json.loads(message)
+        return answer
+    if run.state.type is StateType.CRASHED:
+        raise WorkerDiedError(f"flow run {run.name} crashed: {message}")
+    raise StageFailedError(f"flow run {run.name} is {run.state.name}: {message}")
+
+
+async def _cancel(run: FlowRun) -> None:
+    async with get_client() as client:
+        await client.set_flow_run_state(run.id, Cancelling(), force=True)
+
+
+async def open_work_pool(settings: ExperimentSettings) -> WorkPool:
+    """Register what members are run by; ParameterError if there is no such pool."""
+    name, api_url = settings.work_pool, PREFECT_API_URL.value()
+    async with get_client() as client:
+        try:
+            await client.read_work_pool(name)
+        except ObjectNotFound as error:
+            known = [pool.name for pool in await client.read_work_pools()]
+            raise ParameterError(
+                f"settings.work_pool: the Prefect server at {api_url} has no {name!r}."
+                f"{nearest(name, known) if known else ' It has none at all.'} `ratchet up` with"
+                " `ratchet deploy` make the pool 'ratchet' on this machine; `prefect work-pool"
+                " create NAME --type process` makes others."
+            ) from error
+        online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
+        workers = await client.read_workers_for_work_pool(name, worker_filter=online)
+        if not workers:
+            describe(
+                f"Work pool {name} has no worker: `prefect worker start --pool {name}` starts one"
+            )
+        flow_id = await client.create_flow_from_name(_FLOW)
+        deployment = await client.create_deployment(
+            flow_id,
+            name=f"member-{name}",
+            work_pool_name=name,
+            entrypoint=_ENTRYPOINT,
+            enforce_parameter_schema=False,
+        )
+    return WorkPool(deployment, settings.max_parallel or _MOST_AT_ONCE)

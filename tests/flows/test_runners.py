@@ -1,0 +1,134 @@
+"""Runners: clusters and work pools play members of a sweep as one process does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import Counter
+
+import psutil
+import pytest
+
+from flows import run_experiment, run_sweep
+from flows.process.environment import prepare_environment
+from flows.runners.checking import check_runner
+from ratchet import lazy
+from ratchet.errors import MissingPackageError, ParameterError, StageFailedError
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.run_folder import RunFolder
+
+SHARED = {"graph_isomorphism__dataset_seed": 0, "pretrain_agents": False}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"runner": "dask", "cluster_address": f"tcp://127.0.0.1:{free_port()}"},
+            r"settings.cluster_address: nobody answers at tcp://127.0.0.1:\d+ .*`dask scheduler`",
+        ),
+        (
+            {"runner": "ray", "cluster_address": f"127.0.0.1:{free_port()}"},
+            r"nobody answers at 127.0.0.1:\d+ .*`ray start --head`.* or leave the address out",
+        ),
+        ({"runner": "dask", "cluster_address": "lab"}, "got 'lab', expected HOST:PORT"),
+        (
+            {"runner": "processes", "cluster_address": "lab:1"},
+            "settings.runner=processes, which has no cluster",
+        ),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_refused_at_once(settings, said):
+    begin = time.monotonic()
+    with pytest.raises(ParameterError, match=said):
+        check_runner(ExperimentSettings.from_dict(settings))
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize("name", ["dask", "ray"])
+def test_a_missing_package_is_refused_with_what_installs_it(name, monkeypatch):
+    monkeypatch.setattr(lazy, "is_installed", lambda package: False)
+    with pytest.raises(MissingPackageError, match=rf"'{name}' needs prefect_{name}.*\[.*cluster"):
+        check_runner(ExperimentSettings(runner=name))
+
+
+@pytest.fixture
+def quiet(lab, monkeypatch):
+    monkeypatch.setenv("TINY_LOG", str(lab.log))
+    prepare_environment(lab.folder / "home")
+
+
+def sweep(lab, runner, **settings):
+    chosen = ExperimentSettings.from_dict(lab.settings(runner=runner, max_parallel=2, **settings))
+    parameters = lab.hyper_params(**SHARED)
+    return run_sweep(parameters, {"seed": [0, 1]}, chosen, name="tiny")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("runner", ["dask", pytest.param("ray", marks=pytest.mark.ray)])
+def test_a_member_whose_worker_is_killed_goes_on_elsewhere_and_nothing_is_done_twice(
+    runner, lab, new_lab, quiet, monkeypatch
+):
+    once = lab.folder / "once"
+    monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
+    results = sweep(lab, runner, retries=1)
+    assert once.exists()
+    done = Counter(lab.done())
+    assert done == {**{f"train {i}": 2 for i in range(7)}, "test test": 2}
+    other = new_lab()
+    expected = sweep(other, "inline")
+    assert [r.run_id for r in results] == [r.run_id for r in expected]
+    assert [r.metrics for r in results] == [r.metrics for r in expected]
+    weights = [lab.weights(result.to_dict()) for result in results]
+    assert weights == [other.weights(result.to_dict()) for result in expected]
+
+
+ARMS = {"fast": {"rl.lr": 1.0}, "other": {"seed": 5}, "zero": {"rl.lr": 0.1}}
+
+
+def play_arms(lab, **settings):
+    chosen = ExperimentSettings.from_dict(lab.settings(**settings))
+    parameters = lab.hyper_params(**SHARED)
+    return run_experiment(parameters, chosen, arms=ARMS, name="tiny").to_dict()
+
+
+def what_is_kept(lab, result):
+    """Return all that a run's folder says of it, without times."""
+    folder = RunFolder(result["folder"])
+    manifest = folder.manifest
+    stages = [record.model_dump(exclude={"seconds"}) for record in manifest.stages]
+    tables = [(t.arm, t.name, t.columns) for t in folder.read_tables()]
+    ordered = [list(manifest.read_parameters.items()), list(manifest.dataset_hashes.items())]
+    result = {name: result[name] for name in ("metrics", "states", "made", "found")}
+    weights = [lab.weights(result, arm) for arm in result["states"]]
+    return json.dumps([result, stages, tables, ordered, weights]), folder.read_metrics()
+
+
+@pytest.mark.slow
+def test_arms_at_once_end_as_one_after_the_other(lab, new_lab, quiet, monkeypatch):
+    """Also where a worker dies: the stage is made by another one."""
+    once = lab.folder / "once"
+    before = psutil.Process().children(recursive=True)
+    other = new_lab()
+    expected = what_is_kept(other, play_arms(other))
+    lab.log.unlink()
+    monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
+    result = play_arms(lab, runner="processes", max_parallel=2, retries=1)
+    assert once.exists()
+    assert what_is_kept(lab, result) == expected
+    done = Counter(lab.done())
+    assert done == {**{f"train {i}": 4 for i in range(7)}, "test test": 4}
+    assert psutil.Process().children(recursive=True) == before
+
+
+@pytest.mark.slow
+def test_a_work_pool_that_is_not_there_is_said_at_once(lab, quiet):
+    with pytest.raises((ParameterError, StageFailedError), match=r"has no 'nowhere'.*work-pool"):
+        sweep(lab, "work_pool", work_pool="nowhere")
