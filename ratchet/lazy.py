@@ -25,6 +25,7 @@ EXTRAS = {
     "dm_control": "rl",
     "ray": "ray",
     "tinker": "clients",
+    "optuna": "sweeps",
 }
 """The extra of Ratchet with which an optional package is installed."""
 

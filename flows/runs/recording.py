@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.runs.result import TESTED_STAGES
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.tracking.artifacts import add_artifact
@@ -28,7 +29,7 @@ from tasks.tensordict.run_trainer import HISTORY_FILE
 from trainers.language.rollouts import TRAJECTORIES_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flows.runs.usage import RunUsage
     from ratchet.store.store import Damage, StageStore
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TABLED = ("pretrain", "test", "suite")
-_TESTED = ("test", "suite")
 FIRST_SYNC_SECONDS = 30.0
 """How long a run goes on before MLflow first hears of it; shorter ones tell it at the end."""
 SYNC_SHARE = 0.02
@@ -77,6 +77,7 @@ class RunRecorder:
         self._known = {record.place: record for record in folder.manifest.stages}
         self._read: dict[str, set[str]] = {}
         self._usage = usage
+        self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
         self._keep_files(arms)
         self._mirror = _BackgroundMirror(folder, tracking_uri) if tracking_uri else None
 
@@ -99,7 +100,7 @@ class RunRecorder:
         )
         known = self._known.get(record.place)
         self._note_parameters(call.arm, manifest.parameters)
-        self._record_metrics(outcome)
+        points = self._record_metrics(outcome)
         self._usage.add(outcome)
         if known is None or known.key != record.key or not outcome.hit:
             self._record_table(outcome)
@@ -110,6 +111,8 @@ class RunRecorder:
             self._known[record.place] = record
         if self._mirror is not None and not outcome.hit:
             self._mirror.nudge()
+        if self.on_metrics is not None:
+            self.on_metrics(points)
 
     def final_state(self, arm: str, key: str) -> None:
         """Note which state an arm has ended with."""
@@ -191,7 +194,7 @@ class RunRecorder:
         if len(current) < len(recorded):
             self.folder.update(stages=[record.model_dump() for record in current])
 
-    def _record_metrics(self, outcome: StageOutcome) -> None:
+    def _record_metrics(self, outcome: StageOutcome) -> list[MetricPoint]:
         call = outcome.call
         if call.stage == "run_trainer":
             points = self._history(outcome)
@@ -202,8 +205,9 @@ class RunRecorder:
             ]
         self.folder.append_points(points, replace=True)
         for point in points:
-            if point.stage.partition("-")[0] in _TESTED:
+            if point.stage.partition("-")[0] in TESTED_STAGES:
                 self.metrics.setdefault(call.arm, {})[point.stage] = dict(point.values)
+        return points
 
     def _history(self, outcome: StageOutcome) -> list[MetricPoint]:
         """Read what a trainer that is run as a whole has logged under its own stages' names."""

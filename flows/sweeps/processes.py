@@ -11,8 +11,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ MemberDone = Callable[[SweepMember, dict[str, Any]], None]
 
 
 async def play_side_by_side(
-    members: Sequence[SweepMember],
+    members: Iterable[SweepMember],
     done: MemberDone,
     *,
     num_processes: int,
@@ -33,23 +32,21 @@ async def play_side_by_side(
 ) -> None:
     """Run members, begun in their order, in a few processes until all have been run.
 
-    ``done`` is called with each member and its answer, in the order in which they end. Each
+    ``done`` is called with each member and its answer, in the order in which they end; only then
+    the next member is drawn, so that which it is may depend on those that have ended. Each
     process' output goes to ``worker-1.log`` and so on in ``log_folder``.
     """
-    waiting = deque(members)
+    waiting = iter(members)
 
     async def work(number: int) -> None:
         worker = _Worker(log_folder / f"worker-{number}.log")
         try:
-            while waiting:
-                member = waiting.popleft()
+            for member in waiting:
                 done(member, await worker.play(member))
         finally:
             await worker.stop()
 
-    places: list[Awaitable[None]] = [
-        work(number + 1) for number in range(min(num_processes, len(members)))
-    ]
+    places: list[Awaitable[None]] = [work(number + 1) for number in range(num_processes)]
     await asyncio.gather(*places)
 
 
