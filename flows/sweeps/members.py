@@ -79,8 +79,9 @@ class ResolvedSweep:
     @property
     def num_members(self) -> int:
         """How many members it is to have."""
-        is_chosen = isinstance(self.spec, OptunaSweep)
-        return self.spec.num_trials if is_chosen else len(self.members)
+        if isinstance(self.spec, OptunaSweep):
+            return self.spec.num_trials
+        return len(self.members)
 
     @property
     def folder(self) -> Path:
@@ -157,10 +158,9 @@ def resolve_sweep(
     """
     chosen = absolute_settings(settings or ExperimentSettings())
     spec = _as_spec(grid)
-    is_chosen = isinstance(spec, OptunaSweep)
-    points = corner_points(spec.parameters) if is_chosen else sweep_points(spec)
+    points = corner_points(spec.parameters) if isinstance(spec, OptunaSweep) else sweep_points(spec)
     members = sweep_members(base, points, arms, name=name, settings=chosen)
-    if is_chosen:
+    if isinstance(spec, OptunaSweep):
         require_packages(["optuna"], "a sweep of kind optuna")
         ident = sweep_name or _study_id(members, spec, base, arms or {})
         members = []  # the ends of what may be chosen go together; which are chosen is to be seen

@@ -356,8 +356,8 @@ _Known = TypeVar("_Known")
 def _known_kind(where: str, kind: object, known: Mapping[str, _Known]) -> _Known:
     if isinstance(kind, str) and kind in known:
         return known[kind]
-    hint = nearest(kind, known) if isinstance(kind, str) else ""
-    raise ParameterError(f"{where}.kind: got {kind!r}, expected one of {', '.join(known)}.{hint}")
+    hint = nearest(str(kind), known)
+    raise ParameterError(f"{where}.kind: got {kind!r}, expected the name of a kind.{hint}")
 
 
 def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Model:
