@@ -1,4 +1,4 @@
-"""A sweep's specification: what is wrong is said with its path, and members follow from it alone."""
+"""A specification of a sweep: errors name the path, and members follow from it alone."""
 
 from __future__ import annotations
 

@@ -126,8 +126,8 @@ def keep_files(client: MlflowClient, mlflow_run_id: str, folder: Path) -> None:
 
 def _described(record: SweepRecord) -> dict[str, str]:
     """Return what varies by dotted path, and how members are chosen, as text."""
-    spec = dict(record.spec) or {"kind": "grid", "parameters": record.grid}
-    varies = {**spec.pop("parameters"), **spec.pop("for_each", {})}
+    spec = dict(record.spec) or {"parameters": record.grid}
+    varies = {**spec.pop("parameters", {}), **spec.pop("for_each", {})}
     own = {f"sweep.{name}": value for name, value in spec.items()}
     return {
         path: (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
