@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from prefect import flow
@@ -20,6 +20,7 @@ from flows.runs.ending import how_it_ended
 from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
+from ratchet.errors import RunPrunedError
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.sequence import Beside, Step, StoredCourse
@@ -64,11 +65,12 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     """Run a resolved experiment inside the flow that is running; as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
     run = await asyncio.to_thread(open_run, experiment, flow_run_id)
-    async with _recorded(run):
-        with also_told(run.live):
-            await _play_arms(run, force=force)
-        run.folder.set_status("completed")  # the report says so too
-        await save_report(run.folder, experiment.settings)
+    with suppress(RunPrunedError):  # no failure: what it has finished is kept
+        async with _recorded(run):
+            with also_told(run.live):
+                await _play_arms(run, force=force)
+            run.folder.set_status("completed")  # the report says so too
+            await save_report(run.folder, experiment.settings)
     return ExperimentResult(
         run_id=run.folder.run_id,
         folder=str(run.folder.path),

@@ -1,4 +1,4 @@
-"""The ``sweep`` flow: one experiment for each point of a grid, one after the other or side by side.
+"""The ``sweep`` flow: one experiment for each member, one after the other or side by side.
 
 A sweep that is started again goes on: what its members have finished is found in the store.
 """
@@ -6,8 +6,7 @@ A sweep that is started again goes on: what its members have finished is found i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from prefect import flow
@@ -15,22 +14,31 @@ from prefect import flow
 from flows.experiment_flow import experiment
 from flows.runners.choosing import open_runner
 from flows.runs.resolving import HANDED_OVER
-from flows.sweeps.members import HANDED_OVER_SWEEP, ResolvedSweep, SweepMember, resolve_sweep
+from flows.sweeps.ending import tell_mlflow
+from flows.sweeps.members import (
+    HANDED_OVER_SWEEP,
+    ResolvedSweep,
+    SweepMember,
+    has_failed,
+    resolve_sweep,
+)
 from flows.sweeps.playing import MemberDone, play_at_once
+from flows.sweeps.trials import Trials
 from ratchet.errors import StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.tracking.environment import command_line
+from ratchet.parameters.sweeps import OptunaSweep
+from ratchet.reports.sweep.growing import GrowingPage
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.presence import Presence
-from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
+from ratchet.tracking.sweep_folder import write_sweep
 from trainers.progress import IterationContext
 
 
 @flow(name="sweep", persist_result=False, validate_parameters=False)
 async def sweep(
     hyper_params: dict[str, Any],
-    grid: dict[str, list[Any]],
+    grid: dict[str, Any],
     settings: dict[str, Any] | None = None,
     arms: dict[str, dict[str, Any]] | None = None,
     name: str = "sweep",
@@ -46,7 +54,7 @@ async def sweep(
     hyper_params, settings, arms
         As the ``experiment`` flow takes them.
     grid
-        Dotted path → the values to try.
+        Dotted path → the values to try; or what the `sweep` section of a file says.
     name
         The experiment's name, from which the members' ids are made.
     parallel
@@ -74,30 +82,49 @@ async def sweep(
 
 
 async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:
-    """Run the members of a resolved sweep inside the flow that is running; as :func:`sweep`."""
-    members, settings = resolved.members, side_by_side(resolved.settings, parallel)
-    folder = _write_record(resolved)
-    results: dict[str, dict[str, Any]] = {}
+    """Run the members of a resolved sweep inside the flow that is running; as :func:`sweep`.
+
+    Returns the results of those that were run, or had ended before.
+    """
+    spec, runs = resolved.spec, resolved.settings.runs
+    settings = side_by_side(resolved.settings, parallel)
+    trials = Trials(resolved, spec) if isinstance(spec, OptunaSweep) else None
+    if trials is None:
+        write_sweep(runs, resolved.record(resolved.members))
+    results: dict[str, dict[str, Any]] = trials.earlier_results() if trials else {}
     failures: dict[str, str] = {}
+    presence = await asyncio.to_thread(Presence, resolved.folder)
+    page = GrowingPage(runs, resolved.sweep_id)
 
     def done(member: SweepMember, answer: dict[str, Any]) -> None:
         if "result" in answer:
+            if trials is not None:
+                trials.ended(member)
             results[member.run_id] = answer["result"]
         else:
             failures[member.run_id] = f"{member.label}: {answer['error']}"
+        page.nudge()
 
-    presence = await asyncio.to_thread(Presence, folder)
+    members = trials.waiting() if trials else iter(resolved.members)
+    if resolved.retry_failed:
+        members = trials.failed() if trials else filter(has_failed, resolved.members)
     try:
         if settings.runner != "inline":
-            await _play_elsewhere(members, done, settings, folder)
+            await _play_elsewhere(resolved, members, done, settings)
         else:
             for member in members:
                 done(member, await _play_here(member))
     finally:
         presence.release()
+        await asyncio.to_thread(_tell_how_it_ended, resolved, page)
     if failures:
-        raise StageFailedError(_describe_failures(failures, len(members)))
-    return [results[member.run_id] for member in members]
+        raise StageFailedError(_describe_failures(failures, resolved.num_members))
+    return [results[m.run_id] for m in resolved.known_record().members if m.run_id in results]
+
+
+def _tell_how_it_ended(resolved: ResolvedSweep, page: GrowingPage) -> None:
+    page.close()
+    tell_mlflow(resolved)
 
 
 async def _play_here(member: SweepMember) -> dict[str, Any]:
@@ -111,10 +138,14 @@ async def _play_here(member: SweepMember) -> dict[str, Any]:
 
 
 async def _play_elsewhere(
-    members: Sequence[SweepMember], done: MemberDone, settings: ExperimentSettings, folder: Path
+    resolved: ResolvedSweep,
+    members: Iterator[SweepMember],
+    done: MemberDone,
+    settings: ExperimentSettings,
 ) -> None:
     """Run members side by side, with a step of progress for each that ends."""
-    with IterationContext(len(members)) as progress:
+    most = resolved.num_members
+    with IterationContext(most) as progress:
         progress.set_description("Sweep")
 
         def done_and_told(member: SweepMember, answer: dict[str, Any]) -> None:
@@ -124,7 +155,7 @@ async def _play_elsewhere(
             progress.set_postfix(metrics.get("test", {}))
             progress.step()
 
-        async with open_runner(settings, folder, len(members)) as runner:
+        async with open_runner(settings, resolved.folder, most) as runner:
             await play_at_once(members, done_and_told, runner)
 
 
@@ -136,21 +167,12 @@ def side_by_side(settings: ExperimentSettings, parallel: int) -> ExperimentSetti
     return settings.model_copy(update={"runner": runner, "max_parallel": parallel})
 
 
-def _write_record(resolved: ResolvedSweep) -> Path:
-    members = [SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in resolved.members]
-    record = SweepRecord(
-        sweep_id=resolved.sweep_id,
-        name=resolved.name,
-        grid=resolved.grid,
-        members=members,
-        command=command_line(),
-    )
-    return write_sweep(resolved.settings.runs, record)
-
-
 def _describe_failures(failures: dict[str, str], num_members: int) -> str:
     lines = [f"{len(failures)} of {num_members} members failed:"]
     for run_id, text in failures.items():
         lines += [f"  {text}", f"    ratchet resume {run_id}"]
-    lines.append("The others are finished. The same command goes on with those that failed.")
+    lines.append(
+        "The others are finished. The same command goes on with those that failed; with"
+        " --retry-failed it runs nothing else."
+    )
     return "\n".join(lines)

@@ -90,6 +90,10 @@ class RunStateError(RatchetError, RuntimeError):
     """A run that would have to be running is not, or the reverse."""
 
 
+class RunPrunedError(RatchetError, RuntimeError):
+    """The sweep that a run belongs to has decided that it trains no further."""
+
+
 class CheckPointNotFoundError(RatchetError, FileNotFoundError):
     """A saved state that was asked for is not there."""
 

@@ -30,6 +30,7 @@ EXTRAS = {
     "flask_wtf": "auth",
     "tensorboard": "mirrors",
     "wandb": "mirrors",
+    "optuna": "sweeps",
 }
 """The extra of Ratchet with which an optional package is installed."""
 

@@ -1,15 +1,18 @@
-"""``ratchet sweep``: one experiment for each combination of values, and how each has ended."""
+"""``ratchet sweep``: an experiment for each member of a sweep, and how each has ended."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeGuard
 
 import typer
 
 from flows.cli.running import ExperimentPath, NoProgress
 from flows.process.messages import print_plain, print_table, print_warning
 from ratchet.errors import ParameterError
+from ratchet.tracking.sweep_folder import PAGE_FILE, SweepMemberRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,15 +21,17 @@ if TYPE_CHECKING:
     from flows.sweeps.members import ResolvedSweep, SweepMember
     from ratchet.experiment_files.loading import ExperimentFile
     from ratchet.parameters.settings import ExperimentSettings
+    from ratchet.parameters.sweeps import GridSweep, SweepSpec
 
 MAX_LISTED = 50
 """A dry run lists so many members, and of larger sweeps a sample."""
 
 Assignments = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
         metavar="[a.b=VALUES]...",
-        help="What varies, e.g. seed=0..4 interaction_protocol=nip,adp; a single value is for all.",
+        help="What varies, e.g. seed=0..4 interaction_protocol=nip,adp; a single value is for all."
+        " Beside it what the file's section `sweep` says.",
     ),
 ]
 Parallel = Annotated[
@@ -42,62 +47,83 @@ Parallel = Annotated[
 
 def sweep(
     file: ExperimentPath,
-    assignments: Assignments,
+    assignments: Assignments = None,
     parallel: Parallel = 1,
     name: Annotated[str | None, typer.Option("--name", help="The sweep's own name.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the members.")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run only the members that have failed.")
+    ] = False,
     no_progress: NoProgress = False,
 ) -> None:
     """Run an experiment for every combination of values, or go on with it.
 
     Members are the runs that `ratchet run` makes of the same values; they share finished stages.
-    One that fails does not keep the others from running.
+    One that fails does not keep the others from running. Which members there are is said by the
+    values, or by the file's section `sweep`: a grid, values side by side, random or Sobol samples,
+    or Optuna, which chooses each from what others came to, and may prune it.
     """
-    experiment, grid, settings = _read(file, assignments)
-    number = math.prod(map(len, grid.values()))
+    experiment, spec, settings = _read(file, assignments or [])
     if not dry_run:  # Prefect's server starts while this process imports what members need
         from flows.runs.running import prepare_process
 
         prepare_process(settings)
-    elif number > MAX_LISTED:
-        _list_some(experiment, grid, settings, number)
+    elif _is_large(spec):
+        _list_some(experiment, spec.parameters, settings)
         return
     from flows.sweeps.members import resolve_sweep
 
     resolved = resolve_sweep(
         experiment.hyper_params,
-        grid,
+        spec,
         settings,
         experiment.arm_changes,
         name=experiment.name,
         sweep_name=name,
     )
-    members = resolved.members
-    print_plain(f"Sweep {resolved.sweep_id}: {number:,} members")
-    compare = f"ratchet compare {resolved.sweep_id}{_warn_of_data(members)}"
+    print_plain(f"Sweep {resolved.sweep_id}: {resolved.num_members:,} members")
+    compare = f"ratchet compare {resolved.sweep_id}{_warn_of_data(resolved.members)}"
     if dry_run:
-        _list_members(members)
+        planned = resolved.record(resolved.members).members
+        _list_members(planned or resolved.known_record().members)
         return
-    _run(resolved, parallel, quiet=no_progress)
+    _run(replace(resolved, retry_failed=retry_failed), parallel, quiet=no_progress)
     print_plain(f"Compare  {compare}")
 
 
-def _read(file: str, assignments: list[str]) -> tuple[ExperimentFile, Grid, ExperimentSettings]:
+def _read(
+    file: str, assignments: list[str]
+) -> tuple[ExperimentFile, SweepSpec, ExperimentSettings]:
     """Read what all members have in common, what varies, and the settings."""
     from flows.runs.resolving import absolute_settings
     from flows.sweeps.grid import read_grid
+    from flows.sweeps.points import with_assignments
     from ratchet.experiment_files.loading import load_experiment
     from trainers.registry import TRAINERS
 
     grid, overrides = read_grid(assignments)
     experiment = load_experiment(file, overrides, {"trainer": TRAINERS})
+    if not assignments and experiment.sweep is None:
+        raise ParameterError(
+            f"{file}: nothing varies: it has no section `sweep`. Say what varies, e.g. seed=0..4."
+        )
+    fixed = [override.partition("=")[0].strip() for override in overrides]
+    spec = with_assignments(experiment.sweep, grid, fixed)
     settings = absolute_settings(experiment.settings)
     if settings.run_id is not None:
         raise ParameterError(
             f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has an id of its"
             " own. Leave it out."
         )
-    return experiment, grid, settings
+    return experiment, spec, settings
+
+
+def _is_large(spec: SweepSpec) -> TypeGuard[GridSweep]:
+    from ratchet.parameters.sweeps import GridSweep
+
+    if not isinstance(spec, GridSweep):
+        return False
+    return math.prod(map(len, spec.parameters.values())) > MAX_LISTED
 
 
 def _run(resolved: ResolvedSweep, parallel: int, *, quiet: bool) -> None:
@@ -107,16 +133,17 @@ def _run(resolved: ResolvedSweep, parallel: int, *, quiet: bool) -> None:
 
     try:
         at_once = parallel > 1 or resolved.settings.runner != "inline"
-        total = len(resolved.members) if at_once else None
+        total = resolved.num_members if at_once else None
         with shown_progress("none" if quiet else resolved.settings.progress, total):
             run_resolved_sweep(resolved, parallel)
     finally:
-        _print_members(resolved.members)
+        _print_members(resolved)
+        page = resolved.folder / PAGE_FILE
+        if page.exists():
+            print_plain(f"Page  {page}")
 
 
-def _list_some(
-    experiment: ExperimentFile, grid: Grid, settings: ExperimentSettings, number: int
-) -> None:
+def _list_some(experiment: ExperimentFile, grid: Grid, settings: ExperimentSettings) -> None:
     """List a few members of a large sweep without making the others, at once.
 
     Whether names are right is checked, and not whether all goes together: that takes the code.
@@ -125,6 +152,7 @@ def _list_some(
     from flows.sweeps.members import sweep_members
     from trainers.combinations import check_names
 
+    number = math.prod(map(len, grid.values()))
     points = sample_points(grid, MAX_LISTED // len(grid))
     members = sweep_members(
         experiment.hyper_params,
@@ -138,7 +166,7 @@ def _list_some(
         f"Sweep of {number:,} members; whether each goes together is checked before the first runs."
         " Some of them, each value with the others' first:"
     )
-    _list_members(members)
+    _list_members([SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in members])
     _warn_of_data(members)
 
 
@@ -157,24 +185,28 @@ def _warn_of_data(members: Sequence[SweepMember]) -> str:
     return " --different-data"
 
 
-def _print_members(members: Sequence[SweepMember]) -> None:
+def _print_members(resolved: ResolvedSweep) -> None:
     """Print how each member stands, from its run folder."""
     from flows.runs.result_table import in_short, test_results
+    from flows.sweeps.grid import describe_point
     from ratchet.tracking.run_folder import RunFolder
 
     rows, records = [], []
-    for member in members:
-        path = member.experiment.run_path
+    for member in resolved.known_record().members:
+        path = Path(resolved.settings.runs) / member.run_id
         is_begun = (path / "manifest.json").exists()
         status = RunFolder(path).status if is_begun else "not begun"
         tests = test_results(RunFolder(path)) if is_begun else []
-        rows.append((member.run_id, member.label, status, in_short(tests)))
+        label = describe_point(member.changes) or member.run_id
+        rows.append((member.run_id, label, status, in_short(tests)))
         record = {"run": member.run_id, "changes": member.changes, "status": status}
         records.append({**record, "results": [each.record for each in tests]})
     print_table("", ("run", "changes", "status", "accuracy"), rows, records)
 
 
-def _list_members(members: Sequence[SweepMember]) -> None:
-    rows = [(each.run_id, each.label) for each in members]
+def _list_members(members: Sequence[SweepMemberRecord]) -> None:
+    from flows.sweeps.grid import describe_point
+
+    rows = [(each.run_id, describe_point(each.changes) or each.run_id) for each in members]
     records = [{"run": each.run_id, "changes": each.changes} for each in members]
     print_table("", ("run", "changes"), rows, records)

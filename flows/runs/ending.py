@@ -8,6 +8,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.runtime import flow_run
 
 from flows.process.flow_runs import find_flow_run
+from ratchet.errors import RunPrunedError
 
 if TYPE_CHECKING:
     from ratchet.tracking.manifest import RunStatus
@@ -20,6 +21,8 @@ def how_it_ended(folder: RunFolder, error: BaseException) -> tuple[RunStatus, st
     Errors are exceptions; what is none, such as Ctrl-C or a signal, comes from outside.
     """
     go_on = f"Go on with `ratchet resume {folder.run_id}`."
+    if isinstance(error, RunPrunedError):
+        return "pruned", f"{error} {go_on}"
     if isinstance(error, Exception):
         return "failed", f"{type(error).__name__}: {error} {go_on}"
     if folder.manifest.status == "cancelled" or _is_cancelled_in_prefect():

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flows.runs.result import TESTED_STAGES
 from ratchet.errors import RatchetError, TrackingError
 from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.tracking.artifacts import add_artifact
@@ -29,7 +30,7 @@ from tasks.tensordict.run_trainer import HISTORY_FILE
 from trainers.language.rollouts import TRAJECTORIES_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from flows.runs.usage import RunUsage
     from ratchet.store.store import Damage, StageStore
@@ -42,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _Kept = TypeVar("_Kept")
 _TABLED = ("pretrain", "test", "suite")
-_TESTED = ("test", "suite")
 FIRST_SYNC_SECONDS = 30.0
 """How long a run goes on before mirrors first hear of it; shorter ones tell it at the end."""
 SYNC_SHARE = 0.02
@@ -81,6 +81,7 @@ class RunRecorder:
         self._arms = [keys.arm for keys in arms]
         self._arrived: dict[str, list[StageRecord]] = {}
         self._usage = usage
+        self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
         self._keep_files(arms)
         self._mirror = _BackgroundMirrors(folder, mirrors) if mirrors else None
 
@@ -103,7 +104,7 @@ class RunRecorder:
         )
         known = self._known.get(record.place)
         self._note_parameters(call.arm, manifest.parameters)
-        self._record_metrics(outcome)
+        points = self._record_metrics(outcome)
         self._usage.add(outcome)
         if known is None or known.key != record.key or not outcome.hit:
             self._record_table(outcome)
@@ -114,6 +115,8 @@ class RunRecorder:
             self._known[record.place] = record
         if self._mirror is not None and not outcome.hit:
             self._mirror.nudge()
+        if self.on_metrics is not None:
+            self.on_metrics(points)
 
     def _shared(self, record: StageRecord) -> list[StageRecord]:
         """Return a record, and those of other arms' same stage that it changes.
@@ -215,7 +218,7 @@ class RunRecorder:
         if len(current) < len(recorded):
             self.folder.update(stages=[record.model_dump() for record in current])
 
-    def _record_metrics(self, outcome: StageOutcome) -> None:
+    def _record_metrics(self, outcome: StageOutcome) -> list[MetricPoint]:
         call = outcome.call
         if call.stage == "run_trainer":
             points = self._history(outcome)
@@ -226,9 +229,10 @@ class RunRecorder:
             ]
         self.folder.append_points(points, replace=True)
         for point in points:
-            if point.stage.partition("-")[0] in _TESTED:
+            if point.stage.partition("-")[0] in TESTED_STAGES:
                 self.metrics.setdefault(call.arm, {})[point.stage] = dict(point.values)
         self.metrics = self._sorted(self.metrics)
+        return points
 
     def _history(self, outcome: StageOutcome) -> list[MetricPoint]:
         """Read what a trainer that is run as a whole has logged under its own stages' names."""

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ratchet.reports.shown_table import ShownTable
+    from ratchet.tracking.run_folder import RunFolder
+
+TESTED_STAGES = ("test", "suite")
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ class ExperimentResult:
 
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
+
+    @classmethod
+    def from_folder(cls, folder: RunFolder) -> Self:
+        """Make a result of what a run has recorded, without the keys of its states."""
+        metrics: dict[str, dict[str, dict[str, float]]] = {}
+        for point in folder.read_metrics():
+            if point.stage.partition("-")[0] in TESTED_STAGES:
+                metrics.setdefault(point.arm, {})[point.stage] = dict(point.values)
+        return cls(folder.run_id, str(folder.path), metrics)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data."""

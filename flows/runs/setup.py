@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
@@ -26,6 +27,7 @@ from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.sweep_folder import STUDY_FILE
 from tasks.stages.families import arm_session, stage_functions
 from tasks.stages.spending import Spending
 from tasks.tensordict.session import ArmSession
@@ -34,6 +36,8 @@ from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
     from flows.runs.resolving import ResolvedExperiment
+    from flows.sweeps.pruning import MemberReports
+    from ratchet.parameters.settings import ExperimentSettings
 
 AnySession: TypeAlias = ArmSession | TextArmSession
 
@@ -83,6 +87,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
     recorder = RunRecorder(folder, store, mirrors, keys, RunUsage(folder, store, ledger))
+    recorder.on_metrics = _reports_to_sweep(settings)
     store.on_damage = recorder.damaged
     spending = Spending(ledger)
     live = LiveFile(folder.path)
@@ -101,6 +106,16 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         sessions.append(session)
     presence = Presence(folder.path)
     return ExperimentRun(experiment, folder, recorder, sessions, services, mirrors, presence, live)
+
+
+def _reports_to_sweep(settings: ExperimentSettings) -> MemberReports | None:
+    """Return who judges a member of a sweep by its metrics, if its sweep prunes."""
+    sweep = settings.parent_run_id
+    if sweep is None or not (Path(settings.runs) / sweep / STUDY_FILE).exists():
+        return None
+    from flows.sweeps.pruning import MemberReports
+
+    return MemberReports.of(Path(settings.runs) / sweep, str(settings.run_id))
 
 
 def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunManifest:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ratchet.errors import ParameterError
+from ratchet.parameters.sweeps import SECTION, expand_values
 from ratchet.parameters.yaml_files import parse_yaml
 
 Grid = dict[str, list[Any]]
-
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 
 
 def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
@@ -22,7 +20,8 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
     ----------
     assignments
         ``a.b=VALUES``. Values are YAML with commas between them; ``0..4`` stands for the integers
-        from 0 to 4. A value that is a list itself stands in brackets: ``[7,8],[9]`` are two.
+        from 0 to 4. A value that is a list itself stands in brackets: ``[7,8],[9]`` are two. What
+        begins with ``sweep.`` changes the file's section as it is.
 
     Raises
     ------
@@ -43,7 +42,11 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
         if path in seen:
             raise ParameterError(f"sweep: {path} stands there twice; give all its values at once.")
         seen.add(path)
-        values = _read_values(path, text)
+        if path.partition(".")[0] == SECTION:
+            overrides.append(assignment)
+            continue
+        where = f"sweep: {path}"
+        values = expand_values(where, parse_yaml(f"[{text}]", where))
         if len(values) == 1:
             overrides.append(assignment)
         elif path.partition(".")[0] in ("settings", "arms"):
@@ -57,13 +60,7 @@ def read_grid(assignments: Iterable[str]) -> tuple[Grid, list[str]]:
 
 
 def grid_points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the combinations of a grid, the last parameter changing fastest.
-
-    Raises ParameterError if a parameter has no values.
-    """
-    for path, values in grid.items():
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise ParameterError(f"sweep: {path}: got {values!r}, expected a list of values.")
+    """Return the combinations of a grid, the last parameter changing fastest."""
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -80,31 +77,3 @@ def sample_points(grid: Mapping[str, Sequence[Any]], values: int) -> list[dict[s
 def describe_point(changes: Mapping[str, Any]) -> str:
     """Write a combination as it would stand on the command line."""
     return " ".join(f"{path}={value}" for path, value in changes.items())
-
-
-def _read_values(path: str, text: str) -> list[Any]:
-    where = f"sweep: {path}"
-    listed = parse_yaml(f"[{text}]", where)
-    values: list[Any] = []
-    for value in listed:
-        values += _read_range(where, value) if isinstance(value, str) else [value]
-    if not values:
-        raise ParameterError(f"{where}: got no values, expected some, e.g. {path}=1,2.")
-    seen: set[Hashable] = set()
-    for value in values:
-        plain = value if isinstance(value, Hashable) else repr(value)
-        if plain in seen:
-            raise ParameterError(f"{where}: the value {value!r} stands there twice.")
-        seen.add(plain)
-    return values
-
-
-def _read_range(where: str, text: str) -> list[Any]:
-    """Return the integers of ``0..4``; any other text is a value itself."""
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        return [text]
-    first, last = int(match[1]), int(match[2])
-    if last < first:
-        raise ParameterError(f"{where}: the range {text} ends before it begins.")
-    return list(range(first, last + 1))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from prefect import task
@@ -19,20 +18,20 @@ from ratchet.tracking.run_folder import RunFolder
 MemberDone = Callable[[SweepMember, dict[str, Any]], None]
 
 
-async def play_at_once(members: Sequence[SweepMember], done: MemberDone, runner: Runner) -> None:
+async def play_at_once(members: Iterable[SweepMember], done: MemberDone, runner: Runner) -> None:
     """Run members, begun in their order, as many at a time as the runner has slots.
 
     ``done`` is called with each member and its answer, in the order in which they end: ``result``,
-    an :class:`flows.runs.result.ExperimentResult` as plain data, or ``error``.
+    an :class:`flows.runs.result.ExperimentResult` as plain data, or ``error``. Only then the next
+    member is drawn, so that which it is may depend on those that have ended.
     """
-    waiting = deque(members)
+    waiting = iter(members)
 
     async def work() -> None:
-        while waiting:
-            member = waiting.popleft()
+        for member in waiting:
             done(member, await _play(member, runner))
 
-    await asyncio.gather(*(work() for _ in range(min(runner.slots, len(members)))))
+    await asyncio.gather(*(work() for _ in range(runner.slots)))
 
 
 async def _play(member: SweepMember, runner: Runner) -> dict[str, Any]:

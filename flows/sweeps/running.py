@@ -16,11 +16,12 @@ from flows.sweeps.results import SweepResults
 from ratchet.errors import RatchetError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.parameters.sweeps import SweepSpec
 
 
 def run_sweep(
     hyper_params: HyperParameters | Mapping[str, Any],
-    grid: Mapping[str, Sequence[Any]],
+    grid: Mapping[str, Sequence[Any]] | SweepSpec,
     settings: ExperimentSettings | None = None,
     *,
     arms: Mapping[str, Mapping[str, Any]] | None = None,
@@ -30,7 +31,8 @@ def run_sweep(
 ) -> SweepResults:
     """Run an experiment for every combination of values, or go on with it.
 
-    Parameters as :func:`flows.sweep` takes them; the members' run ids are made here.
+    Parameters as :func:`flows.sweep` takes them; ``grid`` may be any specification of
+    :mod:`ratchet.parameters.sweeps`. The members' run ids are made here.
 
     Raises
     ------
@@ -64,7 +66,8 @@ def run_resolved_sweep(resolved: ResolvedSweep, parallel: int) -> SweepResults:
             " kept. The same command goes on."
         ) from error
     results = [ExperimentResult.from_dict(data) for data in found]
-    return SweepResults(results, [member.changes for member in resolved.members])
+    changes = {member.run_id: member.changes for member in resolved.known_record().members}
+    return SweepResults(results, [changes[result.run_id] for result in results])
 
 
 async def _run_flow(resolved: ResolvedSweep, parallel: int) -> list[dict[str, Any]]:

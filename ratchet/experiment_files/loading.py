@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.earlier_runs import with_base_run
@@ -29,8 +29,11 @@ from ratchet.parameters.yaml_files import parse_yaml, read_mapping
 from ratchet.protocols.checks import unknown_agents
 from ratchet.protocols.registry import PROTOCOLS, check_protocol_parameters, has_usual_agents
 
+if TYPE_CHECKING:
+    from ratchet.parameters.sweeps import SweepSpec
+
 MAIN_ARM = "main"
-_OWN_KEYS = ("settings", "arms")
+_OWN_KEYS = ("settings", "arms", "sweep")
 _Read: TypeAlias = Callable[[Mapping[str, Any]], HyperParameters]
 
 
@@ -46,6 +49,8 @@ class ExperimentFile:
         Further experiments of the same run by name, the main one not among them.
     arm_changes
         What each arm changes, as the file has it.
+    sweep
+        Which members `ratchet sweep` makes of it, if the file says so.
     """
 
     name: str
@@ -54,6 +59,7 @@ class ExperimentFile:
     settings: ExperimentSettings
     arms: dict[str, HyperParameters] = field(default_factory=dict)
     arm_changes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sweep: SweepSpec | None = None
 
 
 class Names(Protocol):
@@ -69,11 +75,11 @@ def load_experiment(
 ) -> ExperimentFile:
     """Read an experiment file and put overrides on top.
 
-    It is YAML: hyper-parameters at the top level, ``settings:`` and ``arms:`` beside them. An arm
-    holds changes to the main experiment, nested or dotted. Overrides are ``a.b=value``, the value
-    in YAML; ``settings.…`` and ``arms.NAME.…`` too; ``+a.b=value`` and ``~a.b`` as in Hydra.
-    ``names`` are those that values at the top may have, by key, beside the protocols': what they
-    are of stands above this floor.
+    It is YAML: hyper-parameters at the top level, ``settings:``, ``arms:`` and ``sweep:`` beside
+    them. An arm holds changes to the main experiment, nested or dotted. Overrides are
+    ``a.b=value``, the value in YAML; ``settings.…``, ``arms.NAME.…`` and ``sweep.…`` too;
+    ``+a.b=value`` and ``~a.b`` as in Hydra. ``names`` are those that values at the top may have,
+    by key, beside the protocols': what they are of stands above this floor.
 
     Raises
     ------
@@ -92,6 +98,7 @@ def load_experiment(
     data = HyperParameters.gather(data, _OWN_KEYS)
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
+    sweep = _mapping(data.pop("sweep", None), "sweep", file)
     base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
     try:
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
@@ -105,6 +112,7 @@ def load_experiment(
             settings=chosen,
             arms=all_params,
             arm_changes={str(name): dict(change) for name, change in arms.items()},
+            sweep=_read_sweep(sweep),
         )
         return _with_loaded_agents(experiment)
     except RatchetError as error:
@@ -258,6 +266,14 @@ def _read_arm(name: str, main: Mapping[str, Any], changes: object, read: _Read) 
     except RatchetError as error:
         lines = str(error).splitlines()
         raise type(error)("\n".join(f"arms.{name}.{line}" for line in lines)) from error
+
+
+def _read_sweep(section: Mapping[str, Any]) -> SweepSpec | None:
+    if not section:
+        return None
+    from ratchet.parameters.sweeps import read_sweep_spec
+
+    return read_sweep_spec(section)
 
 
 def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:

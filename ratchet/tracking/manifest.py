@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from ratchet.tracking.environment import CodeState
 
-RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled"]
-"""How a run stands: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request."""
+RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled", "pruned"]
+"""How a run stands: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request,
+``pruned`` by the sweep that it belongs to, before its end."""
 MAIN_ARM = "main"
 ITERATION_STAGES = (
     "sample_rollouts",

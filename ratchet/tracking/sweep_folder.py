@@ -17,6 +17,9 @@ from ratchet.errors import DataError
 from ratchet.tracking.files import write_atomically
 
 FILE_NAME = "sweep.json"
+PAGE_FILE = "sweep.html"
+STUDY_FILE = "study.jsonl"
+"""What was asked, reported and told of the members that Optuna chooses."""
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
@@ -30,7 +33,11 @@ class SweepMemberRecord(BaseModel):
 
 
 class SweepRecord(BaseModel):
-    """What ``sweep.json`` holds."""
+    """What ``sweep.json`` holds.
+
+    ``grid`` is a grid's, ``spec`` the specification of any other sweep. ``members`` are those
+    that there are so far.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -38,33 +45,41 @@ class SweepRecord(BaseModel):
     sweep_id: str
     name: str
     created: float = Field(default_factory=time.time)
-    grid: dict[str, list[Any]]
+    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    spec: dict[str, Any] = Field(default_factory=dict)
     members: list[SweepMemberRecord]
     command: list[str] = Field(default_factory=list)
 
 
-def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
-    """Write a sweep's folder and return it; a sweep that goes on keeps its time of creation.
+def make_sweep_folder(runs: Path | str, sweep_id: str) -> Path:
+    """Make a sweep's folder, if it is not there, and return it.
 
     Raises
     ------
     DataError
         If the sweep's name is no folder's, or a run's.
     """
-    if not _SAFE_NAME.fullmatch(record.sweep_id):
+    if not _SAFE_NAME.fullmatch(sweep_id):
         raise DataError(
-            f"sweep {record.sweep_id!r}: expected a name of letters, digits, '_', '.' and '-'."
+            f"sweep {sweep_id!r}: expected a name of letters, digits, '_', '.' and '-'."
         )
-    folder = Path(runs) / record.sweep_id
+    folder = Path(runs) / sweep_id
     if (folder / "manifest.json").exists():
-        raise DataError(f"sweep {record.sweep_id!r}: this is a run's name. Choose another.")
+        raise DataError(f"sweep {sweep_id!r}: this is a run's name. Choose another.")
     folder.mkdir(parents=True, exist_ok=True)
-    known = read_sweep(runs, record.sweep_id)
-    if known is not None:
-        record = record.model_copy(update={"created": known.created})
-    content = json.dumps(record.model_dump(mode="json"), indent=1)
-    write_atomically(folder / FILE_NAME, content)
     return folder
+
+
+def write_sweep(runs: Path | str, record: SweepRecord) -> Path:
+    """Write a sweep's folder and return it; a sweep that goes on keeps its time of creation.
+
+    Errors are those of :func:`make_sweep_folder`.
+    """
+    file = make_sweep_folder(runs, record.sweep_id) / FILE_NAME
+    if file.exists():
+        record = record.model_copy(update={"created": _read(file).created})
+    write_atomically(file, json.dumps(record.model_dump(mode="json"), indent=1))
+    return file.parent
 
 
 def read_sweep(runs: Path | str, name: str) -> SweepRecord | None:

@@ -12,7 +12,7 @@ from collections import Counter
 import psutil
 import pytest
 
-from flows import run_sweep
+from flows import resume_experiment, run_sweep
 from flows.process.environment import prepare_environment
 from ratchet.errors import StageFailedError
 from ratchet.parameters.settings import ExperimentSettings
@@ -137,3 +137,73 @@ def wait_for(condition, seconds=120):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+CHOSEN = {
+    "kind": "optuna",
+    "parameters": {"rl.lr": {"kind": "uniform", "low": 0.05, "high": 2.0}},
+    "metric": "train/norm",
+    "direction": "minimize",
+    "num_trials": 6,
+    "num_startup_trials": 2,
+    "pruner": {"kind": "median", "num_startup_trials": 1},
+    "seed": 5,
+}
+
+
+def standings(lab):
+    """Return the journal, and how each run stands with its finished iterations, by run."""
+    (journal,) = (lab.folder / "runs").glob("*/study.jsonl")
+    runs = list_runs(lab.folder / "runs")
+    return journal.read_text(), {
+        folder.run_id: (
+            folder.status,
+            [r.iteration for r in folder.manifest.stages if r.stage == "train"],
+        )
+        for folder in runs
+    }
+
+
+def test_members_that_optuna_chooses_end_the_same_after_a_kill(lab, new_lab, monkeypatch):
+    """Pruned ones keep their stages, and train on when they are resumed by themselves."""
+    other = new_lab()
+    results = sweep(lab, CHOSEN)
+    journal, runs = standings(lab)
+    assert len(results) == 6
+    by_status = Counter(status for status, _ in runs.values())
+    assert by_status["completed"] + by_status["pruned"] == 6
+    assert by_status["pruned"] >= 1
+    pruned, iterations = next((r, its) for r, (status, its) in runs.items() if status == "pruned")
+    assert iterations[-1] < 7
+    page = next((lab.folder / "runs").glob("*/sweep.html")).read_text()
+    assert "pruned" in page
+    assert 'http-equiv="refresh"' not in page
+    again = sweep(lab, CHOSEN)
+    assert standings(lab)[0] == journal
+    assert [r.run_id for r in again] == [r.run_id for r in results]
+
+    settings = ExperimentSettings.from_dict(lab.settings())
+    before = len(lab.done())
+    resume_experiment(pruned, settings, runs=str(lab.folder / "runs"))
+    assert standings(lab)[1][pruned] == ("completed", [*iterations, 6, 7][-3:])
+    assert len(lab.done()) - before <= 7 - iterations[-1] + 1
+
+    request = {"hyper_params": other.hyper_params(**SHARED), "settings": other.settings()}
+    code = (
+        "import json, sys; from flows import run_sweep;"
+        "from ratchet.parameters.settings import ExperimentSettings;"
+        "r = json.loads(sys.argv[1]);"
+        "run_sweep(r['hyper_params'], r['grid'],"
+        " ExperimentSettings.from_dict(r['settings']), name='tiny')"
+    )
+    fault = f"stage=train;iteration=6;kind=kill;once={other.folder / 'once'}"
+    environment = {**other.child_environment(), "RATCHET_FAULT": fault}
+    killed = subprocess.run(
+        [sys.executable, "-c", code, json.dumps({**request, "grid": CHOSEN})],
+        env=environment,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    monkeypatch.setenv("TINY_LOG", str(other.log))
+    sweep(other, CHOSEN)
+    assert standings(other) == (journal, runs)

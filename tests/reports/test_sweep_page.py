@@ -16,9 +16,10 @@ from ratchet.tracking.presence import Presence
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 
-def record(runs, members):
+def record(runs, members, spec=None):
     made = [SweepMemberRecord(run_id=run_id, changes=changes) for run_id, changes in members]
-    sweep = SweepRecord(sweep_id="s-1", name="s", grid={}, members=made, command=["ratchet"])
+    spec = spec or {}
+    sweep = SweepRecord(sweep_id="s-1", name="s", spec=spec, members=made, command=["ratchet"])
     write_sweep(runs, sweep)
 
 
@@ -99,6 +100,30 @@ def test_lines_go_through_every_axis_and_errors_are_shown_as_text(begun):
     ticks = {(note["x"], note["text"]): note["y"] for note in coordinates["layout"]["annotations"]}
     assert ticks[0, "0.01"] == pytest.approx(0.5)  # rates a hundredfold apart: by logarithms
     assert "loss is &lt;b&gt;NaN" in html
+
+
+def test_pruned_members_stand_behind_and_less_may_be_better(tmp_path):
+    members = []
+    for k in range(9):
+        status = "pruned" if k == 0 else "completed"
+        make_run(tmp_path, f"m{k}", k, rl__lr=0.1 * (k + 1)).set_status(status)
+        members.append((f"m{k}", {"rl.lr": 0.1 * (k + 1)}))
+    record(
+        tmp_path, members, {"kind": "optuna", "metric": "test/accuracy", "direction": "minimize"}
+    )
+    page = make_sweep_page(tmp_path, "s-1")
+    assert page.standing.counts == "8 completed, 1 pruned"
+    assert [member.run_id for member in page.standing.scored] == [
+        *(f"m{k}" for k in range(1, 9)),
+        "m0",
+    ]
+    assert page.importance.num_runs == 8
+    html = page.render()
+    assert 'class="number status pruned"' in html
+    assert "less counts as better" in html
+    figures = json.loads(re.search(r'type="application/json">(.*?)</script>', html, re.S)[1])
+    best = figures[0]["data"][-1]
+    assert (best["text"], best["meta"]["shade"]) == ("rl.lr=0.2: 10.0 %", pytest.approx(0.875))
 
 
 def test_another_metric_can_be_the_score_while_members_still_run(begun):

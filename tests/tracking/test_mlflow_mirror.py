@@ -23,6 +23,9 @@ from ratchet.tracking.content import flatten, metric_key, run_params
 from ratchet.tracking.environment import CodeState
 from ratchet.tracking.mlflow.arm import ArmMirror
 from ratchet.tracking.mlflow.client import connect, default_tracking_uri, run_url
+from ratchet.tracking.mlflow.sweep import BestMember
+from ratchet.tracking.presence import Presence
+from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
 
 COLUMNS = {
     "datapoint_id": [0, 1, 2, 3],
@@ -243,6 +246,35 @@ def test_members_of_a_sweep_are_children_of_its_run(uri, folder, tmp_path):
     manifest = RunManifest(run_id="member", name="nip", parent_run_id="nip-1234abcd")
     member = MlflowMirror(uri).sync(RunFolder.create(tmp_path / "runs", manifest))
     assert connect(uri).get_run(member).data.tags["mlflow.parentRunId"] == parent
+
+
+def test_a_sweeps_run_has_its_choice_and_its_best_member_once(uri, folder, tmp_path):
+    runs = tmp_path / "runs"
+    spec = {"kind": "random", "num_samples": 2, "parameters": {"rl.lr": {"kind": "uniform"}}}
+    member = SweepMemberRecord(run_id="nip-1234abcd", changes={"rl.lr": 0.1})
+    path = write_sweep(runs, SweepRecord(sweep_id="s", name="nip", spec=spec, members=[member]))
+    folder.update(parent_run_id="s")
+    child = MlflowMirror(uri).sync(folder)
+    folder.set_status("completed")
+    for scored, loss in ((1, 0.5), (1, 0.5), (2, 0.25)):
+        best = BestMember("nip-1234abcd", "rl.lr=0.1", scored, {"train/loss": loss})
+        MlflowMirror(uri).sync_sweep(path, "nip", best)
+    client = connect(uri)
+    (parent,) = [r for r in active_runs(uri) if r.data.tags["ratchet.run_id"] == "s"]
+    assert client.get_run(child).data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert history(uri, parent.info.run_id, "train/loss") == [(1, 0.5), (2, 0.25)]
+    assert parent.data.tags["ratchet.best_changes"] == "rl.lr=0.1"
+    assert parent.data.params == {
+        "sweep.kind": "random",
+        "sweep.num_samples": "2",
+        "rl.lr": '{"kind": "uniform"}',
+    }
+    assert [file.path for file in client.list_artifacts(parent.info.run_id)] == ["sweep.json"]
+    assert parent.info.status == "FINISHED"
+    presence = Presence(path)  # one member has ended, another is about to be chosen
+    MlflowMirror(uri).sync_sweep(path, "nip", None)
+    presence.release()
+    assert client.get_run(parent.info.run_id).info.status == "RUNNING"
 
 
 def test_odd_numbers_and_names_arrive_once(uri, folder):

@@ -49,7 +49,10 @@ def coordinates_figure(standing: SweepStanding) -> Figure | None:
             "opacity": 0.8,
             "text": f"{member.label}: {standing.shown_score(member.score)}",
             "hovertemplate": "%{text}<extra></extra>",
-            "meta": {"color": 0, "shade": places[-1][k]},
+            "meta": {
+                "color": 0,
+                "shade": 1 - places[-1][k] if standing.minimize else places[-1][k],
+            },
         }
         for k, member in enumerate(members)
     ]

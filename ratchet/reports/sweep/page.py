@@ -12,9 +12,8 @@ from ratchet.reports.sweep.figures import coordinates_figure, importance_figure
 from ratchet.reports.sweep.standing import SweepStanding, read_standing
 from ratchet.statistics.importance import MIN_RUNS, Importance, parameter_importance
 from ratchet.tracking.files import write_atomically
-from ratchet.tracking.sweep_folder import read_sweep
+from ratchet.tracking.sweep_folder import PAGE_FILE, read_sweep
 
-FILE_NAME = "sweep.html"
 RELOAD_SECONDS = 30
 SEED = "seed"
 
@@ -61,11 +60,17 @@ class SweepPage:
     @property
     def notes(self) -> list[str]:
         """What the numbers are, and what they cannot say."""
+        better = "less" if self.standing.minimize else "more"
         notes = [
-            f"Scores are {self.standing.measure}; more counts as better. Of so many members the"
+            f"Scores are {self.standing.measure}; {better} counts as better. Of so many members the"
             " best is partly the luckiest: compare it with others over seeds (`ratchet compare"
             f" {self.standing.record.sweep_id}`) before you believe in it."
         ]
+        if any(member.status == "pruned" for member in self.standing.members):
+            notes.append(
+                "Pruned members were ended early, for others did better by then. Their scores are"
+                " of that time and stand behind the others'; importance does not count them."
+            )
         if self.importance is None:
             return [
                 *notes,
@@ -106,17 +111,17 @@ def make_sweep_page(runs: Path | str, name: str, metric: str | None = None) -> S
             " beginning."
         )
     standing = read_standing(runs, record, metric)
+    judged = [member for member in standing.scored if member.status != "pruned"]
     points = [
-        {path: value for path, value in member.changes.items() if path != SEED}
-        for member in standing.scored
+        {path: value for path, value in member.changes.items() if path != SEED} for member in judged
     ]
-    scores = [member.score or 0.0 for member in standing.scored]
+    scores = [member.score or 0.0 for member in judged]
     return SweepPage(standing, parameter_importance(points, scores))
 
 
 def write_sweep_page(page: SweepPage, folder: Path) -> Path:
     """Write the page into a folder, whole or not at all; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / FILE_NAME
+    path = folder / PAGE_FILE
     write_atomically(path, page.render())
     return path

@@ -29,6 +29,7 @@ _ORDER: tuple[MemberStatus, ...] = (
     "completed",
     "running",
     "interrupted",
+    "pruned",
     "failed",
     "cancelled",
     "not begun",
@@ -68,7 +69,7 @@ class SweepStanding:
     """A sweep as it stands.
 
     ``measure`` is what scores are, ``training`` what ``latest`` is; ``is_running`` whether a
-    process runs the sweep or one of its members now.
+    process runs the sweep or one of its members now; ``minimize`` whether less is better.
     """
 
     record: SweepRecord
@@ -76,6 +77,7 @@ class SweepStanding:
     measure: str
     training: str
     is_running: bool = False
+    minimize: bool = False
 
     @property
     def paths(self) -> list[str]:
@@ -84,9 +86,13 @@ class SweepStanding:
 
     @property
     def scored(self) -> list[MemberStanding]:
-        """The members that have a score, the best first; more is better."""
+        """The members that have a score, the best first; those that were pruned behind the others.
+
+        What a pruned one came to early is not to be compared with what others came to late.
+        """
         found = [member for member in self.members if member.score is not None]
-        return sorted(found, key=lambda member: -(member.score or 0.0))
+        sign = 1 if self.minimize else -1
+        return sorted(found, key=lambda m: (m.status == "pruned", sign * (m.score or 0.0)))
 
     @property
     def is_share(self) -> bool:
@@ -149,13 +155,17 @@ def read_standing(
     ----------
     metric
         ``STAGE/NAME`` of a recorded metric whose last value is a member's score, at any time; if
-        none is given, the accuracy on the test set, or the first agent's return there.
+        none is given, what the sweep itself goes by, or the accuracy on the test set, or the first
+        agent's return there.
 
     Raises
     ------
     DataError
         If members have begun and none has recorded the metric.
     """
+    own_metric = record.spec.get("metric")
+    minimize = metric in (None, own_metric) and record.spec.get("direction") == "minimize"
+    metric = metric or own_metric
     folders = {
         member.run_id: RunFolder(path)
         for member in record.members
@@ -186,7 +196,8 @@ def read_standing(
     is_running = bool(runners(Path(runs) / record.sweep_id)) or any(
         member.status == "running" for member in members
     )
-    return SweepStanding(record, members, measure, training or "in training", is_running)
+    told = training or "in training"
+    return SweepStanding(record, members, measure, told, is_running, minimize)
 
 
 def _tested(folders: Iterable[RunFolder]) -> tuple[str, dict[str, float]]:

@@ -47,6 +47,7 @@ _STATUS = {
     "failed": "FAILED",
     "interrupted": "KILLED",
     "cancelled": "KILLED",
+    "pruned": "KILLED",
 }
 
 

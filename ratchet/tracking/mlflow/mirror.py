@@ -21,7 +21,7 @@ from ratchet.tracking.mlflow.client import (
     tracking_errors,
 )
 from ratchet.tracking.mlflow.cursor import ArmCursor, Cursor
-from ratchet.tracking.mlflow.sweep import sync_sweep
+from ratchet.tracking.mlflow.sweep import BestMember, keep_files, sync_sweep
 from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -73,6 +73,22 @@ class MlflowMirror:
             with tracking_errors(self.tracking_uri):
                 return self._sync(client, folder)
 
+    def sync_sweep(self, folder: Path, experiment_name: str, best: BestMember | None) -> None:
+        """Bring MLflow up to a sweep's folder: status, files, and what its ``best`` member came to.
+
+        Raises TrackingError as :meth:`sync`.
+        """
+        client = self._client()
+        with tracking_errors(self.tracking_uri):
+            experiment_id = self._named_experiment(client, experiment_name)
+
+            def find(run_id: str) -> Run | None:
+                return _runs_by_arm(client, experiment_id, run_id).get(MAIN_ARM)
+
+            run_id = sync_sweep(client, experiment_id, folder.parent, folder.name, find, best)
+            if run_id is not None:
+                keep_files(client, run_id, folder)
+
     def url(self, folder: RunFolder) -> str | None:
         """Return the page of the run on the server, if it is mirrored and the server has pages."""
         cursor = Cursor.read(folder.path / "mlflow.json", self.tracking_uri)
@@ -112,9 +128,12 @@ class MlflowMirror:
 
     def _experiment(self, client: MlflowClient, manifest: RunManifest) -> str:
         """Find or create the MLflow experiment that the run belongs to."""
+        name = manifest.settings.get("experiment_name") or manifest.name
+        return self._named_experiment(client, str(name))
+
+    def _named_experiment(self, client: MlflowClient, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
-        name = str(manifest.settings.get("experiment_name") or manifest.name)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             place = artifact_location(self.tracking_uri)

@@ -6,7 +6,9 @@ Made by whichever member is mirrored first, from ``sweep.json``.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +23,15 @@ from ratchet.tracking.content import (
 )
 from ratchet.tracking.files import locked
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.presence import runners
 from ratchet.tracking.run_folder import RunFolder
-from ratchet.tracking.sweep_folder import FILE_NAME, SweepRecord, read_sweep
+from ratchet.tracking.sweep_folder import (
+    FILE_NAME,
+    PAGE_FILE,
+    STUDY_FILE,
+    SweepRecord,
+    read_sweep,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,16 +39,35 @@ if TYPE_CHECKING:
 
 FILE_TAG = "ratchet.sweep_file"
 """The digest of the record that was sent last."""
+BEST_TAG = "ratchet.best_run"
+BEST_CHANGES_TAG = "ratchet.best_changes"
+
+
+@dataclass(frozen=True)
+class BestMember:
+    """The best member of those ``num_scored`` that have a score, and its last metrics."""
+
+    run_id: str
+    label: str
+    num_scored: int
+    metrics: Mapping[str, float]
+
+
 FindRun = Callable[[str], "Run | None"]
 """Finds the MLflow run of a run by its id."""
 
 
 def sync_sweep(
-    client: MlflowClient, experiment_id: str, runs: Path, sweep_id: str, find: FindRun
+    client: MlflowClient,
+    experiment_id: str,
+    runs: Path,
+    sweep_id: str,
+    find: FindRun,
+    best: BestMember | None = None,
 ) -> str | None:
     """Return the id of a sweep's MLflow run, made if there is none, and brought up to date.
 
-    None if there is no record of such a sweep.
+    ``best`` is what it came to, where that is known. None if there is no record of such a sweep.
     """
     if not (runs / sweep_id / FILE_NAME).exists():
         return None
@@ -54,6 +82,8 @@ def sync_sweep(
             client.update_run(run.info.run_id, status=status)
         elif run.info.status != status:
             client.set_terminated(run.info.run_id, status)
+        if best is not None:
+            _tell_best(client, run, best)
     return str(run.info.run_id)
 
 
@@ -76,10 +106,10 @@ def _describe(client: MlflowClient, run: Run, file: Path, record: SweepRecord) -
     """Tell parameters that are not there yet, and the file if it isn't or has changed."""
     from mlflow.entities import Param
 
-    params = {metric_key(path): json.dumps(values) for path, values in record.grid.items()}
+    params = {metric_key(path): text for path, text in _described(record).items()}
     missing = params.keys() - run.data.params.keys()
     if missing:
-        new = [Param(name, params[name][:MAX_PARAM_CHARS]) for name in sorted(missing)]
+        new = [Param(name, params[name]) for name in sorted(missing)]
         client.log_batch(run.info.run_id, params=new)
     digest = file_digest(file)
     if run.data.tags.get(FILE_TAG) != digest:
@@ -87,8 +117,47 @@ def _describe(client: MlflowClient, run: Run, file: Path, record: SweepRecord) -
         client.set_tag(run.info.run_id, FILE_TAG, digest)
 
 
+def keep_files(client: MlflowClient, mlflow_run_id: str, folder: Path) -> None:
+    """Send a sweep's page and journal as they are now."""
+    for name in (STUDY_FILE, PAGE_FILE):
+        if (folder / name).exists():
+            client.log_artifact(mlflow_run_id, str(folder / name))
+
+
+def _described(record: SweepRecord) -> dict[str, str]:
+    """Return what varies by dotted path, and how members are chosen, as text."""
+    spec = dict(record.spec) or {"parameters": record.grid}
+    varies = {**spec.pop("parameters", {}), **spec.pop("for_each", {})}
+    own = {f"sweep.{name}": value for name, value in spec.items()}
+    return {
+        path: (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARS]
+        for path, value in {**own, **varies}.items()
+    }
+
+
+def _tell_best(client: MlflowClient, run: Run, best: BestMember) -> None:
+    """Give a sweep's run the metrics of its best member, each once for each number of members."""
+    from mlflow.entities import Metric, RunTag
+
+    known = {
+        key: {each.step for each in client.get_metric_history(run.info.run_id, key)}
+        for key in best.metrics
+        if key in run.data.metrics
+    }
+    now = int(time.time() * 1000)
+    new = [
+        Metric(key, value, now, best.num_scored)
+        for key, value in best.metrics.items()
+        if best.num_scored not in known.get(key, ())
+    ]
+    tags = [RunTag(BEST_TAG, best.run_id), RunTag(BEST_CHANGES_TAG, best.label)]
+    client.log_batch(run.info.run_id, metrics=new, tags=tags)
+
+
 def _status(runs: Path, record: SweepRecord) -> str:
     """Return a sweep's status: it goes on until each member has ended."""
+    if runners(runs / record.sweep_id):
+        return "RUNNING"
     found = []
     for member in record.members:
         try:
@@ -99,4 +168,4 @@ def _status(runs: Path, record: SweepRecord) -> str:
         return "RUNNING"
     if "failed" in found:
         return "FAILED"
-    return "FINISHED" if set(found) <= {"completed"} else "KILLED"
+    return "FINISHED" if set(found) <= {"completed", "pruned"} else "KILLED"
