@@ -69,7 +69,7 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
             for session in run.sessions:
                 await _play_arm(run, session, force=force)
         run.folder.set_status("completed")  # the report says so too
-        await save_report(run.folder, experiment.settings)
+        await save_report(run.folder, experiment.settings, run.last_tasks())
     return ExperimentResult(
         run_id=run.folder.run_id,
         folder=str(run.folder.path),
@@ -138,4 +138,6 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
     finally:
         run.close()
         if run.tracking_uri is not None:
-            await save_mirror(run.folder, run.experiment.settings, run.tracking_uri)
+            await save_mirror(
+                run.folder, run.experiment.settings, run.tracking_uri, run.last_tasks()
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
 
@@ -33,6 +33,8 @@ from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
     from flows.runs.resolving import ResolvedExperiment
 
 AnySession: TypeAlias = ArmSession | TextArmSession
@@ -50,6 +52,10 @@ class ExperimentRun:
     tracking_uri: str | None
     presence: Presence
     live: LiveFile
+
+    def last_tasks(self) -> list[State[Any]]:
+        """Return the states of the tasks that stand last in the graph of the flow run."""
+        return [state for session in self.sessions for state in session.last_tasks()]
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""
