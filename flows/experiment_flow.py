@@ -17,6 +17,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.runs.ending import how_it_ended
+from flows.runs.prefect_page import shown_in_prefect
 from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
@@ -64,7 +65,7 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     """Run a resolved experiment inside the flow that is running; as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
     run = await asyncio.to_thread(open_run, experiment, flow_run_id)
-    async with _recorded(run):
+    async with shown_in_prefect(run), _recorded(run):
         with also_told(run.live):
             for session in run.sessions:
                 await _play_arm(run, session, force=force)

@@ -55,7 +55,7 @@ class ExperimentRun:
 
     def last_tasks(self) -> list[State[Any]]:
         """Return the states of the tasks that stand last in the graph of the flow run."""
-        return [state for session in self.sessions for state in session.last_tasks()]
+        return [state for session in self.sessions for state in session.tasks.last()]
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""

@@ -44,7 +44,7 @@ from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.interrupting import interrupt_thread
 from tasks.stages.profiling import profiled
-from tasks.stages.session import AheadFailedError, BaseSession
+from tasks.stages.session import AheadFailedError, BaseSession, TaskGraph
 from trainers.progress import describe, progress_place
 
 logger = logging.getLogger(__name__)
@@ -99,20 +99,35 @@ class Stage(Generic[_Session]):
         raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
+        label, before = call.label, _tasks_before(call, session.tasks)
         # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
         one = _run_stage.with_options(
             name=self.name,
-            task_run_name=call.label,
+            task_run_name=label,
             retries=session.settings.retries,
             retry_delay_seconds=session.settings.retry_delay_seconds,
             retry_condition_fn=_is_worth_a_retry,
         )
         state: State[Any] = await one(  # type: ignore[misc]
-            request, wait_for=session.tasks_before(call), return_state=True
+            request, wait_for=before, return_state=True
         )
         await state.aresult(raise_on_failure=True)
-        session.task_done(call, state)
+        session.tasks.done[call.key] = state
+        if call.stage == "train":
+            session.tasks.trained[call.iteration] = call.key
         return request.result()
+
+
+def _tasks_before(call: StageCall, tasks: TaskGraph) -> list[State[Any]]:
+    """Return the states of the tasks that a call follows: the edges of the graph in Prefect's UI.
+
+    Those are the tasks whose stages it takes in, but for what one of these takes in too.
+    """
+    tasks.inputs[call.key] = inputs = set(call.inputs.values())
+    if call.stage == "train" and call.start_iteration in tasks.trained:
+        inputs.add(tasks.trained[call.start_iteration])  # its key knows the first state alone
+    further = {key for near in inputs for key in tasks.inputs.get(str(near), ())}
+    return [tasks.done[key] for key in sorted(tasks.done.keys() & inputs - further)]
 
 
 def stage(work: Work[_Session]) -> Stage[_Session]:

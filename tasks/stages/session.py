@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import TimeoutError as WaitedLongEnough
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,23 @@ def film_name(episode: int) -> str:
     return f"videos/{episode}.gif"
 
 
+@dataclass
+class TaskGraph:
+    """Which tasks of the flow run have made or found stages, by the stages' keys.
+
+    ``inputs`` are the keys that each has followed, ``trained`` iteration → key of the training.
+    """
+
+    done: dict[str, State[Any]] = field(default_factory=dict)
+    inputs: dict[str, set[str | int]] = field(default_factory=dict)
+    trained: dict[int, str] = field(default_factory=dict)
+
+    def last(self) -> list[State[Any]]:
+        """Return the states of the tasks that no other has followed."""
+        followed = set().union(*self.inputs.values())
+        return [state for key, state in self.done.items() if key not in followed]
+
+
 class BaseSession:
     """What the stages of any arm need of the process."""
 
@@ -55,34 +73,8 @@ class BaseSession:
         self.under_way: Callable[[StageCall], AbstractContextManager[object]] = nullcontext
         self.fresh = False
         """Whether all is made anew, and nothing that is stored counts."""
-        self._tasks: dict[str, State[Any]] = {}
-        self._inputs: dict[str, set[str | int]] = {}
-        self._trained: dict[int, str] = {}
+        self.tasks = TaskGraph()
         self._ahead: dict[str, Future[None]] = {}
-
-    def task_done(self, call: StageCall, state: State[Any]) -> None:
-        """Note the final state of the task that has made or found a stage."""
-        self._tasks[call.key] = state
-        if call.stage == "train":
-            self._trained[call.iteration] = call.key
-
-    def tasks_before(self, call: StageCall) -> list[State[Any]]:
-        """Return the states of the tasks that a call follows: the edges of the graph.
-
-        Those are the tasks whose stages it takes in, but for what one of these takes in too.
-        """
-        inputs: set[str | int] = set(call.inputs.values())
-        if call.stage == "train" and call.start_iteration in self._trained:
-            inputs.add(self._trained[call.start_iteration])  # its key knows the first state alone
-        self._inputs[call.key] = inputs
-        known = inputs & self._tasks.keys()
-        nearer = known.difference(*(self._inputs.get(str(key), ()) for key in known))
-        return [state for key, state in self._tasks.items() if key in nearer]
-
-    def last_tasks(self) -> list[State[Any]]:
-        """Return the states of the tasks whose stages no other has taken in."""
-        taken = set().union(*self._inputs.values())
-        return [state for key, state in self._tasks.items() if key not in taken]
 
     def make_services_ready(self) -> None:
         """Start what agents speak to; called by each stage that may call a language model."""
