@@ -17,6 +17,7 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.runs.ending import how_it_ended
+from flows.runs.pausing import heed
 from flows.runs.prefect_page import shown_in_prefect
 from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
@@ -92,6 +93,7 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
         anew = force and call.pinned_key is None
         outcome = await session.stages[call.stage](call, session, force=anew)
         run.recorder.stage_finished(outcome)
+        await heed(run)
 
     async def make_ahead(call: StageCall, made: Future[None]) -> None:
         try:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
-from coolname.data import config as invented  # type: ignore[import-untyped] # Prefect's names
+from coolname.data import config as word_lists  # of which Prefect invents names
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
@@ -71,4 +71,5 @@ def tags_of(name: str, hyper_params: HyperParameters, *others: str) -> list[str]
 
 @cache
 def _invented_words() -> frozenset[str]:
-    return frozenset(word for each in invented.values() for word in each.get("words", ()))
+    lists = cast("dict[str, dict[str, list[str]]]", word_lists)
+    return frozenset(word for each in lists.values() for word in each.get("words", ()))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
@@ -52,6 +53,7 @@ class ExperimentRun:
     tracking_uri: str | None
     presence: Presence
     live: LiveFile
+    last_heeded: float = field(default_factory=time.monotonic)
 
     def last_tasks(self) -> list[State[Any]]:
         """Return the states of the tasks that stand last in the graph of the flow run."""

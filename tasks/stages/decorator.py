@@ -282,7 +282,7 @@ async def _run_stage(request: _Request[Any]) -> State[Any]:
     words = str(outcome)
     return Completed(  # without data: by it, Prefect would take tasks for each other's inputs
         name="Cached" if outcome.hit else "Completed",
-        message=f"{words[:1].upper()}{words[1:]}: {outcome.manifest.key}.",
+        message=f"{words[:1].upper()}{words[1:]} ({outcome.manifest.key[:12]}).",
     )
 
 
