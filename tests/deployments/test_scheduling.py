@@ -29,7 +29,10 @@ def test_a_schedule_stands_in_the_file(given, entry):
     (deployment,) = yaml.safe_load(text)["deployments"]
     assert deployment["schedules"] == [{**entry, "timezone": "Europe/Berlin", "active": True}]
     assert deployment["parameters"] == {"file": "one.yaml", "overrides": ["seed=1"]}
-    assert (deployment["concurrency_limit"], deployment["work_pool"]["name"]) == (2, "ratchet")
+    assert (deployment["concurrency_limit"], deployment["work_pool"]["name"]) == (
+        2,
+        "{{ $RATCHET_POOL }}",
+    )
 
 
 def test_without_a_schedule_it_runs_on_demand():
