@@ -5,7 +5,7 @@ It is the shipped Prefect file with this deployment instead of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,11 @@ class Schedule:
             )
         from prefect.schedules import Cron, Interval, RRule
 
-        makers = {"cron": Cron, "interval": Interval, "rrule": RRule}
+        makers: dict[str, Callable[..., object]] = {
+            "cron": Cron,
+            "interval": Interval,
+            "rrule": RRule,
+        }
         for name in given:
             try:
                 makers[name](getattr(self, name), timezone=self.timezone)

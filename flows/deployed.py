@@ -193,9 +193,9 @@ async def _prepared(limit: str | None) -> AsyncIterator[None]:
     """
     log_to_prefect()
     async with AsyncExitStack() as held:
-        if given(limit, ""):
+        if name := given(limit, ""):
             try:
-                await held.enter_async_context(concurrency(limit, strict=True))
+                await held.enter_async_context(concurrency(name, strict=True))
             except ConcurrencySlotAcquisitionError as error:
                 raise ParameterError(
                     f"limit: got {limit!r}, expected a concurrency limit of the server ({error})."

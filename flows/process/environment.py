@@ -88,9 +88,15 @@ def _is_said_elsewhere(record: logging.LogRecord) -> bool:
 
 
 def log_to_prefect() -> None:
-    """Send what our loggers say, within a flow run, to its log in Prefect; once a process."""
-    from prefect.logging.handlers import APILogHandler
+    """Send what our loggers say, within a flow run, to its log in Prefect; once a process.
 
+    Not where nobody can read it there.
+    """
+    from prefect.logging.handlers import APILogHandler
+    from prefect.settings import PREFECT_UI_URL
+
+    if not PREFECT_UI_URL.value():
+        return
     for name in _OUR_LOGGERS:
         logger = logging.getLogger(name)
         logger.setLevel(min(logger.level or logging.INFO, logging.INFO))

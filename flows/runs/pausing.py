@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
 
 from flows.process.flow_runs import find_flow_run
-from flows.process.temporary_server import lasting_ui_url
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -41,7 +41,7 @@ async def heed(run: ExperimentRun) -> None:
     TerminationSignal
         If the flow run, or the sweep that it belongs to, has been ended meanwhile.
     """
-    if time.monotonic() - run.last_heeded < SECONDS or not lasting_ui_url():
+    if time.monotonic() - run.last_heeded < SECONDS or not PREFECT_UI_URL.value():
         return
     ids = dict.fromkeys(filter(None, (flow_run.get_id(), flow_run.get_root_flow_run_id())))
     states = await _states(ids)

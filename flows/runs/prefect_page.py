@@ -21,8 +21,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
 
-from flows.process.temporary_server import lasting_ui_url
 from flows.runs.result_table import result_table
 from ratchet.errors import RatchetError
 from ratchet.tracking.manifest import MAIN_ARM
@@ -43,7 +43,7 @@ _LEFT_OVER = 0.99
 async def shown_in_prefect(run: ExperimentRun) -> AsyncIterator[None]:
     """Keep the flow run's page up to date while the block runs, if it is on a lasting server."""
     flow_run_id = flow_run.get_id()
-    if flow_run_id is None or not lasting_ui_url():
+    if flow_run_id is None or not PREFECT_UI_URL.value():
         yield
         return
     page = PrefectPage(run, UUID(flow_run_id))

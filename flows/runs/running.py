@@ -120,8 +120,7 @@ def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> Experime
     try:
         import_module("flows.experiment_flow")  # takes seconds, in which the server starts
         temporary_server.ensure(experiment.settings.home)
-        if temporary_server.lasting_ui_url():
-            log_to_prefect()
+        log_to_prefect()
         leave_tracebacks_out()
         return ExperimentResult.from_dict(_to_end_or_signal(experiment, parameters))
     except RatchetError:
