@@ -10,16 +10,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
+
+import yaml
 
 from deployments.local_stack import LocalStackError
 from deployments.parts import get_text, stack_environment
+from deployments.scheduling import Schedule, deployment_file
 from flows.process.logins import PREFECT
 from flows.process.messages import print_error, print_plain
 from flows.process.stack_file import POOL, running_stack
 from ratchet.errors import RatchetError
+from ratchet.experiment_files.loading import load_experiment
 from ratchet.shadowing import refuse_working_folder
+from trainers.registry import TRAINERS
 
 PREFECT_FILE = Path(__file__).with_name("prefect.yaml")
 POOL_TYPES = ("process", "docker", "kubernetes")
@@ -57,9 +64,45 @@ def deploy(
     _make_pool(environment, pool, pool_type)
     _prefect(environment, "deploy", "--all", "--prefect-file", str(prefect_file.resolve()))
     _run([sys.executable, "-P", "-m", "deployments.recovering", "--automation"], environment)
-    print_plain(
-        f"Registered the deployments of {prefect_file}. See {api_url.removesuffix('/api')}."
+    names = [each["name"] for each in yaml.safe_load(prefect_file.read_text())["deployments"]]
+    print_plain(f"Registered {', '.join(names)}. See {api_url.removesuffix('/api')}/deployments.")
+
+
+def deploy_experiment(
+    home: Path,
+    experiment: str,
+    overrides: Sequence[str] = (),
+    *,
+    name: str,
+    schedule: Schedule,
+    slots: int = 1,
+    pool: str = POOL,
+    pool_type: str = "process",
+) -> None:
+    """Register a deployment of one experiment file, with its schedule; errors as :func:`deploy`.
+
+    Parameters
+    ----------
+    name
+        The deployment's; a second time with the same name changes it.
+    slots
+        How many of its runs go at a time.
+
+    Raises
+    ------
+    ParameterError
+        If the experiment or the schedule is wrong.
+    """
+    schedule.check()
+    load_experiment(experiment, overrides, {"trainer": TRAINERS})
+    refuse_working_folder(Path.cwd())
+    text = deployment_file(
+        PREFECT_FILE, experiment, overrides, name=name, schedule=schedule, slots=slots
     )
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "prefect.yaml"
+        file.write_text(text, encoding="utf-8")
+        deploy(home, file, pool, pool_type)
 
 
 def _make_pool(environment: dict[str, str], pool: str, pool_type: str) -> None:
@@ -110,9 +153,30 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--prefect-file", type=Path, default=PREFECT_FILE)
     parser.add_argument("--pool", default=POOL)
     parser.add_argument("--type", choices=POOL_TYPES, default="process")
+    parser.add_argument("--name")
+    parser.add_argument("--cron")
+    parser.add_argument("--interval", type=float)
+    parser.add_argument("--rrule")
+    parser.add_argument("--timezone", default="UTC")
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("experiment", nargs="?")
+    parser.add_argument("overrides", nargs="*")
     options = parser.parse_args(arguments)
     try:
-        deploy(options.home, options.prefect_file, options.pool, options.type)
+        if options.experiment is None:
+            deploy(options.home, options.prefect_file, options.pool, options.type)
+        else:
+            schedule = Schedule(options.cron, options.interval, options.rrule, options.timezone)
+            deploy_experiment(
+                options.home,
+                options.experiment,
+                options.overrides,
+                name=options.name or Path(options.experiment).stem,
+                schedule=schedule,
+                slots=options.slots,
+                pool=options.pool,
+                pool_type=options.type,
+            )
     except RatchetError as error:
         print_error(str(error))
         return 2

@@ -1,4 +1,4 @@
-"""What a server needs to outlive a power cut: lost runs crash, and an automation finds later ones.
+"""What a server needs to outlive a power cut: lost runs crash, and automations find later ones.
 
 ``ratchet up`` runs this module in a process of its own before the worker starts, since the
 supervisor does not import Prefect.
@@ -10,12 +10,19 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deployments.parts import HEARTBEAT_SECONDS, stack_environment
 from flows.process.messages import print_plain, print_warning
 from flows.process.stack_file import Stack
 
+if TYPE_CHECKING:
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger
+
 AUTOMATION = "Crash runs without heartbeats"
+FAILURES = "Runs that failed"
+LATE_RUNS = "Runs that are late"
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
 _MISSED = 5  # as many heartbeats may be missing: a machine may be asleep, or very busy
 
 
@@ -37,45 +44,83 @@ def recover(home: Path, stack: Stack) -> None:
         print_plain(done.stdout.rstrip())
 
 
-def apply_automation() -> None:
-    """Make, or bring up to date, the automation that crashes runs whose heartbeats stay away."""
+def apply_automations() -> None:
+    """Make the automations, or bring them up to date; what somebody has them do is kept."""
     from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        for wanted in automations():
+            known = client.read_automations_by_name(wanted.name)
+            if not known:
+                client.create_automation(wanted)
+                continue
+            chosen = {"enabled": known[0].enabled, "actions": known[0].actions}
+            client.update_automation(known[0].id, wanted.model_copy(update=chosen))
+
+
+def automations() -> list[AutomationCore]:
+    """Return what the server is to watch: runs whose process died, that failed, that are late.
+
+    The first crashes the run. The others only note it in the event feed, until somebody gives them
+    an action in the UI, such as a notification.
+    """
     from prefect.client.schemas.objects import StateType
-    from prefect.events.actions import ChangeFlowRunState
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-    from prefect.events.schemas.events import ResourceSpecification
+    from prefect.events.actions import ChangeFlowRunState, DoNothing
+    from prefect.events.schemas.automations import AutomationCore
 
     heartbeat = "prefect.flow-run.heartbeat"
-    ends = (f"prefect.flow-run.{name}" for name in ("Completed", "Failed", "Cancelled", "Crashed"))
-    wanted = AutomationCore(
-        name=AUTOMATION,
-        description="A run that has sent heartbeats and then neither one nor its end is gone.",
-        trigger=EventTrigger(
-            after={heartbeat},
-            expect={heartbeat, *ends},
-            match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=_MISSED * HEARTBEAT_SECONDS),
+    ends = (f"prefect.flow-run.{name}" for name in (*_ENDS, "Paused", "Suspended"))
+    return [
+        AutomationCore(
+            name=AUTOMATION,
+            description="A run whose heartbeats stay away, without end or pause, is gone.",
+            trigger=_trigger(
+                {heartbeat, *ends},
+                after={heartbeat},
+                within=timedelta(seconds=_MISSED * HEARTBEAT_SECONDS),
+            ),
+            actions=[
+                ChangeFlowRunState(
+                    state=StateType.CRASHED, message="Its heartbeats stayed away.", force=True
+                )
+            ],
         ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED, message="Its heartbeats stayed away.", force=True
-            )
-        ],
+        AutomationCore(
+            name=FAILURES,
+            description="A run has failed or crashed. Give it an action, such as a notification.",
+            trigger=_trigger({"prefect.flow-run.Failed", "prefect.flow-run.Crashed"}),
+            actions=[DoNothing()],
+        ),
+        AutomationCore(
+            name=LATE_RUNS,
+            description="No worker has taken a run in time. Give it an action, such as a message.",
+            trigger=_trigger({"prefect.flow-run.Late"}),
+            actions=[DoNothing()],
+        ),
+    ]
+
+
+def _trigger(
+    expect: set[str], after: set[str] | None = None, within: timedelta = timedelta(0)
+) -> EventTrigger:
+    """Return a trigger for each flow run: events that come, or after some others stay away."""
+    from prefect.events.schemas.automations import EventTrigger, Posture
+    from prefect.events.schemas.events import ResourceSpecification
+
+    return EventTrigger(
+        after=after or set(),
+        expect=expect,
+        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive if after else Posture.Reactive,
+        threshold=1,
+        within=within,
     )
-    with get_client(sync_client=True) as client:
-        known = client.read_automations_by_name(AUTOMATION)
-        if known:
-            client.update_automation(known[0].id, wanted)
-        else:
-            client.create_automation(wanted)
 
 
 def main() -> None:
-    """Apply the automation; unless it is to be alone, crash lost runs and say which."""
-    apply_automation()
+    """Apply the automations; unless they are to be alone, crash lost runs and say which."""
+    apply_automations()
     if "--automation" in sys.argv[1:]:
         return
     from flows.process.lost_runs import crash_lost_runs

@@ -17,6 +17,8 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.runs.ending import how_it_ended
+from flows.runs.pausing import heed
+from flows.runs.prefect_page import shown_in_prefect
 from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
@@ -66,11 +68,11 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     flow_run_id = flow_run.get_id()
     run = await asyncio.to_thread(open_run, experiment, flow_run_id)
     with suppress(RunPrunedError):  # no failure: what it has finished is kept
-        async with _recorded(run):
+        async with shown_in_prefect(run), _recorded(run):
             with also_told(run.live):
                 await _play_arms(run, force=force)
             run.folder.set_status("completed")  # the report says so too
-            await save_report(run.folder, experiment.settings)
+            await save_report(run.folder, experiment.settings, run.last_tasks())
     return ExperimentResult(
         run_id=run.folder.run_id,
         folder=str(run.folder.path),
@@ -113,6 +115,7 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
         anew = force and call.pinned_key is None
         outcome = await session.stages[call.stage](call, session, force=anew)
         run.recorder.stage_finished(outcome)
+        await heed(run)
 
     async def make_ahead(call: StageCall, made: Future[None]) -> None:
         try:
@@ -160,4 +163,6 @@ async def _recorded(run: ExperimentRun) -> AsyncIterator[None]:
     finally:
         run.close()
         for kind, place in run.mirrors.items():
-            await save_mirror(run.folder, run.experiment.settings, kind, place)
+            await save_mirror(
+                run.folder, run.experiment.settings, kind, place, after=run.last_tasks()
+            )

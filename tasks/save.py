@@ -21,24 +21,36 @@ from ratchet.errors import TrackingError
 from tasks.stages import faults
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
 
 STAMPS_FILE = "saved.json"
 
 
-async def save_report(folder: RunFolder, settings: ExperimentSettings) -> None:
-    """Build the run's report, if it is not the report of what the run is now."""
+async def save_report(
+    folder: RunFolder, settings: ExperimentSettings, after: Sequence[State[Any]] = ()
+) -> None:
+    """Build the run's report, if it is not the report of what the run is now.
+
+    ``after`` are the states of the tasks before it.
+    """
     job = _Job("report", folder)
-    await _run(job, settings)
+    await _run(job, settings, after)
 
 
 async def save_mirror(
-    folder: RunFolder, settings: ExperimentSettings, kind: str, place: str
+    folder: RunFolder,
+    settings: ExperimentSettings,
+    kind: str,
+    place: str,
+    *,
+    after: Sequence[State[Any]] = (),
 ) -> None:
     """Bring a mirror up to the run; a failure is an event of the run, not of the experiment."""
     job = _Job(kind, folder, place)
-    await _run(job, settings)
+    await _run(job, settings, after)
 
 
 class _Job:
@@ -92,12 +104,12 @@ def _build_report(folder: RunFolder) -> None:
     build_report(folder)
 
 
-async def _run(job: _Job, settings: ExperimentSettings) -> None:
+async def _run(job: _Job, settings: ExperimentSettings, after: Sequence[State[Any]]) -> None:
     await _save.with_options(
         task_run_name=f"save {job.kind}",
         retries=settings.retries if job.kind == "report" else 0,
         retry_delay_seconds=settings.retry_delay_seconds,
-    )(job)
+    )(job, wait_for=after)
 
 
 @task(name="save", cache_policy=NO_CACHE, persist_result=False, log_prints=False)

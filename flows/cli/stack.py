@@ -12,8 +12,10 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.completion import experiment_files
 from flows.process.messages import print_error, print_plain, prints_json
 from flows.process.stack_file import LOOPBACK, POOL
+from ratchet.errors import ParameterError
 
 Home = Annotated[str, typer.Option(help="Ratchet's own folder.")]
 _DEFAULT_HOME = ".ratchet"
@@ -42,6 +44,19 @@ def down(home: Home = _DEFAULT_HOME) -> None:
 
 
 def deploy(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(help="An experiment file to deploy alone.", autocompletion=experiment_files),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[a.b=value]...", help="On top of it.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Its name; the file's by default.")] = None,
+    cron: Annotated[str | None, typer.Option(help="When it runs, e.g. '0 3 * * *'.")] = None,
+    interval: Annotated[float | None, typer.Option(help="Or every so many seconds.")] = None,
+    rrule: Annotated[str | None, typer.Option(help="Or e.g. 'FREQ=DAILY;COUNT=7'.")] = None,
+    timezone: Annotated[str, typer.Option(help="Of the schedule.")] = "UTC",
+    slots: Annotated[int, typer.Option(help="How many of its runs go at a time.", min=1)] = 1,
     home: Home = _DEFAULT_HOME,
     prefect_file: Annotated[str | None, typer.Option(help="Instead of the one shipped.")] = None,
     pool: Annotated[str, typer.Option(help="The work pool; made if there is none.")] = POOL,
@@ -49,9 +64,15 @@ def deploy(
         str, typer.Option("--type", help="What its workers start: process, docker or kubernetes.")
     ] = "process",
 ) -> None:
-    """Register the deployments with the Prefect server: runs on demand and on a schedule."""
+    """Register deployments with the Prefect server: forms for runs on demand, and schedules."""
     file = ["--prefect-file", prefect_file] if prefect_file else []
-    _hand_over("deploying", "--home", home, "--pool", pool, "--type", pool_type, *file)
+    given = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
+    options = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    if options and experiment is None:
+        raise ParameterError(f"deploy: got {' '.join(options)}, expected an experiment file too.")
+    options += [f"--timezone={timezone}", f"--slots={slots}", "--pool", pool, "--type", pool_type]
+    named = [] if experiment is None else ["--", experiment, *(overrides or ())]
+    _hand_over("deploying", "--home", home, *file, *options, *named)
 
 
 def _hand_over(module: str, *arguments: str) -> None:

@@ -78,5 +78,35 @@ def leave_tracebacks_out() -> None:
 
 
 def _is_said_elsewhere(record: logging.LogRecord) -> bool:
-    """Return False for the errors of Prefect's engines, which come with a long traceback."""
+    """Return False for the errors of Prefect's engines, and for what its log alone is to have.
+
+    The former come with a long traceback.
+    """
+    if record.name.partition(".")[0] in _OUR_LOGGERS:
+        return record.levelno >= logging.WARNING
     return record.name not in _ENGINE_LOGGERS or record.levelno < logging.ERROR
+
+
+def log_to_prefect() -> None:
+    """Send what our loggers say, within a flow run, to its log in Prefect; once a process.
+
+    Not where nobody can read it there.
+    """
+    from prefect.logging.handlers import APILogHandler
+    from prefect.settings import PREFECT_UI_URL
+
+    if not PREFECT_UI_URL.value():
+        return
+    for name in _OUR_LOGGERS:
+        logger = logging.getLogger(name)
+        logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
+        if not any(isinstance(handler, APILogHandler) for handler in logger.handlers):
+            handler = APILogHandler(logging.INFO)
+            handler.addFilter(_is_of_a_flow_run)
+            logger.addHandler(handler)
+
+
+def _is_of_a_flow_run(_: logging.LogRecord) -> bool:
+    from prefect.context import FlowRunContext, TaskRunContext
+
+    return FlowRunContext.get() is not None or TaskRunContext.get() is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prefect.client.schemas.objects import StateType
+from prefect.exceptions import Pause
 from prefect.runtime import flow_run
 
 from flows.process.flow_runs import find_flow_run
@@ -25,6 +26,8 @@ def how_it_ended(folder: RunFolder, error: BaseException) -> tuple[RunStatus, st
         return "pruned", f"{error} {go_on}"
     if isinstance(error, Exception):
         return "failed", f"{type(error).__name__}: {error} {go_on}"
+    if isinstance(error, Pause):
+        return "interrupted", f"suspended in Prefect. Resume it there, or: {go_on}"
     if folder.manifest.status == "cancelled" or _is_cancelled_in_prefect():
         return "cancelled", f"cancelled. {go_on}"
     return "interrupted", f"interrupted ({type(error).__name__}). {go_on}"

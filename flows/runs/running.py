@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flows.process import temporary_server
-from flows.process.environment import leave_tracebacks_out, prepare_environment
+from flows.process.environment import (
+    leave_tracebacks_out,
+    log_to_prefect,
+    prepare_environment,
+)
 from flows.process.progress import ProgressStyle, shown_progress
 from flows.runs.preflight import check_experiment
 from flows.runs.resolving import (
@@ -116,6 +120,7 @@ def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> Experime
     try:
         import_module("flows.experiment_flow")  # takes seconds, in which the server starts
         temporary_server.ensure(experiment.settings.home)
+        log_to_prefect()
         leave_tracebacks_out()
         return ExperimentResult.from_dict(_to_end_or_signal(experiment, parameters))
     except RatchetError:

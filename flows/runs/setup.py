@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
 
@@ -35,6 +36,8 @@ from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
     from flows.runs.resolving import ResolvedExperiment
     from flows.sweeps.pruning import MemberReports
     from ratchet.parameters.settings import ExperimentSettings
@@ -54,6 +57,11 @@ class ExperimentRun:
     mirrors: dict[str, str]
     presence: Presence
     live: LiveFile
+    last_heeded: float = field(default_factory=time.monotonic)
+
+    def last_tasks(self) -> list[State[Any]]:
+        """Return the states of the tasks that stand last in the graph of the flow run."""
+        return [state for session in self.sessions for state in session.tasks.last()]
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
-import json
 import logging
 import threading
 import time
@@ -45,7 +44,7 @@ from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.interrupting import interrupt_thread
 from tasks.stages.profiling import profiled
-from tasks.stages.session import AheadFailedError, BaseSession
+from tasks.stages.session import AheadFailedError, BaseSession, TaskGraph
 from trainers.progress import describe, progress_place
 
 logger = logging.getLogger(__name__)
@@ -67,17 +66,10 @@ class StageOutcome:
     hit: bool
     reason: str
 
-    @property
-    def reference(self) -> dict[str, str | int | bool]:
-        """What Prefect is told: where the result lies."""
-        return {
-            "key": self.manifest.key,
-            "stage": self.call.name,
-            "arm": self.call.arm,
-            "start": self.manifest.start_iteration,
-            "iteration": self.manifest.iteration,
-            "hit": self.hit,
-        }
+    def __str__(self) -> str:
+        if not self.hit:
+            return f"made in {self.manifest.seconds:.1f} s"
+        return "found in the store" if self.reason == "stored" else self.reason
 
 
 class Stage(Generic[_Session]):
@@ -107,17 +99,35 @@ class Stage(Generic[_Session]):
         raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
+        label, before = call.label, _tasks_before(call, session.tasks)
         # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
         one = _run_stage.with_options(
             name=self.name,
-            task_run_name=call.label,
+            task_run_name=label,
             retries=session.settings.retries,
             retry_delay_seconds=session.settings.retry_delay_seconds,
             retry_condition_fn=_is_worth_a_retry,
         )
-        state: State[Any] = await one(request, return_state=True)  # type: ignore[misc]
+        state: State[Any] = await one(  # type: ignore[misc]
+            request, wait_for=before, return_state=True
+        )
         await state.aresult(raise_on_failure=True)
+        session.tasks.done[call.key] = state
+        if call.stage == "train":
+            session.tasks.trained[call.iteration] = call.key
         return request.result()
+
+
+def _tasks_before(call: StageCall, tasks: TaskGraph) -> list[State[Any]]:
+    """Return the states of the tasks that a call follows: the edges of the graph in Prefect's UI.
+
+    Those are the tasks whose stages it takes in, but for what one of these takes in too.
+    """
+    tasks.inputs[call.key] = inputs = set(call.inputs.values())
+    if call.stage == "train" and call.start_iteration in tasks.trained:
+        inputs.add(tasks.trained[call.start_iteration])  # its key knows the first state alone
+    further = {key for near in inputs for key in tasks.inputs.get(str(near), ())}
+    return [tasks.done[key] for key in sorted(tasks.done.keys() & inputs - further)]
 
 
 def stage(work: Work[_Session]) -> Stage[_Session]:
@@ -275,10 +285,11 @@ class _Request(Generic[_Session]):
 @task(cache_policy=NO_CACHE, persist_result=False, log_prints=False)
 async def _run_stage(request: _Request[Any]) -> State[Any]:
     outcome = await request.fulfil()
-    return Completed(
+    logger.info("%s: %s", request.call.label, outcome)
+    words = str(outcome)
+    return Completed(  # without data: by it, Prefect would take tasks for each other's inputs
         name="Cached" if outcome.hit else "Completed",
-        message=json.dumps(outcome.reference, sort_keys=True),
-        data=outcome.reference,
+        message=f"{words[:1].upper()}{words[1:]} ({outcome.manifest.key[:12]}).",
     )
 
 
@@ -318,7 +329,11 @@ async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> 
     try:
         await state.aresult(raise_on_failure=True)
     except Exception as error:  # noqa: BLE001 -- whatever a stage failed with
+        label, why = task_run.name, f"{type(error).__name__}: {error}"
         if any(isinstance(each, _NOT_WORTH_A_RETRY) for each in _causes(error)):
+            logger.info("%s failed, and would again: %s", label, why)
             return False
-        logger.warning("a stage failed: %s: %s", type(error).__name__, error)
+        left = int(task.retries) - task_run.run_count + 1
+        end = "tried again" if left > 0 else "that was the last attempt"
+        logger.warning("%s failed at attempt %d, %s: %s", label, task_run.run_count, end, why)
     return True

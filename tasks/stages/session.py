@@ -6,12 +6,15 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import TimeoutError as WaitedLongEnough
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ratchet.errors import StageFailedError
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
     from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
@@ -30,6 +33,23 @@ TRANSCRIPTS_FILE = "transcripts.jsonl"
 def film_name(episode: int) -> str:
     """Return the name of a film of a test's episode in the stage's folder."""
     return f"videos/{episode}.gif"
+
+
+@dataclass
+class TaskGraph:
+    """Which tasks of the flow run have made or found stages, by the stages' keys.
+
+    ``inputs`` are the keys that each has followed, ``trained`` iteration → key of the training.
+    """
+
+    done: dict[str, State[Any]] = field(default_factory=dict)
+    inputs: dict[str, set[str | int]] = field(default_factory=dict)
+    trained: dict[int, str] = field(default_factory=dict)
+
+    def last(self) -> list[State[Any]]:
+        """Return the states of the tasks that no other has followed."""
+        followed = set().union(*self.inputs.values())
+        return [state for key, state in self.done.items() if key not in followed]
 
 
 class BaseSession:
@@ -57,6 +77,7 @@ class BaseSession:
         """Who makes this arm's stages, and whether anew, if that is not this process."""
         self.fresh = False
         """Whether all is made anew, and nothing that is stored counts."""
+        self.tasks = TaskGraph()
         self._ahead: dict[str, Future[None]] = {}
 
     def make_services_ready(self) -> None:

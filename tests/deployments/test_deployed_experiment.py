@@ -58,7 +58,8 @@ def soon(prefect_file: Path) -> None:
     content = yaml.safe_load(PREFECT_FILE.read_text())
     start = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
     for deployment in content["deployments"]:
-        deployment["parameters"] = {"file": "experiments/tiny.yaml", "overrides": OVERRIDES}
+        if "file" in deployment.get("parameters", {}):
+            deployment["parameters"] = {"file": "experiments/tiny.yaml", "overrides": OVERRIDES}
         if "schedules" in deployment:
             schedule = {"interval": 86_400, "anchor_date": start.isoformat(), "timezone": "UTC"}
             deployment["schedules"] = [{**schedule, "active": True}]
@@ -102,8 +103,12 @@ def test_schedule_failure_and_retry(stack: LocalStack, project: Path, tmp_path: 
     deploy(stack.home, tmp_path / "prefect.yaml")
     api = Api(stack.stack.prefect_api_url)
 
-    form = api.ask("deployments/name/experiment-from-file/on-demand")["parameter_openapi_schema"]
-    assert set(form["properties"]) == {"file", "overrides"}
+    on_demand = api.ask("deployments/name/experiment-from-file/on-demand")
+    fields = on_demand["parameter_openapi_schema"]["properties"]
+    assert fields["file"]["anyOf"][0]["enum"] == ["experiments/tiny.yaml"]
+    wrong = {"file": "experiments/tiny.yaml", "sections": {"rl": {"gamma": 2}}}
+    create = f"{api.url}/deployments/{on_demand['id']}/create_flow_run"
+    assert get_text(create, {"parameters": wrong}) is None, "refused by the server"
 
     failed = api.wait("FAILED", "COMPLETED", "CRASHED")
     log = tmp_path / "log"
@@ -125,3 +130,24 @@ def test_schedule_failure_and_retry(stack: LocalStack, project: Path, tmp_path: 
     assert manifest["prefect_flow_run_ids"] == [failed["id"]]
     states = api.task_states(failed["id"])
     assert "Cached" in states.values()
+    check_page(api, done)
+
+
+def check_page(api: Api, run: dict[str, Any]) -> None:
+    """Check what a person sees of the run that was retried: name, tags, edges, log, artifacts."""
+    assert run["name"] == "tiny rl.lr=0.5 settings.home=home"
+    assert {"experiment:tiny", "trainer:TinyTrainer"} <= set(run["tags"])
+    nodes = [node for _, node in api.ask(f"flow_runs/{run['id']}/graph-v2")["nodes"]]
+    assert sum(bool(node["parents"]) for node in nodes) >= len(nodes) - 2
+    mine = {"flow_run_id": {"any_": [run["id"]]}}
+    kinds = [each["type"] for each in api.ask("artifacts/filter", {"artifacts": mine})]
+    assert sorted(kinds) == ["markdown", "progress", "table"], "once, though it was tried twice"
+    deadline = time.monotonic() + 30  # the log is sent in batches
+    while time.monotonic() < deadline:
+        log = "\n".join(e["message"] for e in api.ask("logs/filter", {"logs": mine}))
+        if "test main test: made in" in log:
+            break
+        time.sleep(0.5)
+    assert "train main 0-2: made in" in log
+    assert "train main 0-2: found in the store" in log
+    assert '"hit"' not in log

@@ -20,7 +20,7 @@ import pytest
 
 from deployments.deploying import PREFECT_FILE
 from deployments.parts import get_text
-from deployments.recovering import AUTOMATION
+from deployments.recovering import AUTOMATION, FAILURES, LATE_RUNS
 from flows.process.stack_file import ProcessMark, Stack, read_stack
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
@@ -168,7 +168,7 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     assert machine.state(lost) == "Crashed"
     machine.wait_for(lambda: machine.state(waiting) == "Completed")
     names = [item["name"] for item in machine.ask("automations/filter", {})]
-    assert names == [AUTOMATION]
+    assert sorted(names) == sorted([AUTOMATION, FAILURES, LATE_RUNS])
     doctor = machine.ratchet("doctor", "--home", str(machine.home))
     assert run.run_id in doctor
     assert "no process works on it" not in doctor
@@ -186,6 +186,17 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     )
     assert new.processes["prefect"] == old.processes["prefect"], "the others go on"
     assert "the worker ended by itself with exit code -9" in machine.said()
+
+    # a run that is paused waits after its stage, and goes on when it is resumed
+    held = machine.begin(seed=6, seconds=1)
+    run = machine.wait_until_it_trains(held)
+    machine.ask(f"flow_runs/{held}/set_state", {"state": {"type": "PAUSED", "name": "Paused"}})
+    machine.wait_for(lambda: any(event["kind"] == "paused" for event in run.read_events()))
+    stages = len(run.manifest.stages)
+    time.sleep(4)
+    assert len(run.manifest.stages) == stages
+    machine.ask(f"flow_runs/{held}/resume", {})
+    machine.wait_for(lambda: machine.state(held) == "Completed")
 
     # what is cancelled in the UI is cancelled for us, and resuming goes on
     stopped = machine.begin(seed=4, seconds=3)

@@ -6,7 +6,7 @@ The walk is what someone reads who follows the code: the functions of ``flows`` 
 order in which they are first entered, from the command ``run`` up to the first stage's work. What
 follows one another within a module is one stay; counted are the stays. Left out are constructors
 that dataclasses write themselves, what runs while modules are imported, the threads in which
-servers start, and the lines of progress that are due after some seconds.
+servers start, and what tells the progress after some seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BAR = 40
 FLOORS = ("flows", "tasks")
 COMMAND = ("flows.cli.running", "run")
 FIRST_WORK = ("tasks.build_scenario", "build_scenario")
-_ASIDE = ("TemporaryServer", "PlainLines._say")
+_ASIDE = ("TemporaryServer", "PlainLines._say", "PrefectPage._tell")
 
 
 class Walk:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from types import SimpleNamespace
 
 import pytest
 from prefect.client.schemas.objects import State
@@ -27,6 +29,13 @@ def wrapped(cause: Exception) -> RolloutError:
         (ConnectionError("gone"), True),
     ],
 )
-def test_what_would_fail_again_is_not_tried_again(error: Exception, expected: bool) -> None:
+def test_what_would_fail_again_is_not_tried_again(
+    error: Exception, expected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     state: State[object] = Failed(data=error, message=str(error))
-    assert asyncio.run(_is_worth_a_retry(None, None, state)) is expected
+    task = SimpleNamespace(retries=1)
+    task_run = SimpleNamespace(name="train main 0-10", run_count=1)
+    with caplog.at_level(logging.INFO):
+        assert asyncio.run(_is_worth_a_retry(task, task_run, state)) is expected
+    how = " at attempt 1, tried again" if expected else ", and would again"
+    assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text

@@ -1,0 +1,199 @@
+"""What a flow run's page in Prefect's UI shows beside its graph: progress, results, where to look.
+
+Three artifacts of the flow run, where a server lasts in which somebody may look at them. Those of a
+flow run that is retried or resumed are brought up to date. That a server does not take them ends
+no run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
+
+from flows.runs.result_table import result_table
+from ratchet.errors import RatchetError
+from ratchet.tracking.manifest import MAIN_ARM
+from trainers.progress import also_told
+
+if TYPE_CHECKING:
+    from flows.runs.setup import ExperimentRun
+
+logger = logging.getLogger(__name__)
+
+SECONDS = 5.0
+"""How often the progress is told, at most."""
+_LEFT_OVER = 0.99
+"""What progress says at most while stages are made: of what no loop counts, nothing is known."""
+
+
+@asynccontextmanager
+async def shown_in_prefect(run: ExperimentRun) -> AsyncIterator[None]:
+    """Keep the flow run's page up to date while the block runs, if it is on a lasting server."""
+    flow_run_id = flow_run.get_id()
+    if flow_run_id is None or not PREFECT_UI_URL.value():
+        yield
+        return
+    page = PrefectPage(run, UUID(flow_run_id))
+    page.begin()
+    try:
+        with also_told(page):
+            yield
+    finally:
+        page.end()
+
+
+class PrefectPage:
+    """The artifacts of a flow run; hears of the run's loops as a progress bar does."""
+
+    def __init__(self, run: ExperimentRun, flow_run_id: UUID) -> None:
+        self._run, self._flow_run_id = run, flow_run_id
+        self._name = re.sub(r"[^a-z0-9]+", "-", run.folder.run_id.lower()).strip("-")
+        self._known: dict[str, UUID] = {}
+        self._done = self._expected = 0
+        self._doing = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._tell, name="prefect-page", daemon=True)
+
+    def begin(self) -> None:
+        """Begin to tell the progress."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """Tell how it has ended, with the results."""
+        self._ended.set()
+        self._thread.join()
+        folder = self._run.folder
+        share = 1.0 if folder.manifest.status == "completed" else self._share()
+        table = result_table(folder)
+        self._put("summary", "markdown", _summary(self._run), "How the run has ended")
+        if table.rows:
+            self._put("results", "table", json.dumps(table.to_records()), table.title)
+        self._put("progress", "progress", round(100 * share, 1), str(folder.manifest.status))
+
+    def start(self, total: int) -> None:
+        """Begin a loop."""
+        self._expected = max(self._expected, self._done) + total
+
+    def describe(self, description: str) -> None:
+        """Take what is done."""
+        self._doing = description
+
+    def advance(self, steps: int) -> None:
+        """Count finished iterations."""
+        self._done += steps
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        """Show no metrics: they are in the results."""
+
+    def finish(self) -> None:
+        """End a loop; there may be others."""
+
+    def _tell(self) -> None:
+        """Tell the progress every few seconds, where it has changed."""
+        told: tuple[float, str] | None = None
+        while not self._ended.wait(SECONDS):
+            if told is None:
+                self._look_ahead()
+                self._put("summary", "markdown", _summary(self._run), "Where to look")
+            now = (round(100 * self._share(), 1), self._doing)
+            if now != told:
+                self._put("progress", "progress", *now)
+                told = now
+
+    def _look_ahead(self) -> None:
+        """Expect what all stages have to do that are not stored, rather than the loops so far."""
+        from flows.planning.estimates import remaining_iterations
+
+        try:
+            left = remaining_iterations(self._run.experiment)
+        except RatchetError as error:
+            logger.info("how much is left to do is not known: %s", error)
+            return
+        self._expected = max(self._expected, self._done + left)
+
+    def _share(self) -> float:
+        return min(self._done / max(self._expected, 1), _LEFT_OVER)
+
+    def _put(self, kind: str, type_: str, data: Any, description: str) -> None:  # noqa: ANN401 -- JSON
+        """Make an artifact, or bring that of the flow run up to date."""
+        key = f"{self._name}-{kind}"
+        try:
+            with get_client(sync_client=True) as client:
+                if not self._known:
+                    whose = ArtifactFilterFlowRunId(any_=[self._flow_run_id])
+                    found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=whose))
+                    self._known = {str(each.key): each.id for each in found}
+                if key in self._known:
+                    update = ArtifactUpdate(data=data, description=description)
+                    client.update_artifact(self._known[key], update)
+                    return
+                made = client.create_artifact(
+                    ArtifactCreate(
+                        key=key,
+                        type=type_,
+                        data=data,
+                        description=description,
+                        flow_run_id=self._flow_run_id,
+                    )
+                )
+                self._known[key] = made.id
+        except httpx.HTTPError as error:
+            logger.info("Prefect did not take the %s of the run: %s", kind, error)
+
+
+def _summary(run: ExperimentRun) -> str:
+    """Write what the run is, what it came to, and where to look on, in Markdown."""
+    folder = run.folder
+    manifest = folder.manifest
+    table = result_table(folder)
+    main = manifest.arms[MAIN_ARM]
+    trainer = main["trainer"]
+    facts = {
+        "status": manifest.status,
+        "experiment": manifest.name,
+        "scenario": main["scenario"],
+        "protocol": main["interaction_protocol"],
+        "trainer": trainer if isinstance(trainer, str) else trainer.get("class_name"),
+        "seed": main["seed"],
+        "stages": f"{run.recorder.made} made, {run.recorder.found} found in the store",
+        "time in stages": f"{sum(stage.seconds for stage in manifest.stages):.1f} s",
+    }
+    lines = [f"# {folder.run_id}", *_rows(("", ""), facts.items())]
+    if manifest.error:
+        lines += ["", f"> {manifest.error}"]
+    if table.rows:
+        lines += ["", "## Results", *_rows(table.columns, table.rows)]
+    lines += ["", "## Where to look", *_places(run)]
+    return "\n".join(lines)
+
+
+def _places(run: ExperimentRun) -> list[str]:
+    folder = run.folder
+    url = folder.manifest.tracking.get("url")
+    places = []
+    if url:
+        places += [f"- [The run in MLflow]({url}): metrics, report, transcripts, checkpoints"]
+        places += [f"- [The report]({url}/artifacts/report.html)"]
+    if folder.report_path.exists():
+        places += [f"- Report: `{folder.report_path}` (`ratchet report {folder.run_id} --open`)"]
+    if folder.transcripts_path.exists():
+        places += [f"- Transcripts: `{folder.transcripts_path}`"]
+    return [*places, f"- Run folder: `{folder.path}`", f"- Go on: `ratchet resume {folder.run_id}`"]
+
+
+def _rows(columns: Any, rows: Any) -> list[str]:  # noqa: ANN401 -- anything that prints
+    cells = [columns, ["---"] * len(columns), *rows]
+    return [f"| {' | '.join(str(cell).replace('|', '¦') for cell in row)} |" for row in cells]

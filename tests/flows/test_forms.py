@@ -1,0 +1,114 @@
+"""The forms of deployments: what they ask for, what they refuse, and what becomes of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
+
+from flows import deployed
+from flows.forms.changes import LEFT_OUT, overrides, values
+from flows.forms.naming import chosen_name, describe
+from ratchet.errors import ParameterError
+from ratchet.experiment_files.loading import load_experiment
+
+FLOWS = ("experiment_from_file", "sweep_from_file", "retest", "analysis")
+
+
+def form(name: str) -> dict[str, Any]:
+    return parameter_schema(getattr(deployed, name)).model_dump()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    (tmp_path / "experiments" / "own").mkdir(parents=True)
+    text = "{scenario: graph_isomorphism, trainer: vanilla_ppo, dataset: generated}"
+    for name in ("one.yaml", "own/two.yml"):
+        (tmp_path / "experiments" / name).write_text(text)
+    (tmp_path / "runs" / "one-1234").mkdir(parents=True)
+    (tmp_path / "runs" / "one-1234" / "manifest.json").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_form_offers_what_there_is(project):
+    fields = form("experiment_from_file")["properties"]
+    found, free = fields["file"]["anyOf"]
+    assert found["enum"] == ["experiments/one.yaml", "experiments/own/two.yml"]
+    assert free["title"] == "another file"
+    assert "nip" in fields["protocol"]["anyOf"][0]["enum"]
+    assert "vanilla_ppo" in fields["trainer"]["anyOf"][0]["enum"]
+    assert form("retest")["properties"]["run"]["anyOf"][0]["enum"] == ["one-1234"]
+    folded, opened = fields["sections"]["properties"]["rl"]["anyOf"]
+    assert folded["type"] == "null"
+    gamma = opened["properties"]["gamma"]
+    assert (gamma["minimum"], gamma["maximum"], gamma["type"]) == (0, 1, "number")
+    assert "Default: 0.95." in gamma["description"] or "Default: 0.9." in gamma["description"]
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_form_says_what_each_field_is_and_fills_none_in(name, project):
+    for field, schema in form(name)["properties"].items():
+        assert schema["description"], field
+        assert schema.get("default", LEFT_OUT) is not None, "the UI would send it"
+
+
+REFUSED = [
+    {"seed": -1},
+    {"seed": "x"},
+    {"iterations": 0},
+    {"budget": 0},
+    {"trainer": ""},
+    {"overrides": ["seed"]},
+    {"sections": {"rl": {"gamma": 1.5}}},
+    {"sections": {"rl": {"gama": 0.5}}},
+    {"settings": {"retries": -1}},
+]
+
+
+@pytest.mark.parametrize("wrong", REFUSED, ids=str)
+def test_bad_values_are_refused_in_the_form(wrong, project):
+    schema = form("experiment_from_file")
+    ways = {"raise_on_error": True, "ignore_required": False}
+    validate({"file": "experiments/one.yaml"}, schema, **ways)
+    with pytest.raises(Exception, match=next(iter(wrong))):
+        validate({"file": "experiments/one.yaml", **wrong}, schema, **ways)
+
+
+def test_what_a_form_sends_is_read_as_the_command_line_is(project):
+    sections = {"rl": {"gamma": 0.5, "lr": 1e-5, "body_lr_factor": {"actor": 0.5}}, "ppo": None}
+    top = {"seed": 3, "rl.num_iterations": 7, "trainer": LEFT_OUT, "interaction_protocol": None}
+    found = overrides(top, sections, {"retries": 0}, {"prover": {"d_gnn": 8}}, ["rl.gamma=0.25"])
+    experiment = load_experiment("experiments/one.yaml", found)
+    parameters = experiment.hyper_params
+    assert (parameters.seed, parameters.rl.num_iterations, parameters.rl.gamma) == (3, 7, 0.25)
+    assert (parameters.rl.lr, parameters.rl.body_lr_factor.actor) == (1e-5, 0.5)
+    assert parameters.agents["prover"].d_gnn == 8
+    assert experiment.settings.retries == 0
+    wrong = overrides({}, {"ppo": {"clip_epsilon": "much"}})
+    with pytest.raises(ParameterError, match=r"ppo\.clip_epsilon"):
+        load_experiment("experiments/one.yaml", wrong)
+    assert overrides({"seed": LEFT_OUT}, None, LEFT_OUT, None, LEFT_OUT) == []
+    assert values("seed", [0, 1]) == ["seed=0,1"]
+    assert values("trainer", LEFT_OUT) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("swinging-nightingale", "demo seed=3"),
+        ("nu4-wilson", "demo seed=3 (nu4-wilson)"),
+        ("beta-test", "demo seed=3 (beta-test)"),
+        ("my first run", "my first run"),
+        ("my-run", "my-run"),
+        ("demo seed=3", "demo seed=3"),
+    ],
+)
+def test_a_run_is_called_what_it_runs_unless_somebody_has_named_it(given, expected):
+    assert chosen_name(given, describe("experiments/demo.yaml", ["seed=3"])) == expected
+
+
+def test_long_names_are_cut():
+    assert len(describe("demo.yaml", ["agents.prover.d_gnn=8"] * 9, "sweep")) == 100
