@@ -13,24 +13,25 @@ import typer
 from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
-    from flows.runs.collecting import Collection
+    from flows.runs.collecting import Collection, Collector
     from ratchet.store.collecting import Leftover
 
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-_BINARY = {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?", re.IGNORECASE)
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 
 def read_size(text: str) -> int:
     """Read "500MB", "20 GiB" or plain bytes; ParameterError for anything else."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
     from ratchet.errors import ParameterError
 
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ParameterError(f"size: got {text!r}, expected a number of bytes, 500MB or 20GiB.")
-    return int(float(match[1]) * {**_UNITS, **_BINARY}[match[2].lower()])
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(text.strip()))
+    except ValidationError as error:
+        raise ParameterError(
+            f"size: got {text!r}, expected a number of bytes, 500MB or 20GiB."
+        ) from error
 
 
 def read_age(text: str) -> float:
@@ -104,6 +105,11 @@ def gc(
     folders = [Path(each) for each in runs or ()]
     place = StageStore(store or Path(home) / "store")
     collector = Collector(place, Path(home), folders, limits, forget=forget or [])
+    _collect(collector, delete=delete)
+
+
+def _collect(collector: Collector, *, delete: bool) -> None:
+    """Say what would go; or remove it, and say what has gone."""
     found = collector.look()
     _say_what_was_looked_at(found)
     if not delete:

@@ -33,6 +33,24 @@ RunNames = Annotated[
 ]
 
 
+TaskNames = Annotated[
+    list[str] | None,
+    typer.Option("--task", help="A parameter whose values are tasks to average over."),
+]
+MetricNames = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="A recorded metric too, e.g. test/mean_episode_length."),
+]
+CurveNames = Annotated[
+    list[str] | None,
+    typer.Option("--curve", help="A learning curve to draw, e.g. train/mean_reward."),
+]
+ReachedValues = Annotated[
+    list[float] | None,
+    typer.Option("--reach", help="When do runs reach this value of the learning curve?"),
+]
+
+
 class IntervalKind(StrEnum):
     """How bootstrap intervals are made."""
 
@@ -51,25 +69,13 @@ class Axis(StrEnum):
 
 def compare(
     names: RunNames,
-    tasks: Annotated[
-        list[str] | None,
-        typer.Option("--task", help="A parameter whose values are tasks to average over."),
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option("--metric", help="A recorded metric too, e.g. test/mean_episode_length."),
-    ] = None,
-    curves: Annotated[
-        list[str] | None,
-        typer.Option("--curve", help="A learning curve to draw, e.g. train/mean_reward."),
-    ] = None,
+    tasks: TaskNames = None,
+    metrics: MetricNames = None,
+    curves: CurveNames = None,
     over: Annotated[
         Axis | None, typer.Option(help="What learning curves go over; frames where all have them.")
     ] = None,
-    reach: Annotated[
-        list[float] | None,
-        typer.Option("--reach", help="When do runs reach this value of the learning curve?"),
-    ] = None,
+    reach: ReachedValues = None,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
     interval: Annotated[
         IntervalKind,

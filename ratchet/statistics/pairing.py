@@ -105,17 +105,22 @@ def permutation_test(
     rng, rounding = np.random.default_rng(seed), _rounding(ones, twos)
     if paired:
         gaps = np.concatenate(ones) - np.concatenate(twos)
+        unit = float(np.abs(gaps).max()) or 1.0  # what is next to nothing would be rounded
+        gaps = gaps / unit
         sums, exact = _flipped(gaps, num_permutations, rng)
         seen, found = gaps.mean(), sums / len(gaps)
     else:
         # with what all runs sum to given, the sum of the first alone decides
-        middle = np.concatenate([*ones, *twos]).mean()  # large numbers would be rounded
-        ones, twos = ([task - middle for task in group] for group in (ones, twos))
+        together = np.concatenate([*ones, *twos])
+        middle = together.mean()  # large numbers would be rounded
+        unit = float(np.abs(together - middle).max()) or 1.0
+        ones, twos = ([(task - middle) / unit for task in group] for group in (ones, twos))
         scales = [1 / len(task) for task in (np.concatenate(ones), np.concatenate(twos))]
         total = sum(float(task.sum()) for task in (*ones, *twos))
         sums, exact = _shuffled(ones, twos, num_permutations, rng)
         found = sums * scales[0] - (total - sums) * scales[1]
         seen = sum(float(t.sum()) for t in ones) * sum(scales) - total * scales[1]
+    rounding /= unit
     as_far = int((np.abs(found) >= abs(seen) - rounding).sum())
     # the order that was seen is one of those that might have been drawn
     return as_far / len(found) if exact else (as_far + 1) / (len(found) + 1)

@@ -18,7 +18,9 @@ from flows.process import temporary_server
 temporary_server.launch(sys.argv[1])
 temporary_server.ensure(sys.argv[1])
 import os
-print(os.environ["PREFECT_API_URL"], flush=True)
+from prefect.settings import PREFECT_UI_URL
+print(os.environ["PREFECT_API_URL"])
+print(PREFECT_UI_URL.value() or "no pages", flush=True)
 time.sleep(100 if sys.argv[2] == "stay" else 0)
 """
 
@@ -38,7 +40,8 @@ def test_the_server_ends_with_its_process_however_that_ends(tmp_path, end):
     environment["PREFECT_HOME"] = str(tmp_path / "prefect")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), "stay" if end == "kill" else "go"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    url = process.stdout.readline().strip()
+    url, pages = (process.stdout.readline().strip() for _ in range(2))
+    assert pages == "no pages", "links to them would lead nowhere once it is gone"
     if end == "kill":
         assert _answers(url)
         process.send_signal(signal.SIGKILL)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -51,6 +51,7 @@ def test_a_single_run_has_a_difference_and_no_interval_and_pairs_must_match():
 
 
 @settings(deadline=None, max_examples=30)
+@example([0.0, 0.0], [0.0, 5e-324])
 @given(few_scores, few_scores)
 def test_the_difference_is_the_other_way_round_its_negative(first, second):
     there = aggregate_difference([first], [second], num_resamples=10)

@@ -30,6 +30,18 @@ def new_run(runs, run_id, **changes):
     return RunFolder.create(runs, manifest)
 
 
+def killed(*_, **__):
+    raise ConnectionError("killed")
+
+
+def sync_and_fail(uri, folder, client):
+    """Enter a run through a client of which one call fails."""
+    mirror = MlflowMirror(uri)
+    mirror._connected = client
+    with pytest.raises(TrackingError, match="killed"):
+        mirror.sync(folder)
+
+
 def models(uri, name):
     client = connect(uri)
     experiment = client.get_experiment_by_name(name)
@@ -95,15 +107,8 @@ def test_a_model_that_a_kill_cut_off_is_finished_not_doubled(uri, completed, mon
     folder, _ = completed
     folder.set_status("completed")
     client, name = connect(uri), folder.manifest.name
-
-    def killed(*_, **__):
-        raise ConnectionError("killed")
-
     monkeypatch.setattr(client, call, killed)
-    mirror = MlflowMirror(uri)
-    mirror._connected = client
-    with pytest.raises(TrackingError, match="killed"):
-        mirror.sync(folder)
+    sync_and_fail(uri, folder, client)
     MlflowMirror(uri).sync(folder)
     (model,) = models(uri, name)
     assert str(model.status) == "READY"
@@ -122,10 +127,7 @@ def test_parameters_that_a_kill_cut_off_are_told_later(uri, completed, monkeypat
         raise ConnectionError("killed")
 
     monkeypatch.setattr(client, "create_logged_model", killed)
-    mirror = MlflowMirror(uri)
-    mirror._connected = client
-    with pytest.raises(TrackingError, match="killed"):
-        mirror.sync(folder)
+    sync_and_fail(uri, folder, client)
     MlflowMirror(uri).sync(folder)
     (model,) = models(uri, folder.manifest.name)
     assert model.params == {"rl.lr": "0.1"}
@@ -177,15 +179,8 @@ def test_a_sweep_that_a_kill_cut_off_is_entered_whole_later(uri, tmp_path, monke
     record = SweepRecord(sweep_id="s", name=tmp_path.name, grid={"seed": [0, 1]}, members=members)
     write_sweep(runs, record.model_copy(update={"members": members[:1]}))
     folder, client = new_run(runs, "s-0", parent_run_id="s"), connect(uri)
-
-    def killed(*_, **__):
-        raise ConnectionError("killed")
-
     monkeypatch.setattr(client, call, killed)
-    mirror = MlflowMirror(uri)
-    mirror._connected = client
-    with pytest.raises(TrackingError, match="killed"):
-        mirror.sync(folder)
+    sync_and_fail(uri, folder, client)
     write_sweep(runs, record)  # another member is chosen meanwhile
     mine = MlflowMirror(uri).sync(folder)
     client = connect(uri)

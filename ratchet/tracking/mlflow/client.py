@@ -90,7 +90,11 @@ def tracking_errors(tracking_uri: str) -> Iterator[None]:
 
 
 def run_url(tracking_uri: str, experiment_id: str, mlflow_run_id: str) -> str | None:
-    """Return the page of a run on a tracking server; None for a local database."""
+    """Return the page of a run on a tracking server; None for a local database.
+
+    It asks for the pages of trained models: others stand where a browser comes for the first time.
+    """
     if not tracking_uri.startswith(("http://", "https://")):
         return None
-    return f"{tracking_uri.rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
+    page = f"{tracking_uri.rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
+    return f"{page}?workflowType=machine_learning"

@@ -230,10 +230,13 @@ def test_a_server_that_wants_a_password_or_is_of_another_version_is_told(
 def test_a_server_that_keeps_its_runs_to_itself_is_told(
     places: Places, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     url, _ = server({"/api/health": (200, "true")})
     monkeypatch.setenv("PREFECT_API_URL", f"{url}/api")
-    one(runs.lost_flow_runs(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
-    one(runs.dead_scheduler(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
+    with temporary_settings({PREFECT_API_URL: f"{url}/api"}):  # they may be read already
+        one(runs.lost_flow_runs(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
+        one(runs.dead_scheduler(places), BAD, url, "501", "PREFECT_API_AUTH_STRING")
 
 
 def test_nonsense_of_an_address_or_a_clock_is_told_or_nothing(
