@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -73,6 +74,7 @@ class S3Server:
                 self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {query}")
                 return list(app(environ, start_response))
 
+        logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it tells of each request
         self._server = make_server("127.0.0.1", 0, counted, threaded=True)
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()

@@ -12,7 +12,6 @@ import typer
 from flows.cli.running import ExperimentPath, NoProgress
 from flows.process.messages import print_plain, print_table, print_warning
 from ratchet.errors import ParameterError
-from ratchet.tracking.sweep_folder import PAGE_FILE, SweepMemberRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from ratchet.experiment_files.loading import ExperimentFile
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.parameters.sweeps import GridSweep, SweepSpec
+    from ratchet.tracking.sweep_folder import SweepMemberRecord
 
 MAX_LISTED = 50
 """A dry run lists so many members, and of larger sweeps a sample."""
@@ -130,6 +130,7 @@ def _run(resolved: ResolvedSweep, parallel: int, *, quiet: bool) -> None:
     """Run the members, and print how each stands, however that ends."""
     from flows.process.progress import shown_progress
     from flows.sweeps.running import run_resolved_sweep
+    from ratchet.tracking.sweep_folder import PAGE_FILE
 
     try:
         at_once = parallel > 1 or resolved.settings.runner != "inline"
@@ -166,7 +167,7 @@ def _list_some(experiment: ExperimentFile, grid: Grid, settings: ExperimentSetti
         f"Sweep of {number:,} members; whether each goes together is checked before the first runs."
         " Some of them, each value with the others' first:"
     )
-    _list_members([SweepMemberRecord(run_id=m.run_id, changes=m.changes) for m in members])
+    _list_members(members)
     _warn_of_data(members)
 
 
@@ -204,7 +205,7 @@ def _print_members(resolved: ResolvedSweep) -> None:
     print_table("", ("run", "changes", "status", "accuracy"), rows, records)
 
 
-def _list_members(members: Sequence[SweepMemberRecord]) -> None:
+def _list_members(members: Sequence[SweepMember] | Sequence[SweepMemberRecord]) -> None:
     from flows.sweeps.grid import describe_point
 
     rows = [(each.run_id, describe_point(each.changes) or each.run_id) for each in members]

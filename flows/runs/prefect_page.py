@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -26,7 +26,6 @@ from prefect.settings import PREFECT_UI_URL
 from flows.runs.result_table import result_table
 from ratchet.errors import RatchetError
 from ratchet.tracking.manifest import MAIN_ARM
-from trainers.progress import also_told
 
 if TYPE_CHECKING:
     from flows.runs.setup import ExperimentRun
@@ -49,21 +48,19 @@ async def shown_in_prefect(run: ExperimentRun) -> AsyncIterator[None]:
     page = PrefectPage(run, UUID(flow_run_id))
     page.begin()
     try:
-        with also_told(page):
-            yield
+        yield
     finally:
         page.end()
 
 
 class PrefectPage:
-    """The artifacts of a flow run; hears of the run's loops as a progress bar does."""
+    """The artifacts of a flow run; what it does right now is the run's live file's to know."""
 
     def __init__(self, run: ExperimentRun, flow_run_id: UUID) -> None:
         self._run, self._flow_run_id = run, flow_run_id
         self._name = re.sub(r"[^a-z0-9]+", "-", run.folder.run_id.lower()).strip("-")
         self._known: dict[str, UUID] = {}
-        self._done = self._expected = 0
-        self._doing = ""
+        self._expected = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._tell, name="prefect-page", daemon=True)
 
@@ -83,24 +80,6 @@ class PrefectPage:
             self._put("results", "table", json.dumps(table.to_records()), table.title)
         self._put("progress", "progress", round(100 * share, 1), str(folder.manifest.status))
 
-    def start(self, total: int) -> None:
-        """Begin a loop."""
-        self._expected = max(self._expected, self._done) + total
-
-    def describe(self, description: str) -> None:
-        """Take what is done."""
-        self._doing = description
-
-    def advance(self, steps: int) -> None:
-        """Count finished iterations."""
-        self._done += steps
-
-    def show(self, metrics: Mapping[str, float]) -> None:
-        """Show no metrics: they are in the results."""
-
-    def finish(self) -> None:
-        """End a loop; there may be others."""
-
     def _tell(self) -> None:
         """Tell the progress every few seconds, where it has changed."""
         told: tuple[float, str] | None = None
@@ -108,7 +87,7 @@ class PrefectPage:
             if told is None:
                 self._look_ahead()
                 self._put("summary", "markdown", _summary(self._run), "Where to look")
-            now = (round(100 * self._share(), 1), self._doing)
+            now = (round(100 * self._share(), 1), self._run.live.now()["doing"])
             if now != told:
                 self._put("progress", "progress", *now)
                 told = now
@@ -122,10 +101,11 @@ class PrefectPage:
         except RatchetError as error:
             logger.info("how much is left to do is not known: %s", error)
             return
-        self._expected = max(self._expected, self._done + left)
+        self._expected = self._run.live.now()["done"] + left
 
     def _share(self) -> float:
-        return min(self._done / max(self._expected, 1), _LEFT_OVER)
+        live = self._run.live.now()
+        return min(live["done"] / max(live["expected"], self._expected, 1), _LEFT_OVER)
 
     def _put(self, kind: str, type_: str, data: Any, description: str) -> None:  # noqa: ANN401 -- JSON
         """Make an artifact, or bring that of the flow run up to date."""

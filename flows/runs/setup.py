@@ -85,6 +85,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     check_experiment(experiment)
     mirrors = choose_mirrors(settings) if settings.tracking else {}
     manifest = _manifest(experiment, flow_run_id)
+    reports = _reports_to_sweep(settings)
     store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
     services = LanguageServices(settings, experiment.arms)
@@ -95,7 +96,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
     recorder = RunRecorder(folder, store, mirrors, keys, RunUsage(folder, store, ledger))
-    recorder.on_metrics = _reports_to_sweep(settings)
+    recorder.on_metrics = reports
     store.on_damage = recorder.damaged
     spending = Spending(ledger)
     live = LiveFile(folder.path)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from flows.process.tracking_uri import choose_tracking_uri
 from ratchet.errors import DataError, TrackingError
 from ratchet.reports.sweep.standing import SweepStanding, read_standing
+from ratchet.tracking.content import metric_key
 from ratchet.tracking.manifest import MAIN_ARM
-from ratchet.tracking.mlflow.content import metric_key
 from ratchet.tracking.mlflow.sweep import BestMember
 from ratchet.tracking.run_folder import RunFolder
 

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
-from ratchet.parameters.base import SECTIONS, SubParameters
+from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.custom_trainers import gather_trainer, path_of_own_trainer
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
@@ -26,6 +26,8 @@ from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.torchrl_names import forget_names
 from ratchet.parameters.trainers import TrainerReference
+
+_OWN_MODULES = "ratchet."
 
 
 class HyperParameters(BaseModel):
@@ -125,15 +127,24 @@ class HyperParameters(BaseModel):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all values as plain data; :meth:`from_dict` is its exact inverse."""
+        """Return all values as plain data; :meth:`from_dict` is its exact inverse.
+
+        Left out are sections of files of other experiments, which this one's readers don't load.
+        """
         result: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
         if isinstance(self.trainer, TrainerReference):
             result["trainer"] = self.trainer.to_dict()
         result["callbacks"] = [reference.to_dict() for reference in self.callbacks]
-        for name in sorted(SECTIONS):
-            result[name] = getattr(self, name).to_dict()
+        for name, section in sorted(SECTIONS.items()):
+            values = getattr(self, name)
+            if self._may_be_read(section) or values != section.model():
+                result[name] = values.to_dict()
         result["agents"] = self.agents.to_dict()
         return result
+
+    def _may_be_read(self, section: Section) -> bool:
+        is_own = section.model.__module__.startswith(_OWN_MODULES)
+        return is_own or section.may_be_read("scenarios", self.scenario)
 
     def to_saved_dict(self) -> dict[str, Any]:
         """Return what is saved: all values, and the version of their names."""

@@ -81,6 +81,11 @@ class LiveFile:
                 self._live["stages"].remove(place)
                 self._write()
 
+    def now(self) -> Live:
+        """Return what the file says, or would."""
+        with self._lock:
+            return Live(**self._live)
+
     def start(self, total: int) -> None:
         """Begin a loop."""
         with self._lock:

@@ -99,7 +99,8 @@ class Stage(Generic[_Session]):
         raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
-        label, before = call.label, _tasks_before(call, session.tasks)
+        key, label = call.key, call.label
+        before = _tasks_before(call, session.tasks)
         # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
         one = _run_stage.with_options(
             name=self.name,
@@ -112,9 +113,9 @@ class Stage(Generic[_Session]):
             request, wait_for=before, return_state=True
         )
         await state.aresult(raise_on_failure=True)
-        session.tasks.done[call.key] = state
+        session.tasks.done[key] = state
         if call.stage == "train":
-            session.tasks.trained[call.iteration] = call.key
+            session.tasks.trained[call.iteration] = key
         return request.result()
 
 

@@ -113,16 +113,17 @@ def test_importing_flows_and_planning_needs_no_prefect_or_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_sweep_points_and_fork_stages_are_read():
+def test_sweep_points_and_fork_stages_are_read(main):
     from flows.runs.forking import parse_stage
     from flows.sweeps.grid import grid_points
+    from flows.sweeps.members import resolve_sweep
 
     assert grid_points({"seed": [0, 1], "rl.lr": [0.1]}) == [
         {"seed": 0, "rl.lr": 0.1},
         {"seed": 1, "rl.lr": 0.1},
     ]
     with pytest.raises(ParameterError, match="seed"):
-        grid_points({"seed": []})
+        resolve_sweep(main, {"seed": []}, None, None, name="demo")
     assert [parse_stage(stage) for stage in (3, "3", "3:train")] == [3, 3, 3]
     with pytest.raises(ParameterError, match="3:dance"):
         parse_stage("3:dance")
