@@ -161,9 +161,7 @@ def make_stage(
     ):
         if claim.existing is not None:
             return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
-        describe(call.title)
-        with session.under_way(call):
-            outcome = _work(stage, call, session, claim)
+        outcome = _work(stage, call, session, claim)
         session.stage_finished(call)
     return outcome
 
@@ -178,7 +176,12 @@ def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Cla
     begin = time.monotonic()
     lock: AbstractContextManager[object] = _ONE_AT_A_TIME if stage.alone else nullcontext()
     is_profiled = stage.alone and session.settings.profiler
-    with _explained(call), faults.armed(call.stage, call.iteration, call.detail):
+    with (
+        _explained(call),
+        faults.armed(call.stage, call.iteration, call.detail),
+        session.under_way(call),
+    ):
+        describe(call.title)
         with lock, profiled(call, session.settings) if is_profiled else nullcontext():
             metrics = stage.work(call, claim.workdir, session)
         manifest = claim.commit(

@@ -149,6 +149,13 @@ def test_unfinished_runs_are_refused_or_left_out_aloud(tmp_path, sweep):
         compare_runs([failed], options=QUICK, skip_unfinished=True)
 
 
+def test_members_that_were_pruned_are_left_out_aloud(tmp_path, sweep):
+    pruned = make_run(tmp_path, "nip-9", 5, status="pruned", interaction_protocol="nip", seed=9)
+    comparison = compare_runs([*sweep, pruned], options=QUICK)
+    assert len(comparison.runs) == 6
+    assert "Left out, since their sweep pruned them: nip-9." in comparison.notes
+
+
 def test_the_same_experiment_twice_counts_once(tmp_path, sweep):
     again = make_run(tmp_path, "again", 9, interaction_protocol="nip", seed=2)
     comparison = compare_runs([*sweep, again], options=QUICK)

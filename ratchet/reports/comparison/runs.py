@@ -63,6 +63,8 @@ def read_compared_runs(
 ) -> tuple[list[ComparedRun], list[str]]:
     """Read the arms of all runs; return them, and notes on what was left out or merged.
 
+    Members that their sweep pruned are left out: they are as finished as they are to be.
+
     Raises
     ------
     DataError
@@ -72,10 +74,13 @@ def read_compared_runs(
     load_plugins()
     found: list[ComparedRun] = []
     unfinished: list[str] = []
+    pruned: list[str] = []
     for folder in folders:
         manifest = folder.manifest
         if manifest.status == "completed":
             found += _arms(folder, manifest)
+        elif manifest.status == "pruned":
+            pruned.append(folder.run_id)
         else:
             unfinished.append(folder.run_id)
     if unfinished and not skip_unfinished:
@@ -87,6 +92,8 @@ def read_compared_runs(
     if not found:
         raise DataError("compare: got no finished run, expected some. `ratchet runs` lists them.")
     merged, notes = _merge_identical(found)
+    if pruned:
+        notes.append(f"Left out, since their sweep pruned them: {', '.join(pruned)}.")
     if unfinished:
         notes.append(f"Left out, since they are not finished: {', '.join(unfinished)}.")
     return merged, notes

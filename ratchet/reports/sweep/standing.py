@@ -118,14 +118,15 @@ class SweepStanding:
         rest.sort(key=lambda member: _ORDER.index(member.status))
         ordered = [*self.scored, *rest]
         paths = self.paths
-        columns = [*paths, "state", self.measure, "iteration", self.training, "run"]
+        training = [self.training] if self.training != self.measure else []
+        columns = [*paths, "state", self.measure, "iteration", *training, "run"]
         rows = [
             [
                 *(show(member.changes.get(path)) for path in paths),
                 member.status,
                 self.shown_score(member.score),
                 "–" if member.iteration is None else str(member.iteration),
-                "–" if member.latest is None else number(member.latest),
+                *("–" if member.latest is None else number(member.latest) for _ in training),
                 member.run_id,
             ]
             for member in ordered
