@@ -26,8 +26,9 @@ _LIKE_A_STAR = re.compile(rf"(?:{_GREEK})\d*-[a-z]+(?:-[a-z]+)*")
 
 
 def describe(file: str, changes: Iterable[str], verb: str = "") -> str:
-    """Say what runs, such as "demo seed=3" or "sweep demo seed=0..4"."""
-    told = " ".join([verb, Path(file).stem, *changes]).strip()
+    """Say what runs, such as "demo seed=3" or "sweep demo seed=0..4"; settings change nothing."""
+    deciding = (change for change in changes if not change.startswith("settings."))
+    told = " ".join([verb, Path(file).stem, *deciding]).strip()
     return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
 
 

@@ -47,8 +47,8 @@ class TaskGraph:
     trained: dict[int, str] = field(default_factory=dict)
 
     def last(self) -> list[State[Any]]:
-        """Return the states of the tasks that no other has followed."""
-        followed = set().union(*self.inputs.values())
+        """Return the states of the tasks that no other has followed to its end."""
+        followed = set().union(*(self.inputs[key] for key in self.done))
         return [state for key, state in self.done.items() if key not in followed]
 
 

@@ -135,12 +135,14 @@ def test_schedule_failure_and_retry(stack: LocalStack, project: Path, tmp_path: 
 
 def check_page(api: Api, run: dict[str, Any]) -> None:
     """Check what a person sees of the run that was retried: name, tags, edges, log, artifacts."""
-    assert run["name"] == "tiny rl.lr=0.5 settings.home=home"
+    assert run["name"] == "tiny rl.lr=0.5"
     assert {"experiment:tiny", "trainer:TinyTrainer"} <= set(run["tags"])
     nodes = [node for _, node in api.ask(f"flow_runs/{run['id']}/graph-v2")["nodes"]]
-    assert sum(bool(node["parents"]) for node in nodes) >= len(nodes) - 2
+    roots = [node["label"] for node in nodes if not node["parents"]]
+    assert roots == ["build scenario main"] * 2, "one for each time that it was tried"
     mine = {"flow_run_id": {"any_": [run["id"]]}}
-    kinds = [each["type"] for each in api.ask("artifacts/filter", {"artifacts": mine})]
+    found = api.ask("artifacts/filter", {"artifacts": mine})
+    kinds = [each["type"] for each in found if each["key"]]  # Prefect's own of the result has none
     assert sorted(kinds) == ["markdown", "progress", "table"], "once, though it was tried twice"
     deadline = time.monotonic() + 30  # the log is sent in batches
     while time.monotonic() < deadline:
