@@ -1,11 +1,13 @@
 """The stages that have models fine-tuned: making the jobs, and waiting for them.
 
 Two stages, since the first acts on the world outside: it is stored as soon as the service has
-taken the jobs, whatever becomes of the waiting.
+taken the jobs, whatever becomes of the waiting. Each group's job is a task of its own within the
+second, so that Prefect shows how long each takes, and which has failed.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ratchet.errors import FineTuneError
@@ -14,6 +16,7 @@ from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, waiting_stage
 from tasks.stages.session import STATE_FOLDER
 from tasks.text.files import finite, read_rollouts, write_usage
+from tasks.text.job_tasks import await_in_task
 from tasks.text.session import TextArmSession
 
 
@@ -44,6 +47,7 @@ def await_fine_tune_jobs(call: StageCall, folder: Path, session: TextArmSession)
     """
     jobs = session.keys.create_fine_tune_jobs(call.iteration)
     trainer = session.trainer_at(jobs.key, calls=True)
+    trainer.around_job = partial(await_in_task, call)
     try:
         state = trainer.await_fine_tune_jobs(call.iteration)
     except FineTuneError as error:

@@ -255,7 +255,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
                 progress_place(self._place(iteration)),
                 self.callbacks.stage("await_fine_tune_jobs", iteration) as self.stage_metrics,
             ):
-                asyncio.run(await_jobs(self.shared_model_groups, self.training_usage))
+                groups, usage = self.shared_model_groups, self.training_usage
+                asyncio.run(await_jobs(groups, usage, self.around_job))
         self._iteration, self._stage = iteration + 1, "sample_rollouts"
         return self.state
 

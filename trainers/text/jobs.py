@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ratchet.errors import FineTuneError
 from trainers.progress import describe, is_listened_to
@@ -21,16 +21,30 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 _NO_JOB = ("frozen", "insufficient_data")
 
+JobAwaiting: TypeAlias = Callable[[], Awaitable["FineTuneJob | None"]]
+AroundJob: TypeAlias = Callable[[str, JobAwaiting], Awaitable[object]]
+"""Waits for a group's job, in a way of its own: takes the group's name, and what waits."""
 
-async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: UsageMeter) -> None:
+
+async def await_jobs(
+    groups: Mapping[str, PureTextSharedModelGroup],
+    usage: UsageMeter,
+    around: AroundJob | None = None,
+) -> None:
     """Wait until no job runs any more, then switch models; nothing is switched if one failed.
 
-    ``usage`` counts what the jobs used. Raises FineTuneError if a job failed or was cancelled: with
-    the group, and the service's reason.
+    ``usage`` counts what the jobs used. Each group's job is waited for by ``around``, all at once.
+    Raises FineTuneError if a job failed or was cancelled: with the group, and the service's reason.
     """
-    queue = _Queue(name for name, group in groups.items() if group.state.fine_tune_job_id)
-    looks = {name: partial(queue.look, name) for name in groups if is_listened_to()}
-    await asyncio.gather(*(group.await_job(looks.get(name)) for name, group in groups.items()))
+    waited = {name: group for name, group in groups.items() if group.state.fine_tune_job_id}
+    queue = _Queue(waited)
+    around = around or _wait
+    await asyncio.gather(
+        *(
+            around(name, partial(group.await_job, queue.listener(name)))
+            for name, group in waited.items()
+        )
+    )
     statuses = {name: group.get_fine_tune_job_status() for name, group in groups.items()}
     failed = {name: status for name, status in statuses.items() if _has_failed(status)}
     if failed:
@@ -47,11 +61,19 @@ async def await_jobs(groups: Mapping[str, PureTextSharedModelGroup], usage: Usag
         group.switch_to_next_model()
 
 
+async def _wait(_: str, waiting: JobAwaiting) -> None:
+    await waiting()
+
+
 class _Queue:
     """The jobs that are waited for: says which of them it is that is being waited for."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._jobs: dict[str, FineTuneJob | None] = dict.fromkeys(names)
+
+    def listener(self, name: str) -> Callable[[FineTuneJob], None] | None:
+        """Return who is to look at a group's job, if anybody listens."""
+        return partial(self.look, name) if is_listened_to() else None
 
     def look(self, name: str, job: FineTuneJob) -> None:
         """Take what the service says of a group's job, and pass it on to whoever listens."""

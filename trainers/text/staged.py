@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from trainers.text.jobs import AroundJob
     from trainers.text.state import State
 
 Metrics = dict[str, float]
@@ -194,6 +195,9 @@ class StagedTextTrainer(ABC):
 
     training_usage: UsageMeter | None
     """What the jobs that were last waited for have used."""
+
+    around_job: AroundJob | None = None
+    """Who waits for each group's job, such as a task of its own; the trainer itself if nobody."""
 
     @abstractmethod
     def await_fine_tune_jobs(self, iteration: int) -> State:
