@@ -77,7 +77,8 @@ class PrefectPage:
         table = result_table(folder)
         self._put("summary", "markdown", _summary(self._run), "How the run has ended")
         if table.rows:
-            self._put("results", "table", json.dumps(table.to_records()), table.title)
+            rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+            self._put("results", "table", json.dumps(rows), table.title)
         self._put("progress", "progress", round(100 * share, 1), str(folder.manifest.status))
 
     def _tell(self) -> None:

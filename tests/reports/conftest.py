@@ -2,7 +2,6 @@
 
 import math
 import random
-import shutil
 import sys
 from pathlib import Path
 
@@ -20,34 +19,6 @@ from ratchet.tracking import (
 from ratchet.tracking.environment import CodeState
 
 sys.path.insert(0, str(Path(__file__).parent))  # for made_runs
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,2000",
-]
-
-
-@pytest.fixture
-def browser(tmp_path):
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"]:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
 
 
 def result_columns(rng, chances, *, rounds=True, hard=False):

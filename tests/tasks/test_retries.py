@@ -35,7 +35,7 @@ def test_what_would_fail_again_is_not_tried_again(
     state: State[object] = Failed(data=error, message=str(error))
     task = SimpleNamespace(retries=1)
     task_run = SimpleNamespace(name="train main 0-10", run_count=1)
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="tasks.stages.decorator"):
         assert asyncio.run(_is_worth_a_retry(task, task_run, state)) is expected
     how = " at attempt 1, tried again" if expected else ", and would again"
     assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text
