@@ -213,12 +213,17 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     assert "Cancelled" in machine.ratchet("cancel", run.run_id)
     assert (run.status, machine.state(stopped)) == ("cancelled", "Cancelled")
 
-    # a server that dies is started again at its old place
+    # a server that dies is started again at its old place, and a run goes on meanwhile
+    last = machine.begin(seed=7, seconds=1)
+    run = machine.wait_until_it_trains(last)
+    before = len((machine.folder / "log").read_text().splitlines())
     prefect = machine.stack.processes["prefect"]
     os.kill(prefect.pid, signal.SIGKILL)
     machine.wait_for(lambda: machine.stack.processes["prefect"] != prefect)
     machine.wait_for(lambda: get_text(f"{machine.stack.prefect_api_url}/health") == "true")
-    last = machine.begin(seed=2)
     machine.wait_for(lambda: machine.state(last) == "Completed")
+    done = (machine.folder / "log").read_text().splitlines()[before:]
+    assert len(set(done)) == len(done), "nothing is done twice"
+    assert run.status == "completed"
     machine.supervisor.send_signal(signal.SIGINT)
     assert machine.supervisor.wait(60) == 0
