@@ -135,6 +135,7 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         arms={arm: params.to_saved_dict() for arm, params in experiment.arms.items()},
         settings=settings.to_dict(),
         versions=capture_versions(),
+        model_kinds={each.arm: each.model_kind for each in experiment.keys if each.model_kind},
         author=author(),
         code=capture_code_state(),
         seeds={arm: params.seed for arm, params in experiment.arms.items()},

@@ -29,6 +29,7 @@ from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.mlflow.cursor import ArmCursor, metrics_digest
 from ratchet.tracking.mlflow.models import model_digest, send_model
+from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ class ArmMirror:
         return self._create(experiment_id)
 
     def _final_metrics(self) -> list[Metric]:
-        tables = [table for table in self._folder.read_tables() if table.arm == self._arm]
-        return final_metrics(tables, int(self._manifest.created * 1000))
+        return final_metrics(self._tables(), int(self._manifest.created * 1000))
+
+    def _tables(self) -> list[ResultTable]:
+        return [table for table in self._folder.read_tables() if table.arm == self._arm]
 
     def _missing(self, run: Run, metrics: list[Metric]) -> list[Metric] | None:
         """Return what MLflow lacks; None if it holds other values than the run folder."""
@@ -231,12 +234,14 @@ class ArmMirror:
         if self._manifest.status != "completed" or not is_there:
             return
         if self._cursor.model != model_digest(files):
+            tables = self._tables()
             self._cursor.model = send_model(
                 self._client,
                 self._client.get_run(run_id),
                 self._manifest,
                 self._arm,
-                [_finite(metric) for metric in self._final_metrics()],
+                metrics=[_finite(metric) for metric in self._final_metrics()],
+                tested=next((table.columns for table in tables if table.name == "test"), {}),
             )
             self._save_cursor()
 

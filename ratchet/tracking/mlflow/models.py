@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 from contextlib import suppress
@@ -20,6 +21,7 @@ from ratchet.tracking.content import (
     run_params,
 )
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.mlflow.pyfunc import describe_loading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
 
     from ratchet.tracking.manifest import RunManifest
+    from ratchet.tracking.mlflow.pyfunc import Columns
 
 STATE_TAG = "ratchet.state"
 NEWEST = "newest"
@@ -45,11 +48,17 @@ def model_digest(files: Sequence[Path]) -> str:
 
 
 def send_model(
-    client: MlflowClient, run: Run, manifest: RunManifest, arm: str, metrics: Sequence[Metric]
+    client: MlflowClient,
+    run: Run,
+    manifest: RunManifest,
+    arm: str,
+    *,
+    metrics: Sequence[Metric],
+    tested: Columns,
 ) -> str:
     """Enter an arm's final state as a model of its MLflow run, with what it has reached.
 
-    The model of a run that is no member of a sweep is a version of the registered model of its
+    ``tested`` is the table of the arm's test, empty if it had none. The model of a run that is no member of a sweep is a version of the registered model of its
     experiment and arm, and the one with the alias ``newest``. What is there already stays.
     Returns the state's digest.
     """
@@ -63,14 +72,16 @@ def send_model(
         if missing := {name: params[name] for name in params.keys() - model.params.keys()}:
             client.log_model_params(model.model_id, missing)
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
-            _lay_out(Path(folder), files, manifest, arm, model.model_id)
+            place, model_id = Path(folder), model.model_id
+            _lay_out(place, files, manifest, arm, tested=tested, model_id=model_id)
             client.log_model_artifacts(model.model_id, folder)
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     linked = run.outputs.model_outputs if run.outputs else []
+    step = _iterations(manifest, arm)
     if model.model_id not in {output.model_id for output in linked}:
-        step = _iterations(manifest, arm)
         client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step)])
-    _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), metrics)
+    reached = [(key, step, value, time) for key, _, value, time in metrics]
+    _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), reached)
     if manifest.parent_run_id is None:
         _register(client, run, model, manifest, arm)
     return digest
@@ -160,23 +171,34 @@ def _model_name(name: str) -> str:
 
 
 def _lay_out(
-    folder: Path, files: Sequence[Path], manifest: RunManifest, arm: str, model_id: str
+    folder: Path,
+    files: Sequence[Path],
+    manifest: RunManifest,
+    arm: str,
+    *,
+    tested: Columns,
+    model_id: str,
 ) -> None:
     """Put the state's files and MLflow's description of them into a folder."""
-    (folder / STATE_FOLDER).mkdir()
+    state = Path(os.path.commonpath([path.parent for path in files]))
     for path in files:
-        (folder / STATE_FOLDER / path.name).symlink_to(path.resolve())
+        place = folder / STATE_FOLDER / path.relative_to(state)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(path.resolve())
+    own = {
+        "state": STATE_FOLDER,
+        "parameters": "config.yaml",
+        "version": manifest.versions.get("ratchet-experiments", "unknown"),
+        "base_dir": manifest.settings.get("base_dir"),
+    }
     about: dict[str, Any] = {
-        "flavors": {
-            FLAVOR: {
-                "state": STATE_FOLDER,
-                "parameters": "config.yaml",
-                "version": manifest.versions.get("ratchet-experiments", "unknown"),
-            }
-        },
         "model_id": model_id,
         "utc_time_created": str(manifest.created),
     }
+    if arm in manifest.model_kinds:
+        kind, parameters = manifest.model_kinds[arm], manifest.arms[arm]
+        about |= describe_loading(folder, kind, parameters, tested, manifest.versions)
+    about["flavors"] = {FLAVOR: own, **about.get("flavors", {})}
     (folder / "MLmodel").write_text(yaml.safe_dump(about))
     (folder / "config.yaml").write_text(yaml.safe_dump(manifest.arms[arm], sort_keys=False))
 
