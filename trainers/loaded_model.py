@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trainers.staged import Table
     from trainers.text.state import State as TextState
 
+
 class PlayingAgents:
     """Networks that play datapoints of their experiment's datasets, as the run's tests do."""
 
@@ -202,7 +203,7 @@ def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
             f"model {folder}: its trainer {found.__name__} runs as a whole, expected one whose"
             " states can be set."
         )
-    trainer.state = _without_replay(state) or found.State.load(state)  # type: ignore[attr-defined]
+    trainer.state = _without_replay(state) or found.State.load(state)
     return PlayingAgents(trainer)
 
 

@@ -18,6 +18,8 @@ from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     RUN_TAG,
     Metric,
+    learned_iterations,
+    read_hyper_params,
     run_params,
 )
 from ratchet.tracking.manifest import MAIN_ARM
@@ -36,8 +38,6 @@ STATE_TAG = "ratchet.state"
 NEWEST = "newest"
 MODEL_TYPE = "agents"
 FLAVOR = "ratchet"
-TRAINING = ("train", "await_fine_tune_jobs")
-"""The stages after which agents have learned for one iteration more, or several."""
 
 
 def model_digest(files: Sequence[Path]) -> str:
@@ -58,9 +58,9 @@ def send_model(
 ) -> str:
     """Enter an arm's final state as a model of its MLflow run, with what it has reached.
 
-    ``tested`` is the table of the arm's test, empty if it had none. The model of a run that is no member of a sweep is a version of the registered model of its
-    experiment and arm, and the one with the alias ``newest``. What is there already stays.
-    Returns the state's digest.
+    ``tested`` is the table of the arm's test, empty if it had none. The model of a run that is no
+    member of a sweep is a version of the registered model of its experiment and arm, and the one
+    with the alias ``newest``. What is there already stays. Returns the state's digest.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
@@ -77,11 +77,10 @@ def send_model(
             client.log_model_artifacts(model.model_id, folder)
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     linked = run.outputs.model_outputs if run.outputs else []
-    step = _iterations(manifest, arm)
+    step = learned_iterations(manifest, arm)
     if model.model_id not in {output.model_id for output in linked}:
         client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step)])
-    reached = [(key, step, value, time) for key, _, value, time in metrics]
-    _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), reached)
+    _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), metrics)
     if manifest.parent_run_id is None:
         _register(client, run, model, manifest, arm)
     return digest
@@ -111,7 +110,7 @@ def _create(
 
 
 def _params(manifest: RunManifest, arm: str) -> dict[str, str]:
-    return run_params(manifest.arms.get(arm, {}), manifest.read_parameters.get(arm))
+    return run_params(read_hyper_params(manifest, arm))
 
 
 def _send_metrics(
@@ -121,19 +120,22 @@ def _send_metrics(
     hashes: Mapping[str, str],
     metrics: Sequence[Metric],
 ) -> None:
-    """Tell what the model has reached on which data; those of the run are not the model's."""
+    """Tell what the model has reached in tests, and on which data.
+
+    The run has the same points already: MLflow keeps those once, and notes that they are the
+    model's.
+    """
     from mlflow.entities import Metric as MlflowMetric
 
     there = {metric.key for metric in model.metrics or []}
     points = []
     for key, step, value, time in metrics:
-        own = f"model/{key.partition('/')[2]}"
-        table = key.split("/")[1]
-        data = table.partition("-")[2] or "test"
+        kind, _, data = key.split("/")[1].partition("-")
+        data = data or "test"
         digest = hashes[data][:MAX_DIGEST_CHARS] if data in hashes else None
-        if own not in there:
+        if kind == "test" and key not in there:
             point = MlflowMetric(
-                *(own, value, time, step, model.model_id),
+                *(key, value, time, step, model.model_id),
                 dataset_name=data if digest else None,
                 dataset_digest=digest,
             )
@@ -201,8 +203,3 @@ def _lay_out(
     about["flavors"] = {FLAVOR: own, **about.get("flavors", {})}
     (folder / "MLmodel").write_text(yaml.safe_dump(about))
     (folder / "config.yaml").write_text(yaml.safe_dump(manifest.arms[arm], sort_keys=False))
-
-
-def _iterations(manifest: RunManifest, arm: str) -> int:
-    own = [stage for stage in manifest.stages if stage.arm == arm]
-    return max((stage.iterations.stop for stage in own if stage.stage in TRAINING), default=0)
