@@ -55,6 +55,8 @@ class PlayingAgents:
     ) -> pd.DataFrame:
         """Play datapoints to their ends; return a row for each, as in the run's tables.
 
+        The whole dataset is played as the run's tests do, once.
+
         Parameters
         ----------
         model_input

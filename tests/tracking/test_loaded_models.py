@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -42,8 +41,15 @@ LIBRARY = {
     "scenario": "gymnasium",
     "dataset": "CartPole-v1",
     "trainer": "torchrl_dqn",
-    "gymnasium": {"num_test_episodes": 3, "max_episode_steps": 20},
-    "rl": {"num_iterations": 1},
+    "gymnasium": {"num_test_episodes": 3, "num_train_seeds": 4, "max_episode_steps": 20},
+    "torchrl": {
+        "batches_per_iteration": 2,
+        "config": {
+            "trainer": {"total_frames": 96, "optim_steps_per_batch": 2},
+            "collector": {"frames_per_batch": 24, "init_random_frames": 24},
+            "replay_buffer": {"batch_size": 8, "storage": {"max_size": 100}},
+        },
+    },
 }
 LANGUAGE = {
     "scenario": "language_task",
@@ -142,10 +148,10 @@ def test_networks_play_datapoints_as_in_the_run_s_test(
 def test_a_language_model_answers_prompts_as_in_the_run_s_test(load: Load) -> None:
     trainer = trained(LANGUAGE)
     tasks = trainer.scenario_instance.test_dataset
-    answers = [json.loads(a) for a in trainer.run_test().table["answers"]]
+    answers = [said["rounds"][0]["messages"][0]["text"] for said in trainer.run_test().transcripts]
     model = load(trainer, "language_model")
     prompts = pd.DataFrame({"prompt": [tasks[place].messages[0].content for place in (0, 1)]})
-    assert list(model.predict(prompts)["text"]) == [answer[0] for answer in answers]
+    assert list(model.predict(prompts)["text"]) == answers
     drawn = model.predict(prompts, params={"temperature": 2.0, "seed": 3})["text"]
     assert list(drawn) == list(
         model.predict(prompts, params={"temperature": 2.0, "seed": 3})["text"]
