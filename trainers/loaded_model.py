@@ -186,7 +186,9 @@ def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
     state = folder / STATE_FOLDER
     given = yaml.safe_load((folder / "config.yaml").read_text())
     base_dir = _experiment_folder(folder)
-    hyper_params = HyperParameters.from_dict(upgraded(given, f"model {folder}"), base_dir)
+    hyper_params = HyperParameters.from_dict(
+        _without_warm_up(upgraded(given, f"model {folder}")), base_dir
+    )
     settings = ExperimentSettings(progress="none", base_dir=base_dir)
     found = trainer_class(hyper_params, base_dir)
     if found.plays_text:
@@ -207,6 +209,14 @@ def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
         )
     trainer.state = _without_replay(state) or found.State.load(state)
     return PlayingAgents(trainer)
+
+
+def _without_warm_up(given: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a language model begins with: its own weights come in place of that."""
+    for section in given.get("agents", {}).values():
+        if isinstance(section, dict) and "warm_up" in section:
+            section["warm_up"]["num_steps"] = 0
+    return given
 
 
 def _experiment_folder(folder: Path) -> str | None:

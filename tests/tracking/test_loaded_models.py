@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,14 +98,12 @@ def trained(parameters: dict[str, Any], iterations: int = 1) -> Any:
 
 
 @pytest.fixture
-def load(tmp_path: Path, empty_database: Path) -> Load:
-    """Enter a trainer's state in MLflow as a run's model, and load that by its alias."""
+def enter(tmp_path: Path, empty_database: Path) -> Load:
+    """Enter a trainer's state in MLflow as a run's model, and nothing else; return where it is."""
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     uri = default_tracking_uri(tmp_path)
 
-    def enter_and_load(trainer: Any, kind: str, table: dict[str, Any] | None = None) -> Any:
-        import mlflow.pyfunc
-
+    def enter_state(trainer: Any, kind: str, table: dict[str, Any] | None = None) -> str:
         trainer.state.save(tmp_path / "state")
         manifest = RunManifest(
             run_id="one",
@@ -120,7 +121,19 @@ def load(tmp_path: Path, empty_database: Path) -> Load:
         source = connect(uri).get_model_version_by_alias("one", "newest").source
         shutil.rmtree(tmp_path / "runs")
         shutil.rmtree(tmp_path / "state")
-        return mlflow.pyfunc.load_model(source)
+        return str(source)
+
+    return enter_state
+
+
+@pytest.fixture
+def load(enter: Load) -> Load:
+    """Enter a trainer's state in MLflow as a run's model, and load that by its alias."""
+
+    def enter_and_load(*given: Any) -> Any:
+        import mlflow.pyfunc
+
+        return mlflow.pyfunc.load_model(enter(*given))
 
     return enter_and_load
 
@@ -170,3 +183,34 @@ def test_chat_models_are_asked_where_they_are(load: Load) -> None:
     assert again[0] == said[0], "the dummy answers by the seed alone"
     with pytest.raises(UnknownNameError, match=r"agent: got 'provr'.*'prover'"):
         model.predict(model.input_example, params={"agent": "provr"})
+
+
+LOAD = """
+import json, pickle, sys
+import mlflow, pandas, torch
+
+def refuse(*_, **__):
+    raise AssertionError("something was unpickled")
+
+pickle.load = pickle.loads = torch.load = refuse
+model = mlflow.pyfunc.load_model(sys.argv[1])
+played = model.predict(pandas.DataFrame({"datapoint_id": [2, 0]}))
+print(json.dumps({name: played[name].tolist() for name in played}))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_needs_the_model_s_files_only(enter: Load, tmp_path: Path) -> None:
+    trainer = trained(NETWORKS)
+    table = trainer.run_test().table
+    source = enter(trainer, "networks", table).removeprefix("file://")
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(source, elsewhere / "model")
+    environment = {"PATH": "", "MLFLOW_TRACKING_URI": f"sqlite:///{elsewhere}/none.db"}
+    environment |= {"HOME": str(elsewhere), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", LOAD, str(elsewhere / "model")]
+    done = subprocess.run(
+        command, cwd=elsewhere, env=environment, capture_output=True, text=True, check=True
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == {name: [column[2], column[0]] for name, column in table.items()}

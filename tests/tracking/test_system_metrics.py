@@ -48,7 +48,7 @@ def test_each_time_is_in_mlflow_once(
     MlflowMirror(uri).sync(folder)
     noted = read_system_metrics(folder.path)
     client = connect(uri)
-    for name, _unit in (
+    for name, bound in (
         ("cpu_utilization_percentage", 100),
         ("process_memory_usage_megabytes", 1e6),
     ):
