@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -115,11 +116,11 @@ class _Machine:
 def _find_gpus() -> tuple[ModuleType | None, int]:
     """Return NVIDIA's library and the number of GPUs that it finds; none without it."""
     try:
-        import pynvml
+        nvml = import_module("pynvml")
     except ImportError:
         return None, 0
     try:
-        pynvml.nvmlInit()
-        return pynvml, int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError:
+        nvml.nvmlInit()
+        return nvml, int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
         return None, 0
