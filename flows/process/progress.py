@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from flows.process.messages import console, print_plain
+from ratchet.tracking.headline_metrics import metrics_that_matter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,46 +24,8 @@ Total: TypeAlias = int | Callable[[], int | None] | None
 """Iterations of the whole run; None when nobody knows. Or what counts them, which is asked when the
 first loop begins: a run that finds everything has none."""
 
-_SHOWN = ("accuracy", "mean_episode_reward", "reward", "loss")
-_NOT_SHOWN = ("std_", "worst_", "datapoint_")
-_TEST = "test_"
-_MAX_SHOWN = 2
-_NOISE = ("mean_", "episode_", "step_")
 _PLAIN_SECONDS = 10.0
 _BAR_WIDTH, _SHORTEST_BAR, _BESIDE_THE_BAR = 40, 6, 32
-
-
-def metrics_that_matter(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Choose what is shown beside the progress, under short names.
-
-    Accuracies first, then the rewards of episodes, else of steps; losses only where there are
-    neither.
-    """
-    chosen: dict[str, float] = {}
-    for word in _SHOWN:
-        for name, value in metrics.items():
-            short = _short(name)
-            if (
-                not any(part in name for part in _NOT_SHOWN)
-                and name.endswith(word)
-                and short not in chosen
-                and len(chosen) < _MAX_SHOWN
-            ):
-                chosen[short] = value
-        if word == "reward" and chosen:
-            break
-    return chosen
-
-
-def _short(name: str) -> str:
-    """Write "prover.mean_episode_reward" as "prover reward"; accuracy is the verifier's anyway."""
-    agent, _, what = name.rpartition(".")
-    for noise in _NOISE:
-        what = what.replace(noise, "")
-    agent = agent.removeprefix(_TEST)
-    test = "test" if name.startswith(_TEST) else ""
-    what = what.removeprefix(_TEST).replace("_", " ")
-    return " ".join(filter(None, [test, "" if what == "accuracy" else agent, what]))
 
 
 def _as_text(metrics: Mapping[str, float]) -> str:

@@ -29,6 +29,7 @@ from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import STUDY_FILE
+from ratchet.tracking.system_metrics import SystemSampler
 from tasks.stages.families import arm_session, stage_functions
 from tasks.stages.spending import Spending
 from tasks.tensordict.session import ArmSession
@@ -57,6 +58,7 @@ class ExperimentRun:
     mirrors: dict[str, str]
     presence: Presence
     live: LiveFile
+    sampler: SystemSampler | None
     last_heeded: float = field(default_factory=time.monotonic)
 
     def last_tasks(self) -> list[State[Any]]:
@@ -71,6 +73,8 @@ class ExperimentRun:
             self.services.close()
             self.recorder.close()
         finally:
+            if self.sampler is not None:
+                self.sampler.close()
             self.live.close()
             self.presence.release()
 
@@ -113,8 +117,18 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         session.on_wait = recorder.waiting
         session.under_way = live.stage
         sessions.append(session)
-    presence = Presence(folder.path)
-    return ExperimentRun(experiment, folder, recorder, sessions, services, mirrors, presence, live)
+    period = settings.system_metrics_seconds if "mlflow" in mirrors else None
+    return ExperimentRun(
+        experiment,
+        folder,
+        recorder,
+        sessions,
+        services,
+        mirrors,
+        presence=Presence(folder.path),
+        live=live,
+        sampler=None if period is None else SystemSampler(folder.path, period),
+    )
 
 
 def _reports_to_sweep(settings: ExperimentSettings) -> MemberReports | None:
@@ -135,6 +149,7 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         arms={arm: params.to_saved_dict() for arm, params in experiment.arms.items()},
         settings=settings.to_dict(),
         versions=capture_versions(),
+        model_kinds={each.arm: each.model_kind for each in experiment.keys if each.model_kind},
         author=author(),
         code=capture_code_state(),
         seeds={arm: params.seed for arm, params in experiment.arms.items()},

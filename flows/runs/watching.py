@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.process.progress import metrics_that_matter
 from ratchet.reports.spending import read_billed
+from ratchet.tracking.headline_metrics import metrics_that_matter
 from ratchet.tracking.live_file import Live, read_live
 
 if TYPE_CHECKING:

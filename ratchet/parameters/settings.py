@@ -42,6 +42,8 @@ class ExperimentSettings(CalledHere, SubParameters):
     A job that has not changed for ``job_stall_seconds`` ends the waiting if its service says at
     ``/health`` that it is degraded; where services say nothing of it, queues may be long.
 
+    Every ``system_metrics_seconds`` a run notes for MLflow how busy the machine is; null: never.
+
     With a store at a URL ``lease_seconds`` is how long other machines wait for one that makes a
     stage and of which they hear nothing, before they make it themselves.
 
@@ -71,6 +73,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     tracking_uri: str | None = None
     tracking: bool = True
     mirrors: list[MirrorKind] = Field(default=["mlflow"], min_length=1)
+    system_metrics_seconds: PositiveFloat | None = 10.0
     experiment_name: str | None = None
     run_id: str | None = None
     parent_run_id: str | None = None

@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ratchet.statistics.results import accuracy
 from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
+from ratchet.tracking.headline_metrics import metrics_that_matter
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.system_metrics import read_system_metrics
 
 MAX_PARAM_CHARS = 500
 MAX_KEY_CHARS = 250
@@ -26,6 +28,13 @@ RUN_TAG = "ratchet.run_id"
 ARM_TAG = "ratchet.arm"
 KIND_TAG = "ratchet.kind"
 
+FIRST = "agents"
+"""Under what stands what is looked at first: pages sort by name, and it is before all stages'."""
+NUM_DATAPOINTS = "num_datapoints"
+_LEARNING = {"train": "", "log_stats": "", "test_during_training": "", "validate": "validation "}
+"""The stages whose metrics tell how well agents do as they learn, and what comes before names."""
+_TRAINING = ("train", "await_fine_tune_jobs")
+"""The stages after which agents have learned for one iteration more, or several."""
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 Metric = tuple[str, int, float, int]
@@ -43,17 +52,23 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def run_params(
-    hyper_params: Mapping[str, Any], read: Collection[str] | None = None
-) -> dict[str, str]:
-    """Write hyper-parameters as MLflow's flat texts of at most 500 characters.
+def read_hyper_params(manifest: RunManifest, arm: str) -> dict[str, Any]:
+    """Return those hyper-parameters of an arm that its stages have read so far, by dotted path.
 
-    Only those whose paths are among ``read``; None: all.
+    All of a run that is from before that was noted.
     """
+    flat = flatten(manifest.arms.get(arm, {}))
+    if not manifest.read_parameters and manifest.status != "running":
+        return flat
+    read = manifest.read_parameters.get(arm, ())
+    return {path: value for path, value in flat.items() if path in read}
+
+
+def run_params(hyper_params: Mapping[str, Any]) -> dict[str, str]:
+    """Write hyper-parameters as MLflow's flat texts of at most 500 characters."""
     return {
         metric_key(path): _as_text(value)[:MAX_PARAM_CHARS]
         for path, value in flatten(hyper_params).items()
-        if read is None or path in read
     }
 
 
@@ -102,18 +117,54 @@ def run_note(manifest: RunManifest, arm: str) -> str:
 
 
 def point_metrics(points: list[MetricPoint]) -> list[Metric]:
-    """Return (key, step, value, milliseconds) for every value of every point, keys STAGE/NAME."""
+    """Return (key, step, value, milliseconds) for every value of every point, keys STAGE/NAME.
+
+    How well the agents do as they learn comes once more as :data:`FIRST`/NAME. The sizes of the
+    datasets are left out, of which each is one number.
+    """
     return [
-        (metric_key(f"{point.stage}/{name}"), point.iteration, value, int(point.time * 1000))
+        (metric_key(key), point.iteration, value, int(point.time * 1000))
         for point in points
-        for name, value in point.values.items()
+        for key, value in _keyed(point).items()
     ]
 
 
-def final_metrics(tables: list[ResultTable], milliseconds: int) -> list[Metric]:
+def _keyed(point: MetricPoint) -> dict[str, float]:
+    """Return a point's values by the keys that they are told under."""
+    kind = point.stage.partition("-")[0]
+    if kind not in _LEARNING:
+        return {
+            f"{point.stage}/{name}": value
+            for name, value in point.values.items()
+            if (kind, name.partition("/")[0]) != ("build_scenario", NUM_DATAPOINTS)
+        }
+    matter = metrics_that_matter(point.values, most=len(point.values))
+    first = {
+        f"{FIRST}/{_LEARNING[kind]}{name.rpartition('/')[2]}": value
+        for name, value in matter.items()
+        if not name.endswith("loss")
+    }
+    return first | {f"{point.stage}/{name}": value for name, value in point.values.items()}
+
+
+def dataset_sizes(points: list[MetricPoint]) -> dict[str, int]:
+    """Return the numbers of datapoints of an arm's datasets, by name."""
+    return {
+        name.partition("/")[2]: int(value)
+        for point in points
+        if point.stage == "build_scenario"
+        for name, value in point.values.items()
+        if name.partition("/")[0] == NUM_DATAPOINTS
+    }
+
+
+def final_metrics(
+    tables: list[ResultTable], milliseconds: int, num_iterations: int = 0
+) -> list[Metric]:
     """Return each table's accuracy with the ends of its interval, keys final/TABLE/NAME.
 
-    Where nothing is decided, each agent's mean return instead, or beside it.
+    Where nothing is decided, each agent's mean return instead, or beside it. Tests stand at the
+    number of iterations that the agents have learned for, what comes before training at 0.
     """
     metrics: list[Metric] = []
     for table in tables:
@@ -125,11 +176,27 @@ def final_metrics(tables: list[ResultTable], milliseconds: int) -> list[Metric]:
             estimate = mean_return(table.columns, agent)
             values[f"{agent}.return"] = estimate.value
             values |= {f"{agent}.low": estimate.low, f"{agent}.high": estimate.high}
+        step = 0 if table.name.startswith("pretrain") else num_iterations
         metrics += [
-            (metric_key(f"final/{table.name}/{name}"), 0, value, milliseconds)
+            (metric_key(f"final/{table.name}/{name}"), step, value, milliseconds)
             for name, value in values.items()
         ]
     return metrics
+
+
+def system_metrics(folder: RunFolder) -> list[Metric]:
+    """Return how busy the machine was, a step for each time that was noted; keys system/NAME."""
+    return [
+        (f"system/{name}", step, value, int(seconds * 1000))
+        for step, (seconds, values) in enumerate(read_system_metrics(folder.path))
+        for name, value in values.items()
+    ]
+
+
+def learned_iterations(manifest: RunManifest, arm: str) -> int:
+    """Return the number of iterations that an arm's agents have learned for."""
+    own = [stage for stage in manifest.stages if stage.arm == arm]
+    return max((stage.iterations.stop for stage in own if stage.stage in _TRAINING), default=0)
 
 
 def run_files(folder: RunFolder, arm: str) -> dict[Path, str]:

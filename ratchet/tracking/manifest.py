@@ -15,6 +15,8 @@ from ratchet.tracking.environment import CodeState
 RunStatus = Literal["running", "completed", "failed", "interrupted", "cancelled", "pruned"]
 """How a run stands: ``interrupted`` by a signal, a kill or Ctrl-C, ``cancelled`` on request,
 ``pruned`` by the sweep that it belongs to, before its end."""
+ModelKind = Literal["networks", "language_model", "chat_models"]
+"""What agents are to whoever loads them: what plays, what writes, or what services have."""
 MAIN_ARM = "main"
 ITERATION_STAGES = (
     "sample_rollouts",
@@ -68,7 +70,8 @@ class RunManifest(BaseModel):
     experiment itself. ``dataset_hashes`` maps arms to dataset names to content hashes; those of
     older runs, which had one set for all arms, count for every arm. ``checkpoints``
     maps arms to paths of their final state's files. ``read_parameters`` are the dotted paths of
-    what the stages of an arm have read so far. ``tracking`` is filled by the mirror.
+    what the stages of an arm have read so far. ``model_kinds`` says of arms what their final agents
+    are to whoever loads them as a model, if that can be done. ``tracking`` is filled by the mirror.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -83,6 +86,7 @@ class RunManifest(BaseModel):
     finished: float | None = None
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     read_parameters: dict[str, list[str]] = Field(default_factory=dict)
+    model_kinds: dict[str, ModelKind] = Field(default_factory=dict)
     author: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)

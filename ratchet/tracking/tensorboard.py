@@ -10,7 +10,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.tracking.content import final_metrics, flatten, point_metrics, run_note
+from ratchet.tracking.content import final_metrics, point_metrics, read_hyper_params, run_note
 from ratchet.tracking.failures import tracking_error
 from ratchet.tracking.files import locked, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM
@@ -117,13 +117,11 @@ def _ending(folder: RunFolder, arm: str) -> list[Summary.Value]:
     from tensorboard.plugins.text.metadata import create_summary_metadata
 
     manifest = folder.manifest
-    read = manifest.read_parameters.get(arm)
     start = SessionStartInfo(
         group_name=f"{manifest.run_id}/{arm}", start_time_secs=manifest.created
     )
-    for path, value in flatten(manifest.arms.get(arm, {})).items():
-        if read is None or path in read:
-            _set(start.hparams[path], value)
+    for path, value in read_hyper_params(manifest, arm).items():
+        _set(start.hparams[path], value)
     done = manifest.status == "completed"
     end = SessionEndInfo(
         status=api_pb2.STATUS_SUCCESS if done else api_pb2.STATUS_FAILURE,

@@ -17,9 +17,9 @@ from ratchet.errors import TrackingError
 from ratchet.tracking.content import (
     file_digest,
     final_metrics,
-    flatten,
     metric_key,
     point_metrics,
+    read_hyper_params,
     run_note,
 )
 from ratchet.tracking.failures import tracking_error
@@ -164,8 +164,6 @@ class _Arm:
         import wandb
 
         manifest = self._manifest
-        read = manifest.read_parameters.get(self._arm)
-        params = flatten(manifest.arms.get(self._arm, {}))
         tags = manifest.settings.get("tags") or {}
         run = wandb.init(
             project=_project(manifest.settings.get("experiment_name") or manifest.name),
@@ -175,7 +173,7 @@ class _Arm:
             job_type=self._arm,
             notes=run_note(manifest, self._arm),
             tags=[f"{name}={value}"[:64] for name, value in tags.items()],
-            config={path: value for path, value in params.items() if read is None or path in read},
+            config=read_hyper_params(manifest, self._arm),
             dir=self._folder.path,
             mode="online" if self._mode == "online" else "offline",
             resume="allow",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratchet.language_models.suites.running import Suite
+    from ratchet.tracking.manifest import ModelKind
     from tasks.stages.sequence import Course, Step
     from trainers.language.trainer import LanguageTrainer
 
@@ -34,6 +35,12 @@ class LanguageArmKeys(ArmKeys):
         "validate": 1,
         "suite": 1,
     }
+
+    @property
+    def model_kind(self) -> ModelKind | None:
+        """What its final agent is to whoever loads it; None where a service has it."""
+        here = self.language_class.learner_class.has_model_here
+        return "language_model" if here else None
 
     @property
     def periods(self) -> tuple[int, ...]:  # type: ignore[override]

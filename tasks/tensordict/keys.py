@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from ratchet.tracking.checkpoint_folders import SavedState
+    from ratchet.tracking.manifest import ModelKind
     from tasks.stages.sequence import Course, Step
     from trainers.staged import StagedTrainer
 
@@ -82,6 +83,11 @@ class ArmKeys(BaseKeys):
 
         found = self.trainer_class
         return issubclass(found, StagedTrainer) and found.supports_stages()
+
+    @property
+    def model_kind(self) -> ModelKind | None:
+        """What its final agents are to whoever loads them; None where nobody can."""
+        return "networks" if self.is_staged else None
 
     @cached_property
     def num_iterations(self) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ratchet.store.fingerprint import Fingerprint
+    from ratchet.tracking.manifest import ModelKind
     from tasks.stages.sequence import Chain, Course, Step
     from trainers.text.staged import StagedTextTrainer
 
@@ -43,6 +44,8 @@ class TextArmKeys(BaseKeys):
     """
 
     stage_versions = STAGE_VERSIONS
+    model_kind: ModelKind = "chat_models"
+    """What its final agents are to whoever loads them."""
 
     @property
     def num_iterations(self) -> int:

@@ -20,14 +20,14 @@ def manifest(lab):
 
 
 def mlflow_points(lab):
-    """Count the points of every metric and step in MLflow."""
+    """Count the points of every metric and step in MLflow, but for how busy the machine was."""
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{lab.folder / 'home' / 'mlflow.db'}")
     counts = Counter()
     for experiment in client.search_experiments():
         for run in client.search_runs([experiment.experiment_id]):
-            for key in run.data.metrics:
+            for key in (key for key in run.data.metrics if not key.startswith("system/")):
                 for point in client.get_metric_history(run.info.run_id, key):
                     counts[key, point.step] += 1
     return counts

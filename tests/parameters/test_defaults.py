@@ -142,6 +142,7 @@ SETTINGS = {
     "job_listing_seconds": 120.0,
     "job_stall_seconds": 600.0,
     "lease_seconds": 60.0,
+    "system_metrics_seconds": 10.0,
     "retries": 3,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -89,10 +90,13 @@ def test_the_final_agents_are_a_model_that_loads_without_pickle(uri, completed, 
     assert version.version == newest.version
     assert version.source == model.artifact_location
     assert {metric.key: metric.value for metric in model.metrics} == {
-        "model/test/accuracy": 0.75,
-        "model/test/low": pytest.approx(0.3006, abs=1e-4),
-        "model/test/high": pytest.approx(0.9544, abs=1e-4),
+        "final/test/accuracy": 0.75,
+        "final/test/low": pytest.approx(0.3006, abs=1e-4),
+        "final/test/high": pytest.approx(0.9544, abs=1e-4),
     }
+    assert {metric.step for metric in model.metrics} == {4}
+    told = connect(uri).get_metric_history(run_id, "final/test/accuracy")
+    assert [(point.step, point.value) for point in told] == [(4, 0.75)], "the run's own, once"
     assert {(m.dataset_name, m.dataset_digest) for m in model.metrics} == {("test", "b" * 36)}
     assert model.params == {"rl.lr": "0.1"}
     described = yaml.safe_load(Path(place, "MLmodel").read_text())
@@ -228,3 +232,41 @@ def test_only_parameters_that_were_read_are_entered(uri, tmp_path):
     folder.update(read_parameters={"main": ["rl.lr", "seed"]})
     MlflowMirror(uri).sync(folder)
     assert connect(uri).get_run(run_id).data.params == {"rl.lr": "0.1", "seed": "1"}
+
+
+def test_an_arm_that_waits_for_its_turn_has_read_nothing_yet(uri, tmp_path):
+    folder = new_run(tmp_path / "runs", "one")
+    folder.update(arms={"main": {"seed": 1}, "later": {"seed": 1, "gamma": 0.9}})
+
+    def params():
+        MlflowMirror(uri).sync(folder)
+        runs = folder.manifest.tracking["runs"]
+        return {arm: connect(uri).get_run(runs[arm]).data.params for arm in runs}
+
+    assert params() == {"main": {}, "later": {}}
+    folder.update(read_parameters={"main": ["seed"]})
+    assert params() == {"main": {"seed": "1"}, "later": {}}
+    folder.update(read_parameters={"main": ["seed"], "later": ["seed"]})
+    assert params() == {"main": {"seed": "1"}, "later": {"seed": "1"}}
+
+
+def test_what_is_looked_at_first_is_how_agents_learn(uri, tmp_path):
+    folder = new_run(tmp_path / "runs", "one", dataset_hashes={"main": {"train": "a" * 64}})
+    folder.append_metrics("build_scenario", 0, {"num_datapoints/train": 40.0})
+    folder.append_metrics("await_fine_tune_jobs", 0, {"cost": 0.0})
+    for i in range(2):
+        values = {"grad_norm": 1.0, "accuracy": i / 2, "prover.mean_episode_reward": i / 4}
+        folder.append_metrics("train", i, values | {"prover.mean_step_reward": 1.0})
+        folder.append_metrics("test_during_training", i, {"test_accuracy": i / 3})
+    run_id = MlflowMirror(uri).sync(folder)
+    run = connect(uri).get_run(run_id)
+    sections = sorted({key.rpartition("/")[0] for key in run.data.metrics})
+    assert sections == ["agents", "await_fine_tune_jobs", "test_during_training", "train"]
+    first = {key: value for key, value in run.data.metrics.items() if key.startswith("agents/")}
+    assert first == {
+        "agents/accuracy": 0.5,
+        "agents/prover reward": 0.25,
+        "agents/test accuracy": pytest.approx(1 / 3),
+    }
+    (entry,) = run.inputs.dataset_inputs
+    assert json.loads(entry.dataset.profile) == {"num_rows": 40}

@@ -6,10 +6,11 @@ Used by :mod:`ratchet.tracking.mlflow.mirror`, which finds the MLflow runs and h
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,17 +19,22 @@ import yaml
 from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     Metric,
+    dataset_sizes,
     file_digest,
     final_metrics,
+    learned_iterations,
     point_metrics,
+    read_hyper_params,
     run_files,
     run_params,
     run_tags,
+    system_metrics,
 )
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.mlflow.cursor import ArmCursor, metrics_digest
 from ratchet.tracking.mlflow.models import model_digest, send_model
+from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -86,7 +92,8 @@ class ArmMirror:
             missing = metrics
         self._describe(run, parent)
         self._send(run.info.run_id, metrics, missing)
-        self._send_datasets(run.info.run_id)
+        self._send_system(run.info.run_id)
+        self._send_datasets(run.info.run_id, dataset_sizes(points))
         self._send_files(run.info.run_id)
         self._send_model(run.info.run_id)
         self._set_status(run)
@@ -116,8 +123,11 @@ class ArmMirror:
         return self._create(experiment_id)
 
     def _final_metrics(self) -> list[Metric]:
-        tables = [table for table in self._folder.read_tables() if table.arm == self._arm]
-        return final_metrics(tables, int(self._manifest.created * 1000))
+        learned = learned_iterations(self._manifest, self._arm)
+        return final_metrics(self._tables(), int(self._manifest.created * 1000), learned)
+
+    def _tables(self) -> list[ResultTable]:
+        return [table for table in self._folder.read_tables() if table.arm == self._arm]
 
     def _missing(self, run: Run, metrics: list[Metric]) -> list[Metric] | None:
         """Return what MLflow lacks; None if it holds other values than the run folder."""
@@ -167,8 +177,7 @@ class ArmMirror:
             self._client.log_batch(run.info.run_id, tags=new_tags)
         if "ratchet.error" in run.data.tags.keys() - tags.keys():
             self._client.delete_tag(run.info.run_id, "ratchet.error")
-        read = self._manifest.read_parameters.get(self._arm)
-        params = run_params(self._manifest.arms.get(self._arm, {}), read)
+        params = run_params(read_hyper_params(self._manifest, self._arm))
         new = [Param(key, value) for key, value in params.items() if key not in run.data.params]
         for chunk in _chunks(new, MAX_PARAMS_PER_BATCH):
             self._client.log_batch(run.info.run_id, params=chunk)
@@ -188,8 +197,21 @@ class ArmMirror:
         cursor.in_flight = False
         self._save_cursor()
 
-    def _send_datasets(self, run_id: str) -> None:
-        """Enter the datasets with their digests as the run's inputs."""
+    def _send_system(self, run_id: str) -> None:
+        """Send how busy the machine was; what MLflow has already, times included, it keeps once."""
+        from mlflow.entities import Metric as MlflowMetric
+
+        if self._arm != MAIN_ARM:
+            return
+        noted = system_metrics(self._folder)
+        for chunk in _chunks(noted[self._cursor.system :], MAX_METRICS_PER_BATCH):
+            batch = [MlflowMetric(key, value, time, step) for key, step, value, time in chunk]
+            self._client.log_batch(run_id, metrics=batch)
+        self._cursor.system = len(noted)
+        self._save_cursor()
+
+    def _send_datasets(self, run_id: str, sizes: Mapping[str, int]) -> None:
+        """Enter the datasets with their digests and sizes as the run's inputs."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         hashes = self._manifest.dataset_hashes.get(self._arm, {})
@@ -197,7 +219,13 @@ class ArmMirror:
             return
         inputs = [
             DatasetInput(
-                Dataset(name, digest[:MAX_DIGEST_CHARS], "ratchet", f'{{"sha256": "{digest}"}}'),
+                Dataset(
+                    name,
+                    digest[:MAX_DIGEST_CHARS],
+                    "ratchet",
+                    json.dumps({"sha256": digest}),
+                    profile=json.dumps({"num_rows": sizes[name]}) if name in sizes else None,
+                ),
                 [InputTag("mlflow.data.context", name)],
             )
             for name, digest in hashes.items()
@@ -231,12 +259,14 @@ class ArmMirror:
         if self._manifest.status != "completed" or not is_there:
             return
         if self._cursor.model != model_digest(files):
+            tables = self._tables()
             self._cursor.model = send_model(
                 self._client,
                 self._client.get_run(run_id),
                 self._manifest,
                 self._arm,
-                [_finite(metric) for metric in self._final_metrics()],
+                metrics=[_finite(metric) for metric in self._final_metrics()],
+                tested=next((table.columns for table in tables if table.name == "test"), {}),
             )
             self._save_cursor()
 

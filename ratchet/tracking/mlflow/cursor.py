@@ -21,7 +21,7 @@ class ArmCursor(BaseModel):
 
     ``sent`` metrics, in the order of the run folder, with the digest of their keys, steps and
     values; ``files`` maps artifact paths to content digests; ``model`` is the digest of the final
-    state that was entered as a model.
+    state that was entered as a model. ``system`` counts metrics of the machine.
     """
 
     mlflow_run_id: str = ""
@@ -31,6 +31,7 @@ class ArmCursor(BaseModel):
     datasets: dict[str, str] = Field(default_factory=dict)
     files: dict[str, str] = Field(default_factory=dict)
     model: str = ""
+    system: int = 0
 
 
 class Cursor(BaseModel):

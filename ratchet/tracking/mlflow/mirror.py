@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ratchet.errors import TrackingError
-from ratchet.tracking.content import ARM_TAG, RUN_TAG
+from ratchet.tracking.content import ARM_TAG, FIRST, RUN_TAG
 from ratchet.tracking.files import locked
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.mlflow.arm import ArmMirror
@@ -36,6 +36,7 @@ KIND = "mlflow.experimentKind"
 """Which pages MLflow shows of an experiment; where it guesses, it may take agents for chats."""
 CUSTOM_MODELS = "custom_model_development"
 INFERRED = "_inferred"
+NOTE = "mlflow.note.content"
 
 __all__ = ["MlflowMirror", "default_tracking_uri"]
 
@@ -138,7 +139,8 @@ class MlflowMirror:
         if experiment is None:
             place = artifact_location(self.tracking_uri)
             try:
-                return str(client.create_experiment(name, place, {KIND: CUSTOM_MODELS}))
+                tags = {KIND: CUSTOM_MODELS, NOTE: _experiment_note(name)}
+                return str(client.create_experiment(name, place, tags))
             except MlflowException:
                 experiment = client.get_experiment_by_name(name)  # somebody else was faster
                 if experiment is None:
@@ -193,3 +195,17 @@ def _runs_by_arm(client: MlflowClient, experiment_id: str, run_id: str) -> dict[
     for run in found:
         runs.setdefault(run.data.tags[ARM_TAG], run)
     return runs
+
+
+def _experiment_note(name: str) -> str:
+    """Say in Markdown how the runs of an experiment are to be read; users may write their own."""
+    return f"""Runs of the experiment *{name}* of Ratchet.
+
+- A run's description says what plays what, and the commands to go on with it. Arms are its
+  children, and members of a sweep are children of the sweep's run.
+- Metrics: `{FIRST}/…` is how well agents do as they learn, `final/…` what they have come to in
+  the end, with 95 % intervals (`low`, `high`); all others begin with the stage that logs them.
+- Parameters are those that the run has read; `config.yaml` among the artifacts has all.
+- Artifacts: the report, result tables, checkpoints and what was said. The models are the agents at
+  the end: `mlflow.pyfunc.load_model("models:/NAME@newest")`.
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 from contextlib import suppress
@@ -17,9 +18,12 @@ from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     RUN_TAG,
     Metric,
+    learned_iterations,
+    read_hyper_params,
     run_params,
 )
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.mlflow.pyfunc import describe_loading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,13 +32,12 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
 
     from ratchet.tracking.manifest import RunManifest
+    from ratchet.tracking.mlflow.pyfunc import Columns
 
 STATE_TAG = "ratchet.state"
 NEWEST = "newest"
 MODEL_TYPE = "agents"
 FLAVOR = "ratchet"
-TRAINING = ("train", "await_fine_tune_jobs")
-"""The stages after which agents have learned for one iteration more, or several."""
 
 
 def model_digest(files: Sequence[Path]) -> str:
@@ -45,13 +48,19 @@ def model_digest(files: Sequence[Path]) -> str:
 
 
 def send_model(
-    client: MlflowClient, run: Run, manifest: RunManifest, arm: str, metrics: Sequence[Metric]
+    client: MlflowClient,
+    run: Run,
+    manifest: RunManifest,
+    arm: str,
+    *,
+    metrics: Sequence[Metric],
+    tested: Columns,
 ) -> str:
     """Enter an arm's final state as a model of its MLflow run, with what it has reached.
 
-    The model of a run that is no member of a sweep is a version of the registered model of its
-    experiment and arm, and the one with the alias ``newest``. What is there already stays.
-    Returns the state's digest.
+    ``tested`` is the table of the arm's test, empty if it had none. The model of a run that is no
+    member of a sweep is a version of the registered model of its experiment and arm, and the one
+    with the alias ``newest``. What is there already stays. Returns the state's digest.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
@@ -63,12 +72,13 @@ def send_model(
         if missing := {name: params[name] for name in params.keys() - model.params.keys()}:
             client.log_model_params(model.model_id, missing)
         with tempfile.TemporaryDirectory(prefix="ratchet-model-") as folder:
-            _lay_out(Path(folder), files, manifest, arm, model.model_id)
+            place, model_id = Path(folder), model.model_id
+            _lay_out(place, files, manifest, arm, tested=tested, model_id=model_id)
             client.log_model_artifacts(model.model_id, folder)
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     linked = run.outputs.model_outputs if run.outputs else []
+    step = learned_iterations(manifest, arm)
     if model.model_id not in {output.model_id for output in linked}:
-        step = _iterations(manifest, arm)
         client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step)])
     _send_metrics(client, run, model, manifest.dataset_hashes.get(arm, {}), metrics)
     if manifest.parent_run_id is None:
@@ -100,7 +110,7 @@ def _create(
 
 
 def _params(manifest: RunManifest, arm: str) -> dict[str, str]:
-    return run_params(manifest.arms.get(arm, {}), manifest.read_parameters.get(arm))
+    return run_params(read_hyper_params(manifest, arm))
 
 
 def _send_metrics(
@@ -110,19 +120,22 @@ def _send_metrics(
     hashes: Mapping[str, str],
     metrics: Sequence[Metric],
 ) -> None:
-    """Tell what the model has reached on which data; those of the run are not the model's."""
+    """Tell what the model has reached in tests, and on which data.
+
+    The run has the same points already: MLflow keeps those once, and notes that they are the
+    model's.
+    """
     from mlflow.entities import Metric as MlflowMetric
 
     there = {metric.key for metric in model.metrics or []}
     points = []
     for key, step, value, time in metrics:
-        own = f"model/{key.partition('/')[2]}"
-        table = key.split("/")[1]
-        data = table.partition("-")[2] or "test"
+        kind, _, data = key.split("/")[1].partition("-")
+        data = data or "test"
         digest = hashes[data][:MAX_DIGEST_CHARS] if data in hashes else None
-        if own not in there:
+        if kind == "test" and key not in there:
             point = MlflowMetric(
-                *(own, value, time, step, model.model_id),
+                *(key, value, time, step, model.model_id),
                 dataset_name=data if digest else None,
                 dataset_digest=digest,
             )
@@ -160,27 +173,33 @@ def _model_name(name: str) -> str:
 
 
 def _lay_out(
-    folder: Path, files: Sequence[Path], manifest: RunManifest, arm: str, model_id: str
+    folder: Path,
+    files: Sequence[Path],
+    manifest: RunManifest,
+    arm: str,
+    *,
+    tested: Columns,
+    model_id: str,
 ) -> None:
     """Put the state's files and MLflow's description of them into a folder."""
-    (folder / STATE_FOLDER).mkdir()
+    state = Path(os.path.commonpath([path.parent for path in files]))
     for path in files:
-        (folder / STATE_FOLDER / path.name).symlink_to(path.resolve())
+        place = folder / STATE_FOLDER / path.relative_to(state)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(path.resolve())
+    own = {
+        "state": STATE_FOLDER,
+        "parameters": "config.yaml",
+        "version": manifest.versions.get("ratchet-experiments", "unknown"),
+        "base_dir": manifest.settings.get("base_dir"),
+    }
     about: dict[str, Any] = {
-        "flavors": {
-            FLAVOR: {
-                "state": STATE_FOLDER,
-                "parameters": "config.yaml",
-                "version": manifest.versions.get("ratchet-experiments", "unknown"),
-            }
-        },
         "model_id": model_id,
         "utc_time_created": str(manifest.created),
     }
+    if arm in manifest.model_kinds:
+        kind, parameters = manifest.model_kinds[arm], manifest.arms[arm]
+        about |= describe_loading(folder, kind, parameters, tested, manifest.versions)
+    about["flavors"] = {FLAVOR: own, **about.get("flavors", {})}
     (folder / "MLmodel").write_text(yaml.safe_dump(about))
     (folder / "config.yaml").write_text(yaml.safe_dump(manifest.arms[arm], sort_keys=False))
-
-
-def _iterations(manifest: RunManifest, arm: str) -> int:
-    own = [stage for stage in manifest.stages if stage.arm == arm]
-    return max((stage.iterations.stop for stage in own if stage.stage in TRAINING), default=0)

@@ -12,9 +12,9 @@ from flows.process.progress import (
     PlainLines,
     format_seconds,
     make_bar,
-    metrics_that_matter,
     shown_progress,
 )
+from ratchet.tracking.headline_metrics import metrics_that_matter
 from trainers.progress import (
     IterationContext,
     describe,

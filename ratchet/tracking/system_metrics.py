@@ -1,0 +1,126 @@
+"""How busy the machine is while a run goes on: ``system.jsonl``, which no result depends on.
+
+The names are those of MLflow's own system metrics, for which its pages have a tab.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from ratchet.tracking.files import JsonLines
+
+SYSTEM_FILE = "system.jsonl"
+TIME = "time"
+_MEGABYTE = 1e6
+_FIRST_SECONDS = 0.1
+
+logger = logging.getLogger(__name__)
+
+
+class SystemSampler:
+    """Notes in a thread, every so many seconds, how busy processors, memory, disk and network are.
+
+    Of GPUs too where NVIDIA's ``nvidia-ml-py`` is installed. What is needed is imported when the
+    first time has passed: a run that ends before pays nothing.
+    """
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="system metrics", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Note nothing more."""
+        self._closed.set()
+        self._thread.join()
+
+    def _go_on(self) -> None:
+        file = JsonLines(self._folder / SYSTEM_FILE)
+        machine: _Machine | None = None
+        while not self._closed.wait(self._seconds):
+            machine = machine or _Machine(self._folder)
+            try:
+                file.append([{TIME: time.time(), **machine.measure()}])
+            except OSError as error:  # a full disk does not end the run here
+                logger.debug("system metrics: %s", error)
+
+
+def read_system_metrics(folder: Path) -> list[tuple[float, dict[str, float]]]:
+    """Return the seconds since 1970 and the values of each time that was noted."""
+    noted, _ = JsonLines(folder / SYSTEM_FILE).read()
+    return [(values.pop(TIME), values) for values in noted]
+
+
+class _Machine:
+    """Measures this machine; network traffic and processors' time since the time before."""
+
+    def __init__(self, folder: Path) -> None:
+        import psutil
+
+        self._folder = str(folder)
+        self._process = psutil.Process()
+        self._begin = psutil.net_io_counters()
+        self._nvml, self._gpus = _find_gpus()
+        psutil.cpu_percent()  # says how busy they were since the call before
+        time.sleep(_FIRST_SECONDS)
+
+    def measure(self) -> dict[str, float]:
+        """Return what holds now, by MLflow's names."""
+        import psutil
+
+        memory, disk = psutil.virtual_memory(), psutil.disk_usage(self._folder)
+        found = {
+            "cpu_utilization_percentage": psutil.cpu_percent(),
+            "system_memory_usage_megabytes": memory.used / _MEGABYTE,
+            "system_memory_usage_percentage": memory.used / memory.total * 100,
+            "process_memory_usage_megabytes": self._process.memory_info().rss / _MEGABYTE,
+            "disk_usage_percentage": disk.percent,
+            "disk_usage_megabytes": disk.used / _MEGABYTE,
+            "disk_available_megabytes": disk.free / _MEGABYTE,
+        }
+        traffic = psutil.net_io_counters()
+        if traffic and self._begin:  # a container may have no network
+            received = traffic.bytes_recv - self._begin.bytes_recv
+            sent = traffic.bytes_sent - self._begin.bytes_sent
+            found["network_receive_megabytes"] = received / _MEGABYTE
+            found["network_transmit_megabytes"] = sent / _MEGABYTE
+        for place in range(self._gpus):
+            found |= self._measure_gpu(place)
+        return {name: round(value, 1) for name, value in found.items()}
+
+    def _measure_gpu(self, place: int) -> dict[str, float]:
+        nvml = self._nvml
+        assert nvml is not None  # what has counted them
+        try:
+            device = nvml.nvmlDeviceGetHandleByIndex(place)
+            memory = nvml.nvmlDeviceGetMemoryInfo(device)
+            return {
+                f"gpu_{place}_memory_usage_percentage": memory.used / memory.total * 100,
+                f"gpu_{place}_memory_usage_megabytes": memory.used / _MEGABYTE,
+                f"gpu_{place}_utilization_percentage": float(
+                    nvml.nvmlDeviceGetUtilizationRates(device).gpu
+                ),
+                f"gpu_{place}_power_usage_watts": nvml.nvmlDeviceGetPowerUsage(device) / 1000,
+            }
+        except nvml.NVMLError as error:  # parts of a divided one say less
+            logger.debug("system metrics of GPU %d: %s", place, error)
+            return {}
+
+
+def _find_gpus() -> tuple[ModuleType | None, int]:
+    """Return NVIDIA's library and the number of GPUs that it finds; none without it."""
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        return None, 0
+    try:
+        nvml.nvmlInit()
+        return nvml, int(nvml.nvmlDeviceGetCount())
+    except nvml.NVMLError:
+        return None, 0

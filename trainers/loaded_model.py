@@ -1,0 +1,267 @@
+"""What ``mlflow.pyfunc.load_model`` gives of a model that a run has entered in MLflow.
+
+MLflow finds this module by its name in the model's description and calls :func:`_load_pyfunc`.
+Everything is built of the model's parameters, its safetensors and its JSON: nothing is unpickled. A
+user's own modules and data, if the parameters name any, are looked for in the folder of the
+experiment's file, or from the current one on where that folder is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import yaml
+
+from ratchet.errors import DataError, StateError, UnknownNameError, nearest
+from ratchet.language_models.asking import ModelCalls
+from ratchet.language_models.dummy import dummy_completion
+from ratchet.language_models.ledger import Ledger
+from ratchet.language_models.local.rollout_engine import SampleRequest
+from ratchet.language_models.pricing import Budget
+from ratchet.language_models.types import ChatMessage, ChatRequest, Completion
+from ratchet.language_models.usage import UsageMeter
+from ratchet.parameters.converters import upgraded
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.scenarios.building import build_scenario_instance
+from ratchet.scenarios.language_task.prompt_formats import prompt_format
+from ratchet.seeding import derive_seed, service_seed
+from ratchet.tracking.checkpoint_folders import STATE_FOLDER
+from trainers.registry import trainer_class
+from trainers.staged import StagedTrainer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trainers.base import Trainer
+    from trainers.language.trainer import LanguageTrainer
+    from trainers.staged import Table
+    from trainers.text.state import State as TextState
+
+
+class PlayingAgents:
+    """Networks that play datapoints of their experiment's datasets, as the run's tests do."""
+
+    def __init__(self, trainer: StagedTrainer) -> None:
+        self._trainer = trainer
+        self._tables: dict[str, Table] = {}
+
+    def predict(
+        self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Play datapoints to their ends; return a row for each, as in the run's tables.
+
+        The whole dataset is played as the run's tests do, once.
+
+        Parameters
+        ----------
+        model_input
+            With the column ``datapoint_id``: places in the dataset, from 0.
+        params
+            ``dataset``: ``"test"`` if not given, ``"train"``, or the name of an extra test set.
+
+        Raises
+        ------
+        DataError
+            If tests of the dataset don't play such a datapoint.
+        """
+        dataset = str((params or {}).get("dataset", "test"))
+        if dataset not in self._tables:  # agents that are loaded don't change
+            self._tables[dataset] = self._trainer.evaluate(dataset).table
+        table = pd.DataFrame(self._tables[dataset]).set_index("datapoint_id", drop=False)
+        ids = [int(place) for place in model_input["datapoint_id"]]
+        for place in ids:
+            if place not in table.index:
+                raise DataError(
+                    f"datapoint_id: got {place}, expected one of the {len(table)} places in the"
+                    f" dataset {dataset!r} that tests play, from 0."
+                )
+        return table.loc[ids].reset_index(drop=True)
+
+
+class WritingModel:
+    """A language model that answers prompts."""
+
+    def __init__(self, trainer: LanguageTrainer) -> None:
+        self._trainer = trainer
+
+    def predict(
+        self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Answer prompts as tasks are put and answered; return the texts in the column ``text``.
+
+        Parameters
+        ----------
+        model_input
+            With the column ``prompt``: what a task says.
+        params
+            ``temperature``, that of tests if not given, and ``seed``.
+        """
+        given, trainer = params or {}, self._trainer
+        learner, instance = trainer.learner, trainer.scenario_instance
+        rules = instance.test_environment.rules
+        writer = prompt_format(learner.tokenizer, chat=rules.chat)
+        (agent,) = instance.agents.values()
+        tests = trainer.hyper_params.language.test_temperature
+        requests = [
+            SampleRequest(
+                prompt=tuple(writer.prompt(rules.opening([ChatMessage("user", str(prompt))]))),
+                max_tokens=agent.parameters.max_tokens,
+                seed=derive_seed(int(given.get("seed", 0)), "test", place, "predict"),
+                temperature=float(given.get("temperature", tests)),
+                top_p=agent.parameters.top_p,
+            )
+            for place, prompt in enumerate(model_input["prompt"])
+        ]
+        written = learner.engine.generate(requests) if requests else []
+        texts = [learner.tokenizer.decode(completion.tokens) for completion in written]
+        return pd.DataFrame({"text": texts})
+
+
+class ChatModels:
+    """Chat models of a text scenario's agents; their services answer, and are paid for it."""
+
+    def __init__(
+        self, hyper_params: HyperParameters, settings: ExperimentSettings, state: TextState
+    ) -> None:
+        self._hyper_params, self._settings, self._state = hyper_params, settings, state
+
+    def predict(
+        self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Ask an agent's model; return its replies in the column ``text``.
+
+        Parameters
+        ----------
+        model_input
+            With the column ``prompt``: what the user says.
+        params
+            ``agent``, the protocol's first if not given, and ``seed``.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such agent.
+        LanguageModelError
+            If its service does not answer.
+        """
+        given, agents = params or {}, self._state.agents
+        name = str(given.get("agent") or next(iter(agents)))
+        if name not in agents:
+            raise UnknownNameError(f"agent: got {name!r}.{nearest(name, agents)}")
+        asked = self._hyper_params.agents[name]
+        group = self._state.shared_model_groups[agents[name].shared_model_group]
+        requests = {
+            str(place): ChatRequest(
+                group.called_as or group.current_model_name,
+                (ChatMessage("user", str(prompt)),),
+                temperature=asked.temperature,
+                top_p=asked.top_p,
+                max_tokens=asked.max_tokens,
+                seed=service_seed(int(given.get("seed", 0)), "predict", place),
+                reasoning_effort=asked.reasoning_effort,
+                chat_template_kwargs=asked.chat_template_kwargs,
+                extra_body=asked.extra_body,
+                repetition_penalty=asked.repetition_penalty,
+            )
+            for place, prompt in enumerate(model_input["prompt"])
+        }
+        usage = UsageMeter("predict", Ledger(Budget(self._settings.budget)))
+        with ModelCalls(self._settings, usage) as calls:
+            said = calls.ask(name, asked, requests, _say_something)
+        return pd.DataFrame({"text": [said[place].text for place in requests]})
+
+
+def _say_something(request: ChatRequest) -> Completion:
+    return dummy_completion(request, {"": ""}, may_decide=False, must_decide=False)
+
+
+def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
+    """Build the agents of a model's folder, and give them their weights."""
+    folder = Path(path)
+    state = folder / STATE_FOLDER
+    given = yaml.safe_load((folder / "config.yaml").read_text())
+    base_dir = _experiment_folder(folder)
+    hyper_params = HyperParameters.from_dict(
+        _without_warm_up(upgraded(given, f"model {folder}")), base_dir
+    )
+    settings = ExperimentSettings(progress="none", base_dir=base_dir)
+    found = trainer_class(hyper_params, base_dir)
+    if found.plays_text:
+        return _chat_models(hyper_params, settings, state)
+    instance = build_scenario_instance(
+        hyper_params,
+        settings,
+        trainer_type=found.trainer_type,
+        base_dir=None if base_dir is None else Path(base_dir),
+    )
+    trainer = found(hyper_params, instance, settings)
+    if found.learns_tokens:
+        return _writing_model(trainer, state)
+    if not isinstance(trainer, StagedTrainer):
+        raise StateError(
+            f"model {folder}: its trainer {found.__name__} runs as a whole, expected one whose"
+            " states can be set."
+        )
+    trainer.state = _without_replay(state) or found.State.load(state)
+    return PlayingAgents(trainer)
+
+
+def _without_warm_up(given: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what a language model begins with: its own weights come in place of that."""
+    for section in given.get("agents", {}).values():
+        if isinstance(section, dict) and "warm_up" in section:
+            section["warm_up"]["num_steps"] = 0
+    return given
+
+
+def _experiment_folder(folder: Path) -> str | None:
+    """Return the folder of the experiment's file, if it is there."""
+    about = yaml.safe_load((folder / "MLmodel").read_text())
+    place = about["flavors"]["ratchet"].get("base_dir")
+    return place if place and Path(place).is_dir() else None
+
+
+def _chat_models(
+    hyper_params: HyperParameters, settings: ExperimentSettings, folder: Path
+) -> ChatModels:
+    from trainers.text.state import State
+
+    return ChatModels(hyper_params, settings, State.load(folder))
+
+
+def _writing_model(trainer: Trainer, folder: Path) -> WritingModel:
+    """Give a language model its weights, those that it began with left out."""
+    from trainers.language.state import LanguageState
+    from trainers.language.trainer import LanguageTrainer
+
+    assert isinstance(trainer, LanguageTrainer)  # what learns tokens
+    trainer.only_plays = True
+    trainer.state = replace(LanguageState.load(folder), initial="", pending=None)
+    return WritingModel(trainer)
+
+
+def _without_replay(folder: Path) -> object:
+    """Return a state of the library's trainers without the frames, which only learning reads.
+
+    None if it is another trainer's.
+    """
+    values = json.loads((folder / "state.json").read_text())
+    if "buffers" not in values:
+        return None
+    from safetensors.torch import load_file
+
+    from trainers.torchrl.replay import ReplayContent
+    from trainers.torchrl.state import TENSORS_FILE, TorchRlState
+
+    return TorchRlState(
+        values["iteration"],
+        values["stage"],
+        values["values"],
+        load_file(folder / TENSORS_FILE),
+        {name: ReplayContent() for name in values["buffers"]},
+    )
