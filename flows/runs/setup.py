@@ -36,11 +36,10 @@ from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
     from flows.runs.resolving import ResolvedExperiment
     from flows.sweeps.pruning import MemberReports
     from ratchet.parameters.settings import ExperimentSettings
+    from tasks.stages.session import FinishedTask
 
 AnySession: TypeAlias = ArmSession | TextArmSession
 
@@ -59,9 +58,9 @@ class ExperimentRun:
     live: LiveFile
     last_heeded: float = field(default_factory=time.monotonic)
 
-    def last_tasks(self) -> list[State[Any]]:
-        """Return the states of the tasks that stand last in the graph of the flow run."""
-        return [state for session in self.sessions for state in session.tasks.last()]
+    def last_tasks(self) -> list[FinishedTask]:
+        """Return the tasks that stand last in the graph of the flow run."""
+        return [each for session in self.sessions for each in session.tasks.last()]
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""

@@ -12,6 +12,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ratchet.statistics.results import accuracy
 from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
@@ -55,6 +57,12 @@ def run_params(
         for path, value in flatten(hyper_params).items()
         if read is None or path in read
     }
+
+
+def parameters_yaml(manifest: RunManifest, arm: str) -> str:
+    """Write all hyper-parameters of an arm as YAML."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast where it is built
+    return str(yaml.dump(manifest.arms.get(arm, {}), Dumper=dumper, sort_keys=False))
 
 
 def run_tags(manifest: RunManifest, arm: str) -> dict[str, str]:

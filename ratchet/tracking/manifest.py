@@ -71,7 +71,7 @@ class RunManifest(BaseModel):
     what the stages of an arm have read so far. ``tracking`` is filled by the mirror.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     schema_version: int = 1
     run_id: str

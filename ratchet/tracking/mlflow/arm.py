@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import yaml
-
 from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     Metric,
     file_digest,
     final_metrics,
+    parameters_yaml,
     point_metrics,
     run_files,
     run_params,
@@ -209,7 +208,7 @@ class ArmMirror:
     def _send_files(self, run_id: str) -> None:
         """Upload what is new or has changed."""
         sent = self._cursor.files
-        config = yaml.safe_dump(self._manifest.arms.get(self._arm, {}), sort_keys=False)
+        config = parameters_yaml(self._manifest, self._arm)
         digest = hashlib.sha256(config.encode()).hexdigest()
         if sent.get("config.yaml") != digest:
             self._client.log_text(run_id, config, "config.yaml")

@@ -17,6 +17,7 @@ from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     RUN_TAG,
     Metric,
+    parameters_yaml,
     run_params,
 )
 from ratchet.tracking.manifest import MAIN_ARM
@@ -178,7 +179,7 @@ def _lay_out(
         "utc_time_created": str(manifest.created),
     }
     (folder / "MLmodel").write_text(yaml.safe_dump(about))
-    (folder / "config.yaml").write_text(yaml.safe_dump(manifest.arms[arm], sort_keys=False))
+    (folder / "config.yaml").write_text(parameters_yaml(manifest, arm))
 
 
 def _iterations(manifest: RunManifest, arm: str) -> int:
