@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
@@ -44,10 +45,14 @@ class Growth:
     mib: float
 
     @classmethod
-    def of(cls, folder: Path) -> Growth:
-        """Count a folder's files and their sizes."""
-        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    def of(cls, folder: Path, pattern: str) -> Growth:
+        """Count files in a folder, and their sizes."""
+        sizes = [path.stat().st_size for path in folder.glob(pattern) if path.is_file()]
         return cls(len(sizes), sum(sizes) / 2**20)
+
+    def since(self, before: Growth) -> Growth:
+        """Return what has come to it."""
+        return Growth(self.files - before.files, self.mib - before.mib)
 
 
 @dataclass(frozen=True)
@@ -58,14 +63,15 @@ class Result:
     members: int
     wall: float
     work: float
+    cpu: float
+    """Of this process and its workers, without Prefect's server."""
+    server_cpu: float
     per_part: list[float]
     """Seconds a member, from each end of a part to the next."""
     memory: float
-    memory_of_children: float
-    store: Growth
-    runs: Growth
-    prefect: Growth
-    mlflow: Growth
+    worker_memory: float
+    server_memory: float
+    grown: dict[str, Growth]
 
 
 def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Result:
@@ -88,9 +94,19 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
             }
         )
         run_sweep(SMALL, {"seed": [members]}, settings, name="warm")  # starts the server
-        before = time.time()
+        places = {
+            "store": folder / "store",
+            "runs": folder / "runs",
+            "reports": folder / "runs",
+            "Prefect's database": folder / "home" / "prefect",
+            "MLflow": folder / "home",
+        }
+        held = {name: _held(name, place) for name, place in places.items()}
+        server = psutil.Process().children()[0]  # of the temporary kind, which this has started
+        before, cpu, server_cpu = time.time(), _cpu_seconds(), sum(server.cpu_times()[:2])
         run_sweep(SMALL, {"seed": list(range(members))}, settings, name="small")
         wall = time.time() - before
+        server_cpu = sum(server.cpu_times()[:2]) - server_cpu
         manifests = [run.manifest for run in list_runs(folder / "runs") if run.run_id[:5] == "small"]
         ends = sorted(manifest.finished or 0.0 for manifest in manifests)
         return Result(
@@ -98,14 +114,19 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
             members=members,
             wall=wall,
             work=sum(stage.seconds for manifest in manifests for stage in manifest.stages),
+            cpu=_cpu_seconds() - cpu,
+            server_cpu=server_cpu,
             per_part=_per_part(before, ends),
             memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            memory_of_children=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
-            store=Growth.of(folder / "store"),
-            runs=Growth.of(folder / "runs"),
-            prefect=Growth.of(folder / "home" / "prefect"),
-            mlflow=_mlflow(folder / "home"),
+            worker_memory=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+            server_memory=server.memory_info().rss / 2**20,
+            grown={name: _held(name, place).since(held[name]) for name, place in places.items()},
         )
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of those it has started that have ended."""
+    return sum(os.times()[:4])
 
 
 def _per_part(begin: float, ends: Sequence[float]) -> list[float]:
@@ -114,10 +135,16 @@ def _per_part(begin: float, ends: Sequence[float]) -> list[float]:
     return [(after - before) / size for before, after in zip(marks, marks[1:], strict=False)]
 
 
-def _mlflow(home: Path) -> Growth:
-    artifacts = Growth.of(home / "mlartifacts")
-    databases = [path.stat().st_size for path in home.glob("mlflow.db*")]
-    return Growth(artifacts.files + len(databases), artifacts.mib + sum(databases) / 2**20)
+_PATTERNS = {"reports": "*/report.html", "Prefect's database": "prefect.db*", "MLflow": "ml*/**/*"}
+
+
+def _held(name: str, place: Path) -> Growth:
+    """Return what one of the places holds now."""
+    own = Growth.of(place, _PATTERNS.get(name, "**/*"))
+    if name != "MLflow":
+        return own
+    database = Growth.of(place, "mlflow.db*")
+    return Growth(own.files + database.files, own.mib + database.mib)
 
 
 def main() -> None:
@@ -158,11 +185,13 @@ def _figures(result: dict[str, object]) -> dict[str, str]:
         "a member": f"{1000 * wall / members:.0f} ms",
         "stages' work, a member": f"{1000 * work / members:.0f} ms",
         "a member, by tenths of the sweep": " ".join(f"{1000 * part:.0f}" for part in parts),
+        "CPU time, a member": f"{1000 * result['cpu'] / members:.0f} ms",
+        "CPU time of Prefect's server, a member": f"{1000 * result['server_cpu'] / members:.0f} ms",
         "memory of the sweep's process": f"{result['memory']:.0f} MiB",
-        "largest child": f"{result['memory_of_children']:.0f} MiB",
+        "of the largest worker": f"{result['worker_memory']:.0f} MiB",
+        "of Prefect's server, at the end": f"{result['server_memory']:.0f} MiB",
     }
-    for name in ("store", "runs", "prefect", "mlflow"):
-        growth = result[name]
+    for name, growth in result["grown"].items():
         per = 1024 * growth["mib"] / members
         figures[f"{name}, a member"] = f"{growth['files'] / members:.1f} files, {per:.0f} KiB"
     return figures

@@ -208,7 +208,7 @@ class RunRecorder:
                 call = calls.get((record.stage, record.iteration))
                 if call is not None and call.key == record.key:
                     current.append(record)
-                manifest = self.store.peek(record.key)
+                manifest = self.store.peek(record.key, lately=True)
                 if manifest is not None:
                     changed.update(keys.code_changes(manifest))
         if changed:
