@@ -192,7 +192,11 @@ def create_app() -> ASGIApp:
     """Return Prefect's server, which also says how soon to ask again when SQLite was busy."""
     from prefect.server.api.server import create_app as create_prefect
 
-    server = create_prefect()
+    return asked_again_soon(create_prefect())
+
+
+def asked_again_soon(server: ASGIApp) -> ASGIApp:
+    """Have a server that is busy say how soon to ask again."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_soon(message: Message) -> None:

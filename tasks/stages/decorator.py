@@ -99,12 +99,11 @@ class Stage(Generic[_Session]):
         raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
-        key, label = call.key, call.label
+        key, settings = call.key, session.settings
         before = _tasks_before(call, session.tasks)
-        settings = session.settings
         one = _prefect_task(self.name, settings.retries, settings.retry_delay_seconds)
         state: State[Any] = await one(  # type: ignore[misc]
-            request, label, wait_for=before, return_state=True
+            request, wait_for=before, return_state=True
         )
         session.tasks.done[key] = await state.aresult(raise_on_failure=True)
         if call.stage == "train":
@@ -279,10 +278,14 @@ class _Request(Generic[_Session]):
         return self._outcome
 
 
-@task(task_run_name="{label}", cache_policy=NO_CACHE, persist_result=False, log_prints=False)
-async def _run_stage(request: _Request[Any], label: str) -> State[Any]:
+def _task_run_name(parameters: dict[str, Any]) -> str:
+    return str(parameters["request"].call.label)
+
+
+@task(task_run_name=_task_run_name, cache_policy=NO_CACHE, persist_result=False, log_prints=False)
+async def _run_stage(request: _Request[Any]) -> State[Any]:
     outcome = await request.fulfil()
-    logger.info("%s: %s", label, outcome)
+    logger.info("%s: %s", request.call.label, outcome)
     words = str(outcome)
     return Completed(
         name="Cached" if outcome.hit else "Completed",
