@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -107,7 +108,8 @@ def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Resu
         run_sweep(SMALL, {"seed": list(range(members))}, settings, name="small")
         wall = time.time() - before
         server_cpu = sum(server.cpu_times()[:2]) - server_cpu
-        manifests = [run.manifest for run in list_runs(folder / "runs") if run.run_id[:5] == "small"]
+        runs = [run for run in list_runs(folder / "runs") if run.run_id.startswith("small")]
+        manifests = [run.manifest for run in runs]
         ends = sorted(manifest.finished or 0.0 for manifest in manifests)
         return Result(
             runner=runner,
@@ -132,7 +134,7 @@ def _cpu_seconds() -> float:
 def _per_part(begin: float, ends: Sequence[float]) -> list[float]:
     size = max(len(ends) // PARTS, 1)
     marks = [begin, *ends[size - 1 :: size]]
-    return [(after - before) / size for before, after in zip(marks, marks[1:], strict=False)]
+    return [(after - before) / size for before, after in pairwise(marks)]
 
 
 _PATTERNS = {"reports": "*/report.html", "Prefect's database": "prefect.db*", "MLflow": "ml*/**/*"}

@@ -6,7 +6,6 @@ processes may write to the same run.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
