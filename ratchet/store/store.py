@@ -105,9 +105,9 @@ class StageStore:
         """
         check_key(key)
         if lately:
-            known = self._known_lately(key)
-            if known is not None or self._was_missing(key):
-                return known
+            read = self._known_lately(key)
+            if read is not None or self._was_missing(key):
+                return read
         with store_errors(f"read stage {key}", self.place):
             stamp = self._backend.stamp(key)
             known = self._index.get(key)

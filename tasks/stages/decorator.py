@@ -102,9 +102,7 @@ class Stage(Generic[_Session]):
         key, settings = call.key, session.settings
         before = _tasks_before(call, session.tasks)
         one = _prefect_task(self.name, settings.retries, settings.retry_delay_seconds)
-        state: State[Any] = await one(  # type: ignore[misc]
-            request, wait_for=before, return_state=True
-        )
+        state: State[Any] = await one(request, wait_for=before, return_state=True)
         session.tasks.done[key] = await state.aresult(raise_on_failure=True)
         if call.stage == "train":
             session.tasks.trained[call.iteration] = key
@@ -282,7 +280,12 @@ def _task_run_name(parameters: dict[str, Any]) -> str:
     return str(parameters["request"].call.label)
 
 
-@task(task_run_name=_task_run_name, cache_policy=NO_CACHE, persist_result=False, log_prints=False)
+@task(
+    task_run_name=_task_run_name,  # type: ignore[arg-type] # its type asks for a method of its own
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    log_prints=False,
+)
 async def _run_stage(request: _Request[Any]) -> State[Any]:
     outcome = await request.fulfil()
     logger.info("%s: %s", request.call.label, outcome)
