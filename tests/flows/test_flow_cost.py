@@ -1,4 +1,4 @@
-"""What a run asks Prefect's server, and how soon a server that is busy is asked again."""
+"""Prefect's servers that we start: in batches they write, and a busy one is asked again at once."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import httpx
-import pytest
-
 from deployments.parts import stack_environment
-from flows import run_experiment
 from flows.process import temporary_server
-from flows.process.environment import prepare_environment
 from flows.process.stack_file import ProcessMark, Stack
-from ratchet.parameters.settings import ExperimentSettings
 
 
 def answered(status: int) -> list[tuple[bytes, bytes]]:
@@ -51,30 +45,3 @@ def test_servers_write_in_batches_unless_told_otherwise(tmp_path, monkeypatch) -
         assert int(environment()[name]) >= 100
         monkeypatch.setenv(name, "7")
         assert environment()[name] == "7"
-
-
-@pytest.mark.slow
-def test_prefect_is_asked_as_often_however_many_stages_a_run_has(lab, monkeypatch) -> None:
-    monkeypatch.setenv("TINY_LOG", str(lab.log))
-    prepare_environment(lab.folder / "home")
-    asked: list[str] = []
-    for client in (httpx.AsyncClient, httpx.Client):
-        _count(client, asked, monkeypatch)
-    counts = []
-    for iterations in (3, 3, 6):
-        asked.clear()
-        params = lab.hyper_params(rl__num_iterations=iterations, seed=len(counts))
-        settings = ExperimentSettings.from_dict(lab.settings(iterations_per_task=1))
-        run_experiment(params, settings, name="tiny")
-        counts.append([each for each in asked if "/csrf" not in each])
-    assert len(counts[2]) == len(counts[1]) <= 9, counts
-
-
-def _count(client: Any, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    send = client.send
-
-    def counted(self: Any, request: httpx.Request, *args: Any, **kwargs: Any) -> Any:
-        asked.append(f"{request.method} {request.url.path}")
-        return send(self, request, *args, **kwargs)
-
-    monkeypatch.setattr(client, "send", counted)
