@@ -19,10 +19,12 @@ from flows import run_sweep
 from ratchet.parameters.settings import ExperimentSettings
 
 _SMALL = {
-    "scenario": "graph_isomorphism",
+    "scenario": "binary_erasure_channel",
     "trainer": "solo_agent",
+    "dataset": "generated",
+    "interaction_protocol": "adp",
     "solo_agent": {"num_epochs": 1},
-    "graph_isomorphism": {"num_pairs": 20, "max_num_nodes": 7},
+    "binary_erasure_channel": {"num_datapoints": 20},
 }
 
 

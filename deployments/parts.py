@@ -16,6 +16,7 @@ from pathlib import Path
 from deployments.access import mlflow_access, prefect_access
 from flows.process.logins import PREFECT, read_logins
 from flows.process.stack_file import LOOPBACK, POOL, Stack
+from flows.process.temporary_server import SERVER_SETTINGS
 
 HEARTBEAT_SECONDS = 60
 """How often a flow run tells the server that it lives."""
@@ -46,7 +47,7 @@ def stack_parts(home: Path, stack: Stack, *, worker: bool) -> list[list[Part]]:
 
 def stack_environment(home: Path, stack: Stack) -> dict[str, str]:
     """Return the environment in which processes find the stack, and write under ``home`` alone."""
-    environment = {**os.environ}
+    environment = {**SERVER_SETTINGS, **os.environ}
     if stack.is_open:  # clients of this machine read the rest where they need it
         environment[PREFECT] = read_logins(home)[PREFECT]
     return environment | {

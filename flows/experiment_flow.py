@@ -29,7 +29,18 @@ from tasks.stages.sequence import Beside, Step, StoredCourse
 from trainers.progress import also_told, show
 
 
-@flow(name="experiment", persist_result=False, validate_parameters=False)
+def _flow_run_name() -> str:
+    """Name a flow run after its run, where the settings say which that is."""
+    settings = flow_run.get_parameters().get("settings") or {}
+    return str(settings.get("run_id") or flow_run.get_name())
+
+
+@flow(
+    name="experiment",
+    flow_run_name=_flow_run_name,
+    persist_result=False,
+    validate_parameters=False,
+)
 async def experiment(
     hyper_params: dict[str, Any],
     settings: dict[str, Any] | None = None,

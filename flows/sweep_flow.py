@@ -129,9 +129,8 @@ def _tell_how_it_ended(resolved: ResolvedSweep, page: GrowingPage) -> None:
 
 async def _play_here(member: SweepMember) -> dict[str, Any]:
     """Run a member as a subflow."""
-    named = experiment.with_options(flow_run_name=member.run_id)
     HANDED_OVER.set(member.experiment)
-    state = await named(**member.experiment.flow_parameters(), return_state=True)
+    state = await experiment(**member.experiment.flow_parameters(), return_state=True)
     if state.is_completed():
         return {"result": await state.aresult()}
     return {"error": str(state.message)}

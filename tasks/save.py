@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import RunFolder
+    from tasks.stages.session import FinishedTask
 
 STAMPS_FILE = "saved.json"
 
 
 async def save_report(
-    folder: RunFolder, settings: ExperimentSettings, after: Sequence[State[Any]] = ()
+    folder: RunFolder, settings: ExperimentSettings, after: Sequence[FinishedTask] = ()
 ) -> None:
     """Build the run's report, if it is not the report of what the run is now.
 
-    ``after`` are the states of the tasks before it.
+    ``after`` are the tasks before it.
     """
     job = _Job("report", folder)
     await _run(job, settings, after)
@@ -46,7 +47,7 @@ async def save_mirror(
     kind: str,
     place: str,
     *,
-    after: Sequence[State[Any]] = (),
+    after: Sequence[FinishedTask] = (),
 ) -> None:
     """Bring a mirror up to the run; a failure is an event of the run, not of the experiment."""
     job = _Job(kind, folder, place)
@@ -104,7 +105,7 @@ def _build_report(folder: RunFolder) -> None:
     build_report(folder)
 
 
-async def _run(job: _Job, settings: ExperimentSettings, after: Sequence[State[Any]]) -> None:
+async def _run(job: _Job, settings: ExperimentSettings, after: Sequence[FinishedTask]) -> None:
     await _save.with_options(
         task_run_name=f"save {job.kind}",
         retries=settings.retries if job.kind == "report" else 0,

@@ -88,8 +88,9 @@ class RunRecorder:
     def stage_finished(self, outcome: StageOutcome) -> None:
         """Record a finished stage: where it lies, its metrics, its table."""
         call, manifest = outcome.call, outcome.manifest
+        changes: dict[str, Any] = {}
         if call.stage == "build_scenario":
-            self._note_datasets(call.arm, manifest.key)
+            changes |= self._new_datasets(call.arm, manifest.key)
         self.found += outcome.hit
         self.made += not outcome.hit
         record = StageRecord(
@@ -103,7 +104,7 @@ class RunRecorder:
             seconds=manifest.seconds,
         )
         known = self._known.get(record.place)
-        self._note_parameters(call.arm, manifest.parameters)
+        changes |= self._new_parameters(call.arm, manifest.parameters)
         points = self._record_metrics(outcome)
         self._usage.add(outcome)
         if known is None or known.key != record.key or not outcome.hit:
@@ -111,8 +112,10 @@ class RunRecorder:
             self._copy_transcripts(outcome)
             self._copy_rollouts(outcome)
             self._copy_films(outcome)
-            self.folder.record_stages(self._shared(record))
+            self.folder.record_stages(self._shared(record), **changes)
             self._known[record.place] = record
+        elif changes:
+            self.folder.update(**changes)
         if self._mirror is not None and not outcome.hit:
             self._mirror.nudge()
         if self.on_metrics is not None:
@@ -147,21 +150,23 @@ class RunRecorder:
         """Return what is kept by arm in the order of the arms, not in that of their arrival."""
         return dict(in_order_of_arms(by_arm.items(), self._arms, lambda item: item[0]))
 
-    def _note_datasets(self, arm: str, key: str) -> None:
-        """Note what an arm's datasets hold."""
+    def _new_datasets(self, arm: str, key: str) -> dict[str, Any]:
+        """Return what the run's manifest is to know of an arm's datasets, if it is new."""
         hashes = json.loads((self.store.open(key) / DATASETS_FILE).read_text())
         known = self.folder.manifest.dataset_hashes
-        if known.get(arm) != hashes:
-            self.folder.update(dataset_hashes=self._sorted({**known, arm: hashes}))
+        if known.get(arm) == hashes:
+            return {}
+        return {"dataset_hashes": self._sorted({**known, arm: hashes})}
 
-    def _note_parameters(self, arm: str, parameters: Mapping[str, Any]) -> None:
-        """Note which parameters a stage of an arm has read."""
+    def _new_parameters(self, arm: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what it is to know of the parameters that an arm has read, if it is new."""
         known = self._read.setdefault(arm, set())
         new = flatten(parameters).keys() - known
-        if new:
-            known |= new
-            read = {name: sorted(paths) for name, paths in self._read.items()}
-            self.folder.update(read_parameters=self._sorted(read))
+        if not new:
+            return {}
+        known |= new
+        read = {name: sorted(paths) for name, paths in self._read.items()}
+        return {"read_parameters": self._sorted(read)}
 
     def damaged(self, damage: Damage) -> None:
         """Record that a stored stage was damaged and set aside."""
@@ -203,7 +208,7 @@ class RunRecorder:
                 call = calls.get((record.stage, record.iteration))
                 if call is not None and call.key == record.key:
                     current.append(record)
-                manifest = self.store.peek(record.key)
+                manifest = self.store.peek(record.key, lately=True)
                 if manifest is not None:
                     changed.update(keys.code_changes(manifest))
         if changed:
@@ -254,9 +259,10 @@ class RunRecorder:
     def _copy_transcripts(self, outcome: StageOutcome) -> None:
         """Copy what was said into the run folder, a file for each iteration and test."""
         call, manifest = outcome.call, outcome.manifest
+        if TRANSCRIPTS_FILE not in manifest.files:
+            return
         parameters = self.folder.manifest.arms.get(call.arm, {})
-        wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
-        if wanted and TRANSCRIPTS_FILE in manifest.files:
+        if parameters.get("text_rl", {}).get("save_transcripts", False):
             place = self.folder.transcripts_path / call.arm / transcripts_name(call)
             source = self.store.open(manifest.key) / TRANSCRIPTS_FILE
             number = self.folder.manifest.settings.get("num_rollout_samples")
@@ -269,10 +275,12 @@ class RunRecorder:
     def _copy_rollouts(self, outcome: StageOutcome) -> None:
         """Copy rollouts that were asked for into the run folder, named by the iteration."""
         call, manifest = outcome.call, outcome.manifest
+        if call.stage != "rollouts":
+            return
         period = self.folder.manifest.settings.get("rollout_sample_period")
         asked_for = period is not None and call.iteration % period == 0
         for file in (ROLLOUTS_FILE, TRAJECTORIES_FILE):
-            if call.stage == "rollouts" and asked_for and file in manifest.files:
+            if asked_for and file in manifest.files:
                 name = f"{call.iteration}{Path(file).suffix}"
                 place = self.folder.rollouts_path / call.arm / name
                 _copy(self.store.open(manifest.key) / file, place)

@@ -164,11 +164,13 @@ def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
 
 
 async def _run_flow(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> dict[str, Any]:
+    from prefect.context import SyncClientContext
+
     from flows.experiment_flow import experiment as flow
 
     HANDED_OVER.set(experiment)  # ends with this task
-    named = flow.with_options(flow_run_name=experiment.run_id)
-    result: dict[str, Any] = await named(**parameters)
+    with SyncClientContext():  # else Prefect makes client after client, which load certificates
+        result: dict[str, Any] = await flow(**parameters)
     return result
 
 

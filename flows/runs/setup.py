@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from prefect.settings import PREFECT_UI_URL
 
@@ -37,11 +37,10 @@ from tasks.text.keys import TextArmKeys
 from tasks.text.session import TextArmSession
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
     from flows.runs.resolving import ResolvedExperiment
     from flows.sweeps.pruning import MemberReports
     from ratchet.parameters.settings import ExperimentSettings
+    from tasks.stages.session import FinishedTask
 
 AnySession: TypeAlias = ArmSession | TextArmSession
 
@@ -61,9 +60,9 @@ class ExperimentRun:
     sampler: SystemSampler | None
     last_heeded: float = field(default_factory=time.monotonic)
 
-    def last_tasks(self) -> list[State[Any]]:
-        """Return the states of the tasks that stand last in the graph of the flow run."""
-        return [state for session in self.sessions for state in session.tasks.last()]
+    def last_tasks(self) -> list[FinishedTask]:
+        """Return the tasks that stand last in the graph of the flow run."""
+        return [each for session in self.sessions for each in session.tasks.last()]
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""

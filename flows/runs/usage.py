@@ -95,7 +95,7 @@ def spent_by_run(store: StageStore, folder: RunFolder) -> float:
     """Return what the stages have cost that a run made itself; what it found was paid before."""
     spent = 0.0
     for key in {record.key for record in folder.manifest.stages}:
-        manifest = store.peek(key)
+        manifest = store.peek(key, lately=True)
         if manifest is not None and manifest.run_id == folder.run_id:
             usage = stage_usage(store, manifest)
             spent += usage.cost if usage is not None else 0.0

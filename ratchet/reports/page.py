@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     import jinja2
 
 
+@functools.cache  # its templates are compiled once a process
 def page_environment() -> jinja2.Environment:
-    """Make the environment of the templates in this folder: values are escaped, names checked."""
+    """Return the environment of this folder's templates: values are escaped, names checked."""
     import jinja2
 
     return jinja2.Environment(

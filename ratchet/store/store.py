@@ -78,6 +78,7 @@ class StageStore:
         self._backend = _backend(url, copies, lease_seconds)
         self._index: dict[str, tuple[object, Manifest]] = {}
         self._missing: dict[str, float] = {}
+        self._lately: dict[str, tuple[float, Manifest]] = {}
         self._made: set[str] = set()
         self._cleaned = False
 
@@ -100,11 +101,13 @@ class StageStore:
         """Read a stage's manifest without looking at its files; None if there is no sound one.
 
         For plans and listings: cheap, changes nothing, and proves nothing about the files.
-        ``lately``: at a URL, that it was not there some minutes ago is answer enough.
+        ``lately``: at a URL, what was there some minutes ago, or not, is answer enough.
         """
         check_key(key)
-        if lately and self._was_missing(key):
-            return None
+        if lately:
+            read = self._known_lately(key)
+            if read is not None or self._was_missing(key):
+                return read
         with store_errors(f"read stage {key}", self.place):
             stamp = self._backend.stamp(key)
             known = self._index.get(key)
@@ -144,6 +147,19 @@ class StageStore:
             and self._backend.folder is not self._backend
             and time.monotonic() - self._missing.get(key, -math.inf) < _REMEMBERED_SECONDS
         )
+
+    def _known_lately(self, key: str) -> Manifest | None:
+        """Return what this has lately read or made; nothing where a look costs no request."""
+        since, manifest = self._lately.get(key, (-math.inf, None))
+        return manifest if time.monotonic() - since < _REMEMBERED_SECONDS else None
+
+    def _remember(self, key: str, manifest: Manifest, since: float) -> None:
+        if self._backend.folder is not self._backend:
+            self._lately[key] = (since, manifest)
+
+    def _forget(self, key: str) -> None:
+        self._index.pop(key, None)
+        self._lately.pop(key, None)
 
     def _find(self, key: str) -> Manifest | None:
         manifest, problems = self._check(key)
@@ -248,6 +264,7 @@ class StageStore:
             finally:
                 if claim.existing is not None:
                     self._made.add(key)
+                    self._remember(key, claim.existing, time.monotonic())
                 if work is not None and lock.held:  # not in a forked child
                     shutil.rmtree(work, ignore_errors=True)
         finally:
@@ -289,7 +306,7 @@ class StageStore:
             lock = self._backend.lock(key)
             lock.acquire()
             try:
-                self._index.pop(key, None)
+                self._forget(key)
                 self._made.discard(key)
                 return self._backend.discard(key)
             finally:
@@ -356,7 +373,9 @@ class StageStore:
             self._missing[key] = begin
             return None
         self._missing.pop(key, None)
-        return Manifest.from_bytes(text, key)
+        manifest = Manifest.from_bytes(text, key)
+        self._remember(key, manifest, begin)
+        return manifest
 
     def _check(self, key: str, *, fresh: bool = False) -> tuple[Manifest | None, list[str]]:
         """Read and check a stage: its manifest, and what is wrong."""
@@ -386,7 +405,7 @@ class StageStore:
             return manifest
         with store_errors(f"set aside the damaged stage {key}", self.place):
             moved_to = self._backend.set_aside(key)
-        self._index.pop(key, None)
+        self._forget(key)
         if moved_to is not None:
             _LOGGER.warning(
                 "stage %s in %s is damaged (%s): set aside as %s; it will be made again",

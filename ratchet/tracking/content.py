@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from ratchet.statistics.results import accuracy
 from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
 from ratchet.tracking.headline_metrics import metrics_that_matter
@@ -70,6 +72,12 @@ def run_params(hyper_params: Mapping[str, Any]) -> dict[str, str]:
         metric_key(path): _as_text(value)[:MAX_PARAM_CHARS]
         for path, value in flatten(hyper_params).items()
     }
+
+
+def parameters_yaml(manifest: RunManifest, arm: str) -> str:
+    """Write all hyper-parameters of an arm as YAML."""
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast where it is built
+    return str(yaml.dump(manifest.arms.get(arm, {}), Dumper=dumper, sort_keys=False))
 
 
 def run_tags(manifest: RunManifest, arm: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ Recorded in the run's manifest; never part of a stage's key.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import platform
 import subprocess
@@ -50,6 +51,11 @@ class CodeState(BaseModel):
 
 def capture_versions() -> dict[str, str]:
     """List the versions of Python, the platform and the packages that results may depend on."""
+    return dict(_versions())
+
+
+@functools.cache  # what is imported stays what it is
+def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         try:

@@ -74,7 +74,7 @@ class RunManifest(BaseModel):
     are to whoever loads them as a model, if that can be done. ``tracking`` is filled by the mirror.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
 
     schema_version: int = 1
     run_id: str

@@ -6,7 +6,6 @@ processes may write to the same run.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import shutil
@@ -141,16 +140,17 @@ class RunFolder:
         self._manifest_path.unlink()
         shutil.rmtree(self.path)
 
-    def record_stages(self, records: Sequence[StageRecord]) -> None:
+    def record_stages(self, records: Sequence[StageRecord], **changes: Any) -> None:  # noqa: ANN401
         """Add stages, or replace those of the same arm, stage and iterations.
 
-        They are kept in the order of the manifest's arms, then of their arrival.
+        They are kept in the order of the manifest's arms, then of their arrival. ``changes`` are
+        further fields of the manifest, which is written once.
         """
         with locked(self._lock):
             manifest = self.manifest
             stages = {record.place: record for record in [*manifest.stages, *records]}
             ordered = in_order_of_arms(stages.values(), manifest.arms, lambda record: record.arm)
-            changes = {"stages": ordered, "updated": time.time()}
+            changes |= {"stages": ordered, "updated": time.time()}
             write_atomically(self._manifest_path, _dump(manifest.model_copy(update=changes)))
 
     def record_stage(self, record: StageRecord) -> None:
@@ -323,7 +323,7 @@ def _read_manifest(path: Path) -> RunManifest:
 
 
 def _dump(manifest: RunManifest) -> str:
-    return json.dumps(manifest.model_dump(mode="json"), indent=1)
+    return manifest.model_dump_json(indent=1)
 
 
 def _check_name(what: str, name: str) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from prefect import task
+from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
@@ -44,7 +44,7 @@ from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.interrupting import interrupt_thread
 from tasks.stages.profiling import profiled
-from tasks.stages.session import AheadFailedError, BaseSession, TaskGraph
+from tasks.stages.session import AheadFailedError, BaseSession, FinishedTask, TaskGraph
 from trainers.progress import describe, progress_place
 
 logger = logging.getLogger(__name__)
@@ -99,28 +99,18 @@ class Stage(Generic[_Session]):
         raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
-        key, label = call.key, call.label
+        key, settings = call.key, session.settings
         before = _tasks_before(call, session.tasks)
-        # No tags: Prefect asks for a concurrency slot of each tag, and that can wait for seconds.
-        one = _run_stage.with_options(
-            name=self.name,
-            task_run_name=label,
-            retries=session.settings.retries,
-            retry_delay_seconds=session.settings.retry_delay_seconds,
-            retry_condition_fn=_is_worth_a_retry,
-        )
-        state: State[Any] = await one(  # type: ignore[misc]
-            request, wait_for=before, return_state=True
-        )
-        await state.aresult(raise_on_failure=True)
-        session.tasks.done[key] = state
+        one = _prefect_task(self.name, settings.retries, settings.retry_delay_seconds)
+        state: State[Any] = await one(request, wait_for=before, return_state=True)
+        session.tasks.done[key] = await state.aresult(raise_on_failure=True)
         if call.stage == "train":
             session.tasks.trained[call.iteration] = key
         return request.result()
 
 
-def _tasks_before(call: StageCall, tasks: TaskGraph) -> list[State[Any]]:
-    """Return the states of the tasks that a call follows: the edges of the graph in Prefect's UI.
+def _tasks_before(call: StageCall, tasks: TaskGraph) -> list[FinishedTask]:
+    """Return what stands for the tasks that a call follows: the edges of Prefect's graph.
 
     Those are the tasks whose stages it takes in, but for what one of these takes in too.
     """
@@ -286,14 +276,38 @@ class _Request(Generic[_Session]):
         return self._outcome
 
 
-@task(cache_policy=NO_CACHE, persist_result=False, log_prints=False)
+def _task_run_name(parameters: dict[str, Any]) -> str:
+    return str(parameters["request"].call.label)
+
+
+@task(
+    task_run_name=_task_run_name,  # type: ignore[arg-type] # its type asks for a method of its own
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    log_prints=False,
+)
 async def _run_stage(request: _Request[Any]) -> State[Any]:
     outcome = await request.fulfil()
     logger.info("%s: %s", request.call.label, outcome)
     words = str(outcome)
-    return Completed(  # without data: by it, Prefect would take tasks for each other's inputs
+    return Completed(
         name="Cached" if outcome.hit else "Completed",
         message=f"{words[:1].upper()}{words[1:]} ({outcome.manifest.key[:12]}).",
+        data=FinishedTask(),
+    )
+
+
+@functools.cache  # making one reads and parses the function's source
+def _prefect_task(name: str, retries: int, delay: float) -> Task[..., Any]:
+    """Return the task of a kind of stage.
+
+    It has no tags: Prefect asks for a concurrency slot of each, and that can wait for seconds.
+    """
+    return _run_stage.with_options(
+        name=name,
+        retries=retries,
+        retry_delay_seconds=delay,
+        retry_condition_fn=_is_worth_a_retry,
     )
 
 

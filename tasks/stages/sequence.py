@@ -76,7 +76,7 @@ class StoredCourse:
 
     def tested(self, keys: BaseKeys) -> list[str]:
         """Return the datasets that were made; those that are expected if none were made yet."""
-        data = self.store.peek(keys.build_scenario().key)
+        data = self.store.peek(keys.build_scenario().key, lately=True)
         if data is not None:
             untested = keys.scenario.untested
             return [name for name in dataset_names(data) if name not in untested]

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ratchet.errors import StageFailedError
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
     from ratchet.language_models.asking import ModelCalls
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.store.store import StageStore
@@ -35,6 +33,13 @@ def film_name(episode: int) -> str:
     return f"videos/{episode}.gif"
 
 
+class FinishedTask:
+    """Stands for a finished task of the flow run: Prefect knows whose result it is.
+
+    Its state would do, but to wait for one Prefect asks another thread for its result each time.
+    """
+
+
 @dataclass
 class TaskGraph:
     """Which tasks of the flow run have made or found stages, by the stages' keys.
@@ -42,14 +47,14 @@ class TaskGraph:
     ``inputs`` are the keys that each has followed, ``trained`` iteration → key of the training.
     """
 
-    done: dict[str, State[Any]] = field(default_factory=dict)
+    done: dict[str, FinishedTask] = field(default_factory=dict)
     inputs: dict[str, set[str | int]] = field(default_factory=dict)
     trained: dict[int, str] = field(default_factory=dict)
 
-    def last(self) -> list[State[Any]]:
-        """Return the states of the tasks that no other has followed to its end."""
+    def last(self) -> list[FinishedTask]:
+        """Return the tasks that no other has followed to its end."""
         followed = set().union(*(self.inputs[key] for key in self.done))
-        return [state for key, state in self.done.items() if key not in followed]
+        return [each for key, each in self.done.items() if key not in followed]
 
 
 class BaseSession:

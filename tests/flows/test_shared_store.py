@@ -87,7 +87,12 @@ def test_runs_in_a_bucket_are_packed_moved_checked_and_collected(
     monkeypatch.setenv("XDG_CACHE_HOME", one.environment["XDG_CACHE_HOME"])
     here = ExperimentSettings.from_dict(one.settings)
     params = lab.hyper_params(rl__num_iterations=3)
+    server.forget()
     kept = run_experiment(params, here, name="tiny")
+    asked = server.asked(f"/{BUCKET}/kept/stages/")
+    for manifest in StageStore(one.store).iterate():
+        of_stage = [each for each in asked if f"{manifest.key}/" in each]
+        assert len(of_stage) <= len(manifest.files) + 3, (manifest.stage, of_stage)
     gone = run_experiment({**params, "seed": 9}, here, name="tiny")
     find_run(here.runs, gone.run_id).delete()
     before = len(list(StageStore(one.store).iterate()))

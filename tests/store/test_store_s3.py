@@ -95,6 +95,7 @@ def test_a_stage_costs_a_request_a_file_and_three(
     assert [request.split()[0] for request in server.requests] == ["GET"] + ["PUT"] * 4
     server.forget()
     assert store.open(stage.key).is_dir()
+    assert store.peek(stage.key, lately=True) == made
     assert server.requests == [], "its files are here"
     other = StageStore(url, copies=tmp_path / "two")
     assert other.find(stage.key) == made
@@ -105,6 +106,8 @@ def test_a_stage_costs_a_request_a_file_and_three(
     server.forget()
     third = new_stage(third=True)
     assert other.peek(third.key) is None
+    assert other.peek(stage.key, lately=True) == made
+    assert len(server.requests) == 1, "what was there lately is known"
     third.make(store)
     server.forget()
     with other.claim(third.key) as claim:

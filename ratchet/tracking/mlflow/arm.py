@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import yaml
-
 from ratchet.tracking.content import (
     MAX_DIGEST_CHARS,
     Metric,
@@ -23,6 +21,7 @@ from ratchet.tracking.content import (
     file_digest,
     final_metrics,
     learned_iterations,
+    parameters_yaml,
     point_metrics,
     read_hyper_params,
     run_files,
@@ -237,7 +236,7 @@ class ArmMirror:
     def _send_files(self, run_id: str) -> None:
         """Upload what is new or has changed."""
         sent = self._cursor.files
-        config = yaml.safe_dump(self._manifest.arms.get(self._arm, {}), sort_keys=False)
+        config = parameters_yaml(self._manifest, self._arm)
         digest = hashlib.sha256(config.encode()).hexdigest()
         if sent.get("config.yaml") != digest:
             self._client.log_text(run_id, config, "config.yaml")

@@ -19,6 +19,7 @@ from ratchet.tracking.content import (
     RUN_TAG,
     Metric,
     learned_iterations,
+    parameters_yaml,
     read_hyper_params,
     run_params,
 )
@@ -202,4 +203,4 @@ def _lay_out(
         about |= describe_loading(folder, kind, parameters, tested, manifest.versions)
     about["flavors"] = {FLAVOR: own, **about.get("flavors", {})}
     (folder / "MLmodel").write_text(yaml.safe_dump(about))
-    (folder / "config.yaml").write_text(yaml.safe_dump(manifest.arms[arm], sort_keys=False))
+    (folder / "config.yaml").write_text(parameters_yaml(manifest, arm))
