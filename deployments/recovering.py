@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 AUTOMATION = "Crash runs without heartbeats"
 FAILURES = "Runs that failed"
 LATE_RUNS = "Runs that are late"
+STALLS = "Stages that stand still"
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed")
 _MISSED = 5  # as many heartbeats may be missing: a machine may be asleep, or very busy
 
@@ -59,7 +60,7 @@ def apply_automations() -> None:
 
 
 def automations() -> list[AutomationCore]:
-    """Return what the server is to watch: runs whose process died, that failed, that are late.
+    """Return what the server is to watch: runs that died, failed, are late, or stand still.
 
     The first crashes the run. The others only note it in the event feed, until somebody gives them
     an action in the UI, such as a notification.
@@ -97,11 +98,20 @@ def automations() -> list[AutomationCore]:
             trigger=_trigger({"prefect.flow-run.Late"}),
             actions=[DoNothing()],
         ),
+        AutomationCore(
+            name=STALLS,
+            description="A stage gives no sign of life. Give it an action, such as a message.",
+            trigger=_trigger({"ratchet.stage.stalled"}, about="ratchet.stage.*"),
+            actions=[DoNothing()],
+        ),
     ]
 
 
 def _trigger(
-    expect: set[str], after: set[str] | None = None, within: timedelta = timedelta(0)
+    expect: set[str],
+    after: set[str] | None = None,
+    within: timedelta = timedelta(0),
+    about: str = "prefect.flow-run.*",
 ) -> EventTrigger:
     """Return a trigger for each flow run: events that come, or after some others stay away."""
     from prefect.events.schemas.automations import EventTrigger, Posture
@@ -110,7 +120,7 @@ def _trigger(
     return EventTrigger(
         after=after or set(),
         expect=expect,
-        match=ResourceSpecification({"prefect.resource.id": ["prefect.flow-run.*"]}),
+        match=ResourceSpecification({"prefect.resource.id": [about]}),
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive if after else Posture.Reactive,
         threshold=1,

@@ -18,11 +18,12 @@ from prefect.runtime import flow_run
 
 from flows.runs.ending import how_it_ended
 from flows.runs.pausing import heed
-from flows.runs.prefect_page import shown_in_prefect
+from flows.runs.prefect_page import observed
 from flows.runs.resolving import HANDED_OVER, ResolvedExperiment, resolve_parameters
 from flows.runs.result import ExperimentResult
 from flows.runs.setup import AnySession, ExperimentRun, open_run
 from ratchet.errors import RunPrunedError
+from ratchet.tracking.logs import log_place
 from tasks.save import save_mirror, save_report
 from tasks.stages.calls import StageCall
 from tasks.stages.sequence import Beside, Step, StoredCourse
@@ -77,9 +78,9 @@ async def experiment(
 async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False) -> dict[str, Any]:
     """Run a resolved experiment inside the flow that is running; as :func:`experiment`."""
     flow_run_id = flow_run.get_id()
-    run = await asyncio.to_thread(open_run, experiment, flow_run_id)
-    with suppress(RunPrunedError):  # no failure: what it has finished is kept
-        async with shown_in_prefect(run), _recorded(run):
+    with log_place(run=experiment.run_id), suppress(RunPrunedError):  # no failure: it keeps all
+        run = await asyncio.to_thread(open_run, experiment, flow_run_id)
+        async with observed(run), _recorded(run):
             with also_told(run.live):
                 await _play_arms(run, force=force)
             run.folder.set_status("completed")  # the report says so too

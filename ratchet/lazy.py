@@ -31,6 +31,7 @@ EXTRAS = {
     "tensorboard": "mirrors",
     "wandb": "mirrors",
     "optuna": "sweeps",
+    "opentelemetry.exporter.otlp.proto.http": "telemetry",
 }
 """The extra of Ratchet with which an optional package is installed."""
 

@@ -105,7 +105,7 @@ def draw(view: RunView) -> RenderableType:
         count = f"  {view.done}/{view.expected}" if view.expected else ""
         parts.append(Text(f"{view.doing}{count}  {_numbers(view.metrics)}", style="cyan"))
     if view.awaits_jobs:
-        longest = max(s.seconds for s in view.stages if s.state == "under way")
+        longest = max(s.seconds for s in view.stages if s.state in ("under way", "stalled"))
         parts.append(Text(f"Fine-tune jobs awaited for {format_seconds(longest)}"))
     parts += [Text(f"· {event}", style="yellow") for event in view.events]
     return Group(*parts)

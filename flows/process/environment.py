@@ -12,6 +12,7 @@ from pathlib import Path
 from flows.process.lean_imports import leave_compiler_out
 from flows.process.logins import PREFECT, read_logins
 from flows.process.stack_file import running_stack
+from ratchet.tracking.logs import OUR_LOGGERS, WithPlace, write_json, writes_json
 
 _QUIET = {
     "DO_NOT_TRACK": "1",
@@ -25,7 +26,6 @@ _QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }
-_OUR_LOGGERS = ("deployments", "flows", "ratchet", "tasks", "trainers")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _ENGINE_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 DEBUG = "RATCHET_DEBUG"
@@ -46,8 +46,10 @@ def prepare_environment(
     leave_compiler_out()
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    for name in _OUR_LOGGERS:
+    for name in OUR_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+    if writes_json():
+        write_json()
     for name in _THREADS:
         os.environ.setdefault(name, str(num_threads))
     if has_chosen:
@@ -67,23 +69,26 @@ def leave_tracebacks_out() -> None:
     """Keep what Prefect logs of a failed flow or task off the terminal, unless ``--debug``.
 
     It is still sent to Prefect's server, and whoever has started the run says why it failed, once.
+    What is shown says which run and stage it is about.
     """
-    if os.environ.get(DEBUG):
-        return
     from prefect.logging.handlers import PrefectConsoleHandler
 
     for handler in logging.getLogger().handlers:
-        if isinstance(handler, PrefectConsoleHandler) and _is_said_elsewhere not in handler.filters:
-            handler.addFilter(_is_said_elsewhere)
+        if not isinstance(handler, PrefectConsoleHandler):
+            continue
+        if not isinstance(handler.formatter, WithPlace):
+            handler.setFormatter(WithPlace(handler.formatter))
+        if not os.environ.get(DEBUG) and _is_to_be_shown not in handler.filters:
+            handler.addFilter(_is_to_be_shown)
 
 
-def _is_said_elsewhere(record: logging.LogRecord) -> bool:
+def _is_to_be_shown(record: logging.LogRecord) -> bool:
     """Return False for the errors of Prefect's engines, and for what its log alone is to have.
 
     The former come with a long traceback.
     """
-    if record.name.partition(".")[0] in _OUR_LOGGERS:
-        return record.levelno >= logging.WARNING
+    if record.name.partition(".")[0] in OUR_LOGGERS:
+        return record.levelno >= logging.WARNING and not hasattr(record, "said_elsewhere")
     return record.name not in _ENGINE_LOGGERS or record.levelno < logging.ERROR
 
 
@@ -97,7 +102,7 @@ def log_to_prefect() -> None:
 
     if not PREFECT_UI_URL.value():
         return
-    for name in _OUR_LOGGERS:
+    for name in OUR_LOGGERS:
         logger = logging.getLogger(name)
         logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
         if not any(isinstance(handler, APILogHandler) for handler in logger.handlers):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from flows.process.messages import console, print_plain
 from ratchet.tracking.headline_metrics import metrics_that_matter
+from ratchet.tracking.logs import writes_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,11 +164,12 @@ def shown_progress(how: ProgressStyle, total: Total = None) -> Iterator[Progress
     """Show the progress of all loops inside, unless somebody listens to them already.
 
     ``how`` is ``settings.progress``, where "auto" is a bar on a terminal, else plain lines (so in
-    notebooks, too); ``total`` iterations are those of the whole run.
+    notebooks, too), and nothing where what is logged goes there as JSON; ``total`` iterations are
+    those of the whole run.
     """
     from trainers.progress import is_listened_to, progress_reporter
 
-    if how == "none" or is_listened_to():
+    if how == "none" or is_listened_to() or (how == "auto" and writes_json()):
         yield None
         return
     screen = console(stderr=True)

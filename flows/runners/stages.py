@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import StageKeyError, StoreError
@@ -17,6 +19,7 @@ from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.fingerprint import Fingerprint
 from ratchet.store.store import Damage, StageStore
+from ratchet.tracking.logs import kept_log
 from tasks.language.session import LanguageArmSession
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import StageOutcome, make_stage
@@ -55,7 +58,7 @@ class StagesElsewhere:
             with (
                 progress_place(call.arm),
                 IterationContext(steps := _num_steps(session, call)) as progress,
-                session.under_way(call),
+                session.observer.under_way(call),
             ):
                 progress.set_description(call.title)
                 answer = await self._runner.submit(_request(session, call, force))
@@ -121,8 +124,15 @@ def work_stage(request: Answer) -> Answer:
     damages: list[dict[str, Any]] = []
     session.store.on_damage = lambda damage: damages.append(asdict(damage))
     stage = stage_functions(session.keys)[call.stage]
-    outcome = make_stage(stage, call, session, force=request["force"])
+    with _logged(session.settings):
+        outcome = make_stage(stage, call, session, force=request["force"])
     return {"hit": outcome.hit, "reason": outcome.reason, "damages": damages}
+
+
+def _logged(settings: ExperimentSettings) -> AbstractContextManager[None]:
+    """Keep the log in the run's folder, where this machine has it."""
+    folder = Path(settings.runs) / str(settings.run_id)
+    return kept_log(folder, str(settings.run_id)) if folder.is_dir() else nullcontext()
 
 
 def _call(data: dict[str, Any]) -> StageCall:

@@ -28,6 +28,7 @@ from ratchet.store.archive import Member, write_archive
 from ratchet.store.closure import PROJECT_PACKAGES, Closure
 from ratchet.store.manifest import MANIFEST_NAME, FileEntry
 from ratchet.store.store import StageStore
+from ratchet.tracking.logs import LOG_FILE
 from ratchet.tracking.presence import runners
 from ratchet.tracking.run_folder import RunFolder, find_run
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.manifest import RunManifest
 
 _LOCAL_SETTINGS = ("home", "runs", "store", "base_dir", "tracking_uri")
-_LOCAL_FOLDERS = (CODE_FOLDER, "tensorboard", "wandb")
+_LEFT_HERE = (CODE_FOLDER, "tensorboard", "wandb", LOG_FILE)
 _LOCAL_FIELDS: dict[str, object] = {
     "tracking": {},
     "prefect_flow_run_ids": [],
@@ -137,7 +138,7 @@ def _run_files(folder: RunFolder, manifest: RunManifest) -> Iterator[tuple[str, 
     yield f"{RUN_FOLDER}/{MANIFEST_NAME}", f"{text}\n".encode()
     for path in sorted(folder.path.rglob("*")):
         name = path.relative_to(folder.path)
-        aside = any(part.startswith(".") for part in name.parts) or name.parts[0] in _LOCAL_FOLDERS
+        aside = any(part.startswith(".") for part in name.parts) or name.parts[0] in _LEFT_HERE
         if path.is_file() and not path.is_symlink() and not aside and str(name) != MANIFEST_NAME:
             yield f"{RUN_FOLDER}/{name.as_posix()}", path
 

@@ -1,8 +1,12 @@
-"""What a flow run's page in Prefect's UI shows beside its graph: progress, results, where to look.
+"""What a flow run's page in Prefect's UI shows beside its graph: progress, results, events.
 
 Three artifacts of the flow run, where a server lasts in which somebody may look at them. Those of a
 flow run that is retried or resumed are brought up to date. That a server does not take them ends
 no run.
+
+And an event for whatever happens to the run or a stage, which automations can heed, such as
+``ratchet.stage.stalled`` about ``ratchet.stage.RUN.ARM.STAGE.ITERATION``. Related to it are the
+run, ``ratchet.run.RUN``, and, as Prefect adds by itself, the flow run and the task run.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,15 +25,19 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.context import FlowRunContext
+from prefect.events import emit_event
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
 from flows.runs.result_table import result_table
 from ratchet.errors import RatchetError
+from ratchet.tracking.logs import kept_log
 from ratchet.tracking.manifest import MAIN_ARM
 
 if TYPE_CHECKING:
     from flows.runs.setup import ExperimentRun
+    from ratchet.tracking.observing import Happening
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +48,19 @@ _LEFT_OVER = 0.99
 
 
 @asynccontextmanager
-async def shown_in_prefect(run: ExperimentRun) -> AsyncIterator[None]:
-    """Keep the flow run's page up to date while the block runs, if it is on a lasting server."""
+async def observed(run: ExperimentRun) -> AsyncIterator[None]:
+    """Keep the run's log, tell those who look on, and show it in Prefect if its server lasts."""
     flow_run_id = flow_run.get_id()
-    if flow_run_id is None or not PREFECT_UI_URL.value():
-        yield
-        return
-    page = PrefectPage(run, UUID(flow_run_id))
-    page.begin()
+    is_lasting = flow_run_id is not None and PREFECT_UI_URL.value()
+    page = PrefectPage(run, UUID(flow_run_id)) if is_lasting else None
+    if page is not None:
+        page.begin()
     try:
-        yield
+        with kept_log(run.folder.path, run.folder.run_id), run.observer.told():
+            yield
     finally:
-        page.end()
+        if page is not None:
+            page.end()
 
 
 class PrefectPage:
@@ -62,10 +72,12 @@ class PrefectPage:
         self._known: dict[str, UUID] = {}
         self._expected = 0
         self._ended = threading.Event()
+        self._of_the_flow_run = copy_context()
         self._thread = threading.Thread(target=self._tell, name="prefect-page", daemon=True)
 
     def begin(self) -> None:
-        """Begin to tell the progress."""
+        """Begin to tell the progress, and what happens."""
+        self._run.observer.listeners.append(self.hear)
         self._thread.start()
 
     def end(self) -> None:
@@ -80,6 +92,13 @@ class PrefectPage:
             rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
             self._put("results", "table", json.dumps(rows), table.title)
         self._put("progress", "progress", round(100 * share, 1), str(folder.manifest.status))
+
+    def hear(self, happening: Happening) -> None:
+        """Emit an event; from another thread, it is related to the flow run all the same."""
+        if FlowRunContext.get() is None:
+            self._of_the_flow_run.copy().run(_emit, happening)
+        else:
+            _emit(happening)
 
     def _tell(self) -> None:
         """Tell the progress every few seconds, where it has changed."""
@@ -133,6 +152,28 @@ class PrefectPage:
                 self._known[key] = made.id
         except httpx.HTTPError as error:
             logger.info("Prefect did not take the %s of the run: %s", kind, error)
+
+
+def _emit(happening: Happening) -> None:
+    run = {
+        "prefect.resource.id": f"ratchet.run.{happening.run}",
+        "prefect.resource.name": happening.run,
+    }
+    payload = {"message": happening.message}
+    if happening.seconds is not None:
+        payload["seconds"] = f"{happening.seconds:.3f}"
+    event = f"ratchet.{happening.kind}"
+    if not happening.stage:
+        emit_event(event, run, payload=payload)
+        return
+    place = happening.arm, happening.stage, str(happening.iteration)
+    stage = {
+        "prefect.resource.id": ".".join(("ratchet.stage", happening.run, *place)),
+        "prefect.resource.name": " ".join(place),
+        **dict(zip(("ratchet.arm", "ratchet.stage", "ratchet.iteration"), place, strict=True)),
+    }
+    related = [{**run, "prefect.resource.role": "run"}]
+    emit_event(event, stage, related=related, payload=payload)
 
 
 def _summary(run: ExperimentRun) -> str:

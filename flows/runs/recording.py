@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from flows.runs.usage import RunUsage
+    from ratchet.language_models.usage import UsageMeter
     from ratchet.store.store import Damage, StageStore
+    from ratchet.tracking.observing import RunObserver
     from ratchet.tracking.run_folder import RunFolder
     from tasks.stages.calls import StageCall
     from tasks.stages.decorator import StageOutcome
@@ -58,8 +60,10 @@ class RunRecorder:
         What is mirrored to on the way: the kinds, and where.
     arms
         The arms' stages; what the run has recorded beside them, it forgets.
-    ledger
-        What the run is billed.
+    usage
+        Keeps what the run has used of services.
+    observer
+        Is told of each finished stage.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class RunRecorder:
         mirrors: Mapping[str, str],
         arms: Sequence[AnyKeys],
         usage: RunUsage,
+        observer: RunObserver,
     ) -> None:
         self.folder = folder
         self.store = store
@@ -81,6 +86,7 @@ class RunRecorder:
         self._arms = [keys.arm for keys in arms]
         self._arrived: dict[str, list[StageRecord]] = {}
         self._usage = usage
+        self._observer = observer
         self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
         self._keep_files(arms)
         self._mirror = _BackgroundMirrors(folder, mirrors) if mirrors else None
@@ -106,7 +112,7 @@ class RunRecorder:
         known = self._known.get(record.place)
         changes |= self._new_parameters(call.arm, manifest.parameters)
         points = self._record_metrics(outcome)
-        self._usage.add(outcome)
+        usage = self._usage.add(outcome)
         if known is None or known.key != record.key or not outcome.hit:
             self._record_table(outcome)
             self._copy_transcripts(outcome)
@@ -116,10 +122,27 @@ class RunRecorder:
             self._known[record.place] = record
         elif changes:
             self.folder.update(**changes)
+        self._tell(outcome, usage)
         if self._mirror is not None and not outcome.hit:
             self._mirror.nudge()
         if self.on_metrics is not None:
             self.on_metrics(points)
+
+    def _tell(self, outcome: StageOutcome, usage: UsageMeter | None) -> None:
+        """Tell the observer of a finished stage, with what was done for it by this run."""
+        call, seconds = outcome.call, outcome.manifest.seconds
+        if outcome.hit:
+            self._observer.tell("stage.found", str(outcome), call, seconds=seconds)
+            return
+        iterations = call.iteration - call.start_iteration if call.stage == "train" else 0
+        self._observer.tell(
+            "stage.made",
+            str(outcome),
+            call,
+            seconds=seconds,
+            iterations=1 if call.stage == "await_fine_tune_jobs" else iterations,
+            usage=usage.to_table() if usage is not None else (),
+        )
 
     def _shared(self, record: StageRecord) -> list[StageRecord]:
         """Return a record, and those of other arms' same stage that it changes.
@@ -176,10 +199,6 @@ class RunRecorder:
             f" {damage.moved_to}, and is made again.",
             key=damage.key,
         )
-
-    def waiting(self, holder: str) -> None:
-        """Record that another run makes the same stage, and that this one waits for it."""
-        self.folder.log_event("waiting", f"waits for a stage that {holder} makes.")
 
     def close(self) -> None:
         """Write what the run was billed to the end; wait for what goes on in the background."""

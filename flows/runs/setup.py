@@ -26,6 +26,7 @@ from ratchet.tracking.environment import (
 )
 from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.observing import RunObserver
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import STUDY_FILE
@@ -58,6 +59,7 @@ class ExperimentRun:
     presence: Presence
     live: LiveFile
     sampler: SystemSampler | None
+    observer: RunObserver
     last_heeded: float = field(default_factory=time.monotonic)
 
     def last_tasks(self) -> list[FinishedTask]:
@@ -98,11 +100,13 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
-    recorder = RunRecorder(folder, store, mirrors, keys, RunUsage(folder, store, ledger))
+    live = LiveFile(folder.path)
+    observer = RunObserver(folder, live, settings.stall_seconds)
+    usage = RunUsage(folder, store, ledger)
+    recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
     recorder.on_metrics = reports
     store.on_damage = recorder.damaged
     spending = Spending(ledger)
-    live = LiveFile(folder.path)
     sessions: list[AnySession] = []
     for each in keys:
         stages = stage_functions(each)
@@ -113,8 +117,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         )
         session.stages = stages
         session.before_calls = services.make_ready
-        session.on_wait = recorder.waiting
-        session.under_way = live.stage
+        session.observer = observer
         sessions.append(session)
     period = settings.system_metrics_seconds if "mlflow" in mirrors else None
     return ExperimentRun(
@@ -127,6 +130,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
         presence=Presence(folder.path),
         live=live,
         sampler=None if period is None else SystemSampler(folder.path, period),
+        observer=observer,
     )
 
 

@@ -50,11 +50,14 @@ class RunUsage:
         self._stages: dict[tuple[str, str, int], _StageUsage] = {}
         self._written = ""
 
-    def add(self, outcome: StageOutcome) -> None:
-        """Take in a finished stage, and write the file if that has changed it."""
+    def add(self, outcome: StageOutcome) -> UsageMeter | None:
+        """Take in a finished stage, and write the file if that has changed it.
+
+        Returns what the stage has used; None if it asks no service.
+        """
         usage = stage_usage(self._store, outcome.manifest)
         if usage is None:
-            return
+            return None
         call, manifest = outcome.call, outcome.manifest
         about: dict[str, str | int | bool] = {
             "arm": call.arm,
@@ -65,6 +68,7 @@ class RunUsage:
         place = (call.arm, call.name, call.iteration)
         self._stages[place] = _StageUsage(manifest.key, about, usage)
         self._write()
+        return usage
 
     def close(self) -> None:
         """Write what was billed since the last stage, also for stages that were not finished."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from ratchet.reports.spending import read_billed
 from ratchet.tracking.headline_metrics import metrics_that_matter
 from ratchet.tracking.live_file import Live, read_live
+from ratchet.tracking.stalls import stalls_of
 
 if TYPE_CHECKING:
     from ratchet.tracking.manifest import RunManifest, RunStatus, StageRecord
     from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.run_folder import RunFolder
 
-StageState = Literal["found", "made", "under way"]
+StageState = Literal["found", "made", "under way", "stalled"]
 _AWAITING = "await_fine_tune_jobs"
 _NUM_EVENTS = 3
 _LOOK_SECONDS = 0.5
@@ -26,7 +27,10 @@ PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class StageView:
-    """A stage of a run: what became of it, and the seconds it took, or takes so far."""
+    """A stage of a run: what became of it, and the seconds it took, or takes so far.
+
+    One that has "stalled" is under way, and has given no sign of life for unusually long.
+    """
 
     arm: str
     stage: str
@@ -162,6 +166,9 @@ def _stages(manifest: RunManifest, live: Live | None) -> Iterator[StageView]:
         if place not in under_way:
             state: StageState = "found" if record.hit else "made"
             yield StageView(*place, state, record.seconds)
+    stalls = stalls_of(live, manifest.stages, manifest.settings.get("stall_seconds"))
+    stalled = {(stall.arm, stall.name, stall.iteration) for stall in stalls}
     for stage in live["stages"] if live else ():
         place = (stage["arm"], stage["stage"], stage["iteration"])
-        yield StageView(*place, "under way", time.time() - stage["since"])
+        standing: StageState = "stalled" if place in stalled else "under way"
+        yield StageView(*place, standing, time.time() - stage["since"])

@@ -47,6 +47,9 @@ class ExperimentSettings(CalledHere, SubParameters):
     With a store at a URL ``lease_seconds`` is how long other machines wait for one that makes a
     stage and of which they hear nothing, before they make it themselves.
 
+    A stage that gives no sign of life for ``stall_seconds`` is told of; by default for ten minutes,
+    or for five times as long as such a stage takes in this run.
+
     ``runner`` is where work runs that needs nothing of other work, members of a sweep and arms of
     a run: ``inline`` in this process, one after the other; in ``processes`` of this machine; on a
     cluster of ``dask`` or ``ray``, the one at ``cluster_address`` or one that this machine starts;
@@ -94,6 +97,7 @@ class ExperimentSettings(CalledHere, SubParameters):
     poll_seconds_max: PositiveFloat = 60.0
     job_listing_seconds: NonNegativeFloat = 120.0
     job_stall_seconds: PositiveFloat = 600.0
+    stall_seconds: PositiveFloat | None = None
     budget: PositiveFloat | None = None
     prices: str | None = None
     runner: Literal["inline", "processes", "dask", "ray", "work_pool"] = "inline"

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -40,6 +39,7 @@ from ratchet.errors import (
 from ratchet.lazy import explain_missing
 from ratchet.store.claim import Claim
 from ratchet.store.manifest import IterationMetrics, Manifest
+from ratchet.tracking.logs import log_place
 from tasks.stages import faults
 from tasks.stages.calls import StageCall
 from tasks.stages.interrupting import interrupt_thread
@@ -99,10 +99,11 @@ class Stage(Generic[_Session]):
         raised, after ``settings.retries`` further attempts.
         """
         request = _Request(self, call, session, force)
-        key, settings = call.key, session.settings
+        place, key, settings = _place(call, session), call.key, session.settings
         before = _tasks_before(call, session.tasks)
         one = _prefect_task(self.name, settings.retries, settings.retry_delay_seconds)
-        state: State[Any] = await one(request, wait_for=before, return_state=True)
+        with place:
+            state: State[Any] = await one(request, wait_for=before, return_state=True)
         session.tasks.done[key] = await state.aresult(raise_on_failure=True)
         if call.stage == "train":
             session.tasks.trained[call.iteration] = key
@@ -131,6 +132,12 @@ def waiting_stage(work: Work[_Session]) -> Stage[_Session]:
     return Stage(work, alone=False)
 
 
+def _place(call: StageCall, session: BaseSession) -> AbstractContextManager[None]:
+    """Have what is logged say which stage it is about."""
+    run = session.settings.run_id
+    return log_place(run=run, arm=call.arm, stage=call.name, iteration=call.iteration)
+
+
 def make_stage(
     stage: Stage[_Session], call: StageCall, session: _Session, *, force: bool = False
 ) -> StageOutcome:
@@ -139,27 +146,36 @@ def make_stage(
     Whoever comes second waits for the first and takes its result. Raises StoreError if the store
     cannot be written; nothing half-written is left behind.
     """
-    stored = session.store.find(call.key)
-    if stored is not None and not force and _fits(stored, call):
-        session.stage_finished(call)
-        return StageOutcome(call, stored, True, "stored")
-    if stored is not None:
-        session.store.remove(call.key)
-    with (
-        progress_place(call.arm),
-        session.store.claim(call.key, missed=True, on_wait=partial(_waits, call, session)) as claim,
-    ):
-        if claim.existing is not None:
-            return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
-        outcome = _work(stage, call, session, claim)
-        session.stage_finished(call)
-    return outcome
+    with _place(call, session):
+        stored = session.store.find(call.key)
+        if stored is not None and not force and _fits(stored, call):
+            session.stage_finished(call)
+            return StageOutcome(call, stored, True, "stored")
+        if stored is not None:
+            session.store.remove(call.key)
+        with progress_place(call.arm), _claimed(call, session) as claim:
+            if claim.existing is not None:
+                return StageOutcome(call, claim.existing, True, "made by another run meanwhile")
+            outcome = _work(stage, call, session, claim)
+            session.stage_finished(call)
+        return outcome
 
 
-def _waits(call: StageCall, session: BaseSession, holder: str) -> None:
-    describe(f"{call.title}: {holder} makes it, waiting for that")
-    if session.on_wait is not None:
-        session.on_wait(holder)
+@contextmanager
+def _claimed(call: StageCall, session: BaseSession) -> Iterator[Claim]:
+    """Claim a stage that is not stored; say for whom one waits, and then for how long one has."""
+    begin, observer = time.monotonic(), session.observer
+    holders = []
+
+    def wait(holder: str) -> None:
+        holders.append(holder)
+        describe(f"{call.title}: {holder} makes it, waiting for that")
+        observer.waiting(call, holder)
+
+    with session.store.claim(call.key, missed=True, on_wait=wait) as claim:
+        if holders:
+            observer.waited(call, time.monotonic() - begin)
+        yield claim
 
 
 def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Claim) -> StageOutcome:
@@ -169,7 +185,7 @@ def _work(stage: Stage[_Session], call: StageCall, session: _Session, claim: Cla
     with (
         _explained(call),
         faults.armed(call.stage, call.iteration, call.detail),
-        session.under_way(call),
+        session.observer.under_way(call),
     ):
         describe(call.title)
         with lock, profiled(call, session.settings) if is_profiled else nullcontext():
@@ -232,26 +248,46 @@ class _Request(Generic[_Session]):
     ) -> None:
         self.stage, self.call, self.session, self.force = stage, call, session, force
         self._outcome: StageOutcome | None = None
+        self._attempts = 0
         self._thread: int | None = None
         self._thread_changes = threading.Lock()
 
     async def fulfil(self) -> StageOutcome:
         """Make the stage in a thread, which ends with this where it only computes; or elsewhere."""
-        elsewhere = self.session.make_elsewhere
+        self._attempts += 1
+        try:
+            self._outcome = await self._make_somewhere()
+        except Exception as error:
+            self._tell_of_failure(error)
+            raise
+        return self._outcome
+
+    async def _make_somewhere(self) -> StageOutcome:
+        session = self.session
+        elsewhere = session.make_elsewhere
         if elsewhere is not None and (self.force or not await asyncio.to_thread(self._is_stored)):
-            self._outcome = await elsewhere(self.call, self.force)
-            return self._outcome
+            return await elsewhere(self.call, self.force)
         job = functools.partial(contextvars.copy_context().run, self._make)
         loop = asyncio.get_running_loop()
+        executor = session.executor if self.stage.alone else session.executor_beside
         try:
-            session = self.session
-            executor = session.executor if self.stage.alone else session.executor_beside
-            self._outcome = await loop.run_in_executor(executor, job)
+            return await loop.run_in_executor(executor, job)
         except asyncio.CancelledError:
             if self.stage.alone:  # the others wait for answers that are paid for
                 self.interrupt()
             raise
-        return self._outcome
+
+    def _tell_of_failure(self, error: Exception) -> None:
+        """Log an attempt that failed, and whether there is another, as Prefect will have it."""
+        label, why = self.call.label, f"{type(error).__name__}: {error}"
+        left = self.session.settings.retries - self._attempts + 1
+        if not _could_succeed(error):
+            left = 0
+            logger.info("%s failed, and would again: %s", label, why)
+        else:
+            end = "tried again" if left > 0 else "that was the last attempt"
+            logger.warning("%s failed at attempt %d, %s: %s", label, self._attempts, end, why)
+        self.session.observer.failed(self.call, error, again=left > 0)
 
     def _is_stored(self) -> bool:
         return self.session.store.find(self.call.key) is not None
@@ -347,11 +383,10 @@ async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> 
     try:
         await state.aresult(raise_on_failure=True)
     except Exception as error:  # noqa: BLE001 -- whatever a stage failed with
-        label, why = task_run.name, f"{type(error).__name__}: {error}"
-        if any(isinstance(each, _NOT_WORTH_A_RETRY) for each in _causes(error)):
-            logger.info("%s failed, and would again: %s", label, why)
-            return False
-        left = int(task.retries) - task_run.run_count + 1
-        end = "tried again" if left > 0 else "that was the last attempt"
-        logger.warning("%s failed at attempt %d, %s: %s", label, task_run.run_count, end, why)
+        return _could_succeed(error)
     return True
+
+
+def _could_succeed(error: Exception) -> bool:
+    """Return whether the same again could end otherwise."""
+    return not any(isinstance(each, _NOT_WORTH_A_RETRY) for each in _causes(error))

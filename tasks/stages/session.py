@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ratchet.errors import StageFailedError
+from ratchet.tracking.observing import StageObserver
 
 if TYPE_CHECKING:
     from ratchet.language_models.asking import ModelCalls
@@ -75,9 +76,8 @@ class BaseSession:
         """Where a stage is worked beside which others may work."""
         self.stages: Mapping[str, Stage[Any]] = {}
         """What does each stage, by its name."""
-        self.on_wait: Callable[[str], None] | None = None
         self.before_calls: Callable[[], None] | None = None
-        self.under_way: Callable[[StageCall], AbstractContextManager[object]] = nullcontext
+        self.observer = StageObserver()
         self.make_elsewhere: MakeElsewhere | None = None
         """Who makes this arm's stages, and whether anew, if that is not this process."""
         self.fresh = False

@@ -20,7 +20,7 @@ import pytest
 
 from deployments.deploying import PREFECT_FILE
 from deployments.parts import get_text
-from deployments.recovering import AUTOMATION, FAILURES, LATE_RUNS
+from deployments.recovering import AUTOMATION, FAILURES, LATE_RUNS, STALLS
 from flows.process.stack_file import ProcessMark, Stack, read_stack
 from ratchet.tracking.run_folder import RunFolder, list_runs
 
@@ -168,7 +168,7 @@ def test_schedules_go_on_after_a_power_cut_and_a_dead_worker(machine: Machine) -
     assert machine.state(lost) == "Crashed"
     machine.wait_for(lambda: machine.state(waiting) == "Completed")
     names = [item["name"] for item in machine.ask("automations/filter", {})]
-    assert sorted(names) == sorted([AUTOMATION, FAILURES, LATE_RUNS])
+    assert sorted(names) == sorted([AUTOMATION, FAILURES, LATE_RUNS, STALLS])
     doctor = machine.ratchet("doctor", "--home", str(machine.home))
     assert run.run_id in doctor
     assert "no process works on it" not in doctor

@@ -1,7 +1,8 @@
 """A trainer that does next to nothing, piece by piece: each iteration adds seeded noise.
 
-How long a piece takes is set by TINY_SECONDS, so that tests can kill it in the middle. Every
-piece that is done is a line in the file TINY_LOG.
+How long a piece takes is set by TINY_SECONDS, so that tests can kill it in the middle. The piece
+that TINY_HANG names hangs until there is the file TINY_GO_ON. Every piece that is done is a line in
+the file TINY_LOG.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from trainers.staged import PretrainResult, StagedTrainer, TestResult
 
 def note(what):
     time.sleep(float(os.environ.get("TINY_SECONDS", "0")))
+    while os.environ.get("TINY_HANG") == what and not Path(os.environ["TINY_GO_ON"]).exists():
+        time.sleep(0.02)
     if "TINY_LOG" in os.environ:
         with Path(os.environ["TINY_LOG"]).open("a") as file:
             file.write(what + "\n")

@@ -20,8 +20,8 @@ from ratchet.store.leases import Lease, LeaseRecord, Standing
 from ratchet.store.objects import MemoryObjects, Objects, Stored
 from ratchet.store.store import StageStore
 
-LENGTH = 0.4
-"""Seconds of a lease in tests that wait for its end."""
+SHORT = 0.1
+"""Seconds of a lease in tests that wait for its end; its holder is paused at once."""
 
 
 class Clock:
@@ -189,7 +189,7 @@ def test_whatever_happens_the_first_manifest_stays(seed: int) -> None:
 def machine(tmp_path: Path) -> Callable[..., StageStore]:
     url = f"memory://{uuid.uuid4().hex}/store"
 
-    def make(name: str, seconds: float = LENGTH) -> StageStore:
+    def make(name: str, seconds: float = 60.0) -> StageStore:
         return StageStore(url, copies=tmp_path / name, lease_seconds=seconds)
 
     return make
@@ -199,7 +199,7 @@ def test_machines_race_and_one_works(machine: Callable[..., StageStore], stage: 
     made: list[int] = []
 
     def work(number: int) -> object:
-        with machine(str(number), 60.0).claim(stage.key) as claim:
+        with machine(str(number)).claim(stage.key) as claim:
             if claim.existing is not None:
                 return claim.existing
             made.append(number)
@@ -221,7 +221,7 @@ def test_who_comes_second_waits_and_says_for_whom(
         with machine("one", 1.0).claim(stage.key) as claim:
             begun.set()
             assert waiting.wait(10)
-            time.sleep(1.5)  # a lease that is renewed does not end
+            time.sleep(1.2)  # a lease that is renewed does not end
             stage.write(claim)
 
     with ThreadPoolExecutor(1) as pool:
@@ -259,9 +259,9 @@ def test_waiting_for_another_machine_ends_when_told(
 
 
 def test_a_claim_that_fails_is_given_back(machine: Callable[..., StageStore], stage: Any) -> None:
-    with pytest.raises(KeyboardInterrupt), machine("one", 60.0).claim(stage.key):
+    with pytest.raises(KeyboardInterrupt), machine("one").claim(stage.key):
         raise KeyboardInterrupt
-    with machine("two", 60.0).claim(stage.key, wait_seconds=0.0) as claim:
+    with machine("two").claim(stage.key, wait_seconds=0.0) as claim:
         assert claim.existing is None
         stage.write(claim)
 
@@ -276,7 +276,7 @@ def paused(store: StageStore, key: str) -> Lease:
 def test_a_paused_holder_takes_what_another_has_made(
     machine: Callable[..., StageStore], stage: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = machine("one"), machine("two")
+    one, two = machine("one", SHORT), machine("two")
     with one.claim(stage.key) as claim:
         paused(one, stage.key)
         theirs = stage.make(two)
@@ -290,10 +290,43 @@ def test_a_paused_holder_takes_what_another_has_made(
         assert store.verify(stage.key) == [], "nothing of the loser's is left"
 
 
+def test_an_upload_that_comes_when_all_is_over_overwrites_nothing(
+    machine: Callable[..., StageStore], stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = machine("one", SHORT), machine("two")
+    with one.claim(stage.key) as claim:
+        paused(one, stage.key)
+        theirs = stage.make(two)
+        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        monkeypatch.setattr(one.backend, "_withdraw", lambda *_: None)  # killed right then
+        claim.commit(**stage.description)
+    other = machine("three")
+    assert other.find(stage.key) == theirs
+    assert (other.open(stage.key) / "state.json").read_text() == '{"iteration": 3}'
+    (left,) = other.verify(stage.key)
+    assert left.endswith("state.json is not in the manifest")
+
+
+def test_without_conditions_a_late_manifest_is_refused_where_files_can_only_be_made(
+    machine: Callable[..., StageStore], stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryObjects, "keep_their_word", lambda *_: False)
+    one, two = machine("one"), machine("two")
+    with one.claim(stage.key) as claim:
+        theirs = stage.make(two)
+        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        looks = iter([None, None])  # it has looked before the other has written
+        read = one.backend.read_manifest
+        monkeypatch.setattr(one.backend, "read_manifest", lambda key: next(looks, read(key)))
+        mine = claim.commit(**stage.description)
+    assert mine == theirs
+    assert machine("three").find(stage.key) == theirs
+
+
 def test_a_paused_holder_goes_on_if_the_other_gives_up(
     machine: Callable[..., StageStore], stage: Any
 ) -> None:
-    one, two = machine("one"), machine("two")
+    one, two = machine("one", SHORT), machine("two")
     with one.claim(stage.key) as claim:
         paused(one, stage.key)
         with pytest.raises(ValueError, match="failed"), two.claim(stage.key):
@@ -308,7 +341,7 @@ def test_what_a_dead_holder_has_uploaded_goes(
     store = machine("one")
     fs: Any = fsspec.filesystem("memory")
     base = f"{store.place.removeprefix('memory:/')}/stages/{stage.key}"
-    dead = LeaseRecord("t", 1, 0, LENGTH, "elsewhere", 1, "gone")
+    dead = LeaseRecord("t", 1, 0, SHORT, "elsewhere", 1, "gone")
     fs.pipe_file(f"{base}/manifest.json", dead.to_bytes())
     fs.pipe_file(f"{base}/{'ab' * 32}/state.json", b"half")
     assert store.peek(stage.key) is None

@@ -13,6 +13,7 @@ import pytest
 
 from ratchet.errors import StoreError
 from ratchet.store.failures import store_errors
+from ratchet.store.objects import S3Objects
 from ratchet.store.store import StageStore
 from ratchet.store.users import note_user
 from tests.s3_server import BUCKET, S3Server
@@ -136,6 +137,36 @@ def test_a_server_out_of_reach_is_told_in_words() -> None:
         store_errors("read it", "s3://b"),
     ):
         raise EndpointConnectionError(endpoint_url="http://nowhere")
+
+
+def test_the_store_itself_refuses_what_was_not_seen_last(server: S3Server, url: str) -> None:
+    import fsspec
+
+    objects, path = S3Objects(fsspec.filesystem("s3")), f"{url}/manifest.json"
+    first = objects.create(path, b"first")
+    assert first is not None
+    assert objects.create(path, b"late") is None
+    second = objects.replace(path, b"second", first)
+    assert objects.replace(path, b"late", first) is None
+    assert objects.read(path) == (b"second", second)
+
+
+def test_a_late_upload_overwrites_nothing(
+    server: S3Server, url: str, stage: Any, tmp_path: Path
+) -> None:
+    one = StageStore(url, copies=tmp_path / "one", lease_seconds=0.1)
+    two = StageStore(url, copies=tmp_path / "two")
+    with one.claim(stage.key) as claim:
+        one.backend._leases[stage.key]._ended.set()  # type: ignore[attr-defined]  # paused
+        theirs = stage.make(two)
+        server.forget()
+        (claim.workdir / "state.json").write_text("of another content than the winner's")
+        assert claim.commit(**stage.description) == theirs
+    late = f"PUT /{BUCKET}/{url.removeprefix(f's3://{BUCKET}/')}/stages/{stage.key}/manifest.json"
+    assert server.asked(late), "it was tried"
+    other = StageStore(url, copies=tmp_path / "three")
+    assert other.find(stage.key) == theirs
+    assert other.verify(stage.key) == []
 
 
 @pytest.mark.slow

@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
 from ratchet.errors import ParameterError, PromptTooLongError, RolloutError
-from tasks.stages.decorator import _is_worth_a_retry
+from ratchet.store.fingerprint import Fingerprint
+from ratchet.tracking.live_file import NamedStage
+from ratchet.tracking.observing import StageObserver
+from tasks.stages.calls import StageCall
+from tasks.stages.decorator import StageOutcome, _is_worth_a_retry, _Request
+
+
+def call() -> StageCall:
+    return StageCall("main", "train", {}, {}, Fingerprint("f" * 64, {}), iteration=10)
 
 
 def wrapped(cause: Exception) -> RolloutError:
@@ -33,9 +42,23 @@ def test_what_would_fail_again_is_not_tried_again(
     error: Exception, expected: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     state: State[object] = Failed(data=error, message=str(error))
-    task = SimpleNamespace(retries=1)
-    task_run = SimpleNamespace(name="train main 0-10", run_count=1)
-    with caplog.at_level(logging.INFO, logger="tasks.stages.decorator"):
-        assert asyncio.run(_is_worth_a_retry(task, task_run, state)) is expected
+    assert asyncio.run(_is_worth_a_retry(None, cast(TaskRun, None), state)) is expected
+    heard: list[bool] = []
+
+    class Observer(StageObserver):
+        def failed(self, call: NamedStage, error: Exception, *, again: bool) -> None:
+            heard.append(again)
+
+    async def fails(call: StageCall, force: bool) -> StageOutcome:
+        raise error
+
+    settings = SimpleNamespace(retries=1)
+    session = SimpleNamespace(settings=settings, observer=Observer(), make_elsewhere=fails)
+    request: Any = _Request(cast(Any, None), call(), cast(Any, session), True)
+    for _ in range(2):
+        level = caplog.at_level(logging.INFO, logger="tasks.stages.decorator")
+        with level, pytest.raises(type(error)):
+            asyncio.run(request.fulfil())
     how = " at attempt 1, tried again" if expected else ", and would again"
     assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text
+    assert heard == [expected, False]

@@ -8,7 +8,12 @@ from flows.process.checks.base import Check, Look, Places
 from flows.process.checks.databases import prefect_database
 from flows.process.checks.machine import ports, sandbox, threads
 from flows.process.checks.mlflow import mlflow, mlflow_mode
-from flows.process.checks.runs import dead_scheduler, interrupted_runs, lost_flow_runs
+from flows.process.checks.runs import (
+    dead_scheduler,
+    interrupted_runs,
+    lost_flow_runs,
+    stalled_stages,
+)
 from flows.process.checks.servers import prefect, prefect_access, prefect_ui
 from flows.process.checks.storage import folders
 from flows.process.checks.versions import extras, python, unfit_packages, versions
@@ -18,7 +23,7 @@ CHECKS: tuple[Look, ...] = (
     folders,
     *(prefect, prefect_ui, prefect_access, prefect_database),
     *(mlflow, mlflow_mode),
-    *(interrupted_runs, lost_flow_runs, dead_scheduler),
+    *(interrupted_runs, stalled_stages, lost_flow_runs, dead_scheduler),
     *(threads, sandbox, ports),
 )
 

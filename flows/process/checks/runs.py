@@ -23,6 +23,26 @@ def interrupted_runs(places: Places) -> Iterator[Check]:
             yield Check(f"run {folder.run_id}", CheckResult.WARNING, details)
 
 
+def stalled_stages(places: Places) -> Iterator[Check]:
+    """Name the stages of running runs that have given no sign of life for unusually long."""
+    from ratchet.tracking.live_file import read_live
+    from ratchet.tracking.run_folder import list_runs
+    from ratchet.tracking.stalls import stalls_of
+
+    for folder in list_runs(places.runs):
+        if folder.status != "running":
+            continue
+        manifest = folder.manifest
+        limit = manifest.settings.get("stall_seconds")
+        for stall in stalls_of(read_live(folder.path), manifest.stages, limit):
+            run = folder.run_id
+            details = (
+                f"{stall}. Look at it: `ratchet watch {run}`. End it and go on:"
+                f" `ratchet cancel {run}`, `ratchet resume {run}`"
+            )
+            yield Check(f"run {run}", CheckResult.WARNING, details)
+
+
 def lost_flow_runs(places: Places) -> Iterator[Check]:
     """Name the flow runs that the server takes for running though no process works on them."""
     return _asked(places, "flow runs", _lost_flow_runs)

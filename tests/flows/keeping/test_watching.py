@@ -6,6 +6,7 @@ import io
 import json
 import math
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from flows.cli.watching import draw
+from flows.process.checks.base import Places
+from flows.process.checks.runs import stalled_stages
 from flows.runs.watching import RunView, view_run, watch_run
 from ratchet.tracking.live_file import LIVE_FILE, LiveFile, read_live
 from ratchet.tracking.manifest import RunManifest, StageRecord
@@ -82,6 +85,24 @@ def test_a_view_has_arms_stages_metrics_money_and_what_is_awaited(run: RunFolder
     presence.release()
     assert not (run.path / LIVE_FILE).exists()
     assert view_run(run).status == "interrupted"
+
+
+def test_a_stage_that_gives_no_sign_is_stalled_and_doctor_says_so(run: RunFolder) -> None:
+    run.update(settings={**run.manifest.settings, "stall_seconds": 0.05})
+    presence, live = Presence(run.path), LiveFile(run.path)
+    places = Places(run.path.parent / "home", run.path.parent)
+    with live.stage(call()):
+        assert [s.state for s in view_run(run).stages] == ["under way"]
+        assert list(stalled_stages(places)) == []
+        time.sleep(0.06)
+        assert [s.state for s in view_run(run).stages] == ["stalled"]
+        (check,) = stalled_stages(places)
+        assert "stalled" in shown(view_run(run))
+    assert check.subject == "run nip-1"
+    for command in ("`ratchet watch nip-1`", "`ratchet cancel nip-1`", "`ratchet resume nip-1`"):
+        assert command in check.details
+    live.close()
+    presence.release()
 
 
 def test_stages_are_told_at_once_and_loops_seldom(run: RunFolder) -> None:

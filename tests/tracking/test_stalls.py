@@ -1,0 +1,133 @@
+"""Stages that give no sign of life: who is told, and what counts as a sign."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ratchet.tracking.live_file import LiveFile, StageUnderWay, read_live
+from ratchet.tracking.logs import log_place
+from ratchet.tracking.manifest import RunManifest, StageRecord
+from ratchet.tracking.observing import Happening, RunObserver
+from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.stalls import (
+    STALL_SECONDS,
+    StallWatch,
+    find_stalls,
+    stalls_of,
+    usual_seconds,
+)
+
+
+def record(stage: str, iteration: int, seconds: float) -> StageRecord:
+    return StageRecord(stage=stage, iteration=iteration, key="a" * 64, hit=False, seconds=seconds)
+
+
+def under_way(stage: str, sign: float) -> StageUnderWay:
+    return StageUnderWay(arm="main", stage=stage, iteration=3, since=0.0, sign=sign)
+
+
+def stage(name: str = "train", arm: str = "main") -> SimpleNamespace:
+    return SimpleNamespace(arm=arm, name=name, iteration=3)
+
+
+def test_a_stage_may_be_silent_for_five_times_as_long_as_such_a_stage_takes() -> None:
+    records = [record("train", i, seconds) for i, seconds in enumerate((100.0, 300.0, 900.0))]
+    usual = usual_seconds([*records, record("test", 3, 2.0)])
+    assert usual == {"train": 300.0, "test": 2.0}
+
+    def stalled(name: str, silent: float, limit: float | None = None) -> bool:
+        return bool(find_stalls([under_way(name, 0.0)], usual, limit, now=silent))
+
+    assert not stalled("train", 1500.0)
+    assert stalled("train", 1501.0)
+    for name in ("test", "never seen"):
+        assert not stalled(name, STALL_SECONDS)
+        assert stalled(name, STALL_SECONDS + 1)
+    assert stalled("train", 31.0, limit=30.0)
+    (stall,) = find_stalls([under_way("train", 0.0)], usual, 30.0, now=90.0)
+    assert str(stall) == (
+        "main train 3 has given no sign of life for 90 s; such a stage takes 300.0 s"
+    )
+
+
+def test_what_a_loop_tells_is_a_sign_of_its_own_stage(tmp_path: Path) -> None:
+    live = LiveFile(tmp_path)
+    with live.stage(stage()), live.stage(stage(arm="other")):
+
+        def silent() -> list[str]:
+            return [stall.arm for stall in find_stalls(live.under_way(), {}, 0.05)]
+
+        time.sleep(0.06)
+        assert silent() == ["main", "other"]
+        with log_place(arm="other", stage="train", iteration=3):
+            live.advance(1)
+        assert silent() == ["main"]
+        live.describe("whoever this is")
+        assert silent() == []
+
+
+def test_each_stall_is_told_once_until_the_stage_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    now = time.time()
+    here: list[StageUnderWay] = []
+    told: list[float] = []
+    asked = itertools.count()
+
+    def usual() -> dict[str, float]:
+        next(asked)
+        return {}
+
+    watch = StallWatch(lambda: here, usual, 100.0, lambda stall: told.append(stall.seconds))
+    caplog.set_level("INFO", "ratchet")
+    watch.look()
+    here.append(under_way("train", now))
+    watch.look()
+    assert next(asked) == 0, "nobody asks how long stages take while they give signs"
+    for sign, number in ((now - 101, 1), (now - 101, 1), (now, 1), (now - 150, 2)):
+        here[0]["sign"] = sign
+        watch.look()
+        assert len(told) == number
+    assert caplog.messages == ["main train 3 goes on"]
+    watch.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    settings = {"stall_seconds": 0.2}
+    manifest = RunManifest(run_id="nip-1", name="nip", arms={"main": {}}, settings=settings)
+    return RunFolder.create(tmp_path, manifest)
+
+
+def test_a_run_tells_of_its_stage_that_hangs_and_so_does_its_folder(
+    folder: RunFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.record_stage(record("train", 2, 0.01))
+    live = LiveFile(folder.path)
+    heard: list[Happening] = []
+
+    def fails(_: Any) -> None:
+        raise RuntimeError("nobody listens")
+
+    observer = RunObserver(folder, live, 0.2, [fails, heard.append])
+    with observer.told(), observer.under_way(stage()):
+        end = time.time() + 5
+        while not any(each.kind == "stage.stalled" for each in heard) and time.time() < end:
+            time.sleep(0.01)
+        (stall,) = stalls_of(read_live(folder.path), folder.manifest.stages, 0.2)
+        folder.set_status("completed")
+    kinds = ["run.started", "stage.started", "stage.stalled", "run.completed"]
+    assert [each.kind for each in heard] == kinds
+    assert (heard[2].arm, heard[2].stage, heard[2].iteration) == ("main", "train", 3)
+    assert heard[2].seconds is not None
+    assert heard[2].seconds > 0.2
+    assert stall.name == "train"
+    (event,) = folder.read_events()
+    assert event["kind"] == "stalled"
+    assert "main train 3 has given no sign of life" in event["message"]
+    assert "`ratchet cancel nip-1`" in caplog.text
+    assert "nobody listens" in caplog.text, "and the run goes on"
