@@ -32,7 +32,7 @@ $(LLM): pyproject.toml constraints.txt
 	@touch $@ $(CORE)
 
 $(ALL): pyproject.toml constraints.txt
-	$(INSTALL) '.[test,dev,llm,finetune,clients,hub,suites,rl,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,peers,docs]'
+	$(INSTALL) '.[test,dev,llm,finetune,clients,hub,suites,rl,ray,cluster,sweeps,s3,auth,postgres,mirrors,pools,telemetry,peers,docs]'
 	@touch $@ $(CORE) $(LLM)
 
 # A file's tests stay together, so that what they share is made once.

@@ -149,7 +149,7 @@ async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> 
 
     await play(keys.training(course))
     if keys.final_state_key is not None:
-        run.recorder.final_state(keys.arm, keys.final_state_key)
+        run.recorder.final_state(keys.arm, keys.final_state_key, keys.model_kind)
     await play(keys.tests(course))
     show({})  # they are not the next arm's
 

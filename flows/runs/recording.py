@@ -16,7 +16,7 @@ from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.content import flatten
 from ratchet.tracking.files import write_atomically
-from ratchet.tracking.manifest import StageRecord
+from ratchet.tracking.manifest import ModelKind, StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable, holds_results
 from ratchet.tracking.run_folder import in_order_of_arms
@@ -160,14 +160,19 @@ class RunRecorder:
         self._arrived[record.key] = same
         return [each for each in same if each not in known]
 
-    def final_state(self, arm: str, key: str) -> None:
-        """Note which state an arm has ended with."""
+    def final_state(self, arm: str, key: str, kind: ModelKind | None) -> None:
+        """Note which state an arm has ended with, and what loads its agents."""
         self.states = self._sorted({**self.states, arm: key})
         state = self.store.open(key) / STATE_FOLDER
         files = [str(path) for path in sorted(state.rglob("*")) if path.is_file()]
-        checkpoints = self.folder.manifest.checkpoints
-        if files and checkpoints.get(arm) != files:
-            self.folder.update(checkpoints=self._sorted({**checkpoints, arm: files}))
+        manifest = self.folder.manifest
+        changes: dict[str, Any] = {}
+        if files and manifest.checkpoints.get(arm) != files:
+            changes["checkpoints"] = self._sorted({**manifest.checkpoints, arm: files})
+        if kind is not None and manifest.model_kinds.get(arm) != kind:
+            changes["model_kinds"] = self._sorted({**manifest.model_kinds, arm: kind})
+        if changes:
+            self.folder.update(**changes)
 
     def _sorted(self, by_arm: Mapping[str, _Kept]) -> dict[str, _Kept]:
         """Return what is kept by arm in the order of the arms, not in that of their arrival."""

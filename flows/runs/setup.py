@@ -89,8 +89,7 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     settings = experiment.settings
     check_experiment(experiment)
     mirrors = choose_mirrors(settings) if settings.tracking else {}
-    manifest = _manifest(experiment, flow_run_id)
-    reports = _reports_to_sweep(settings)
+    manifest, reports = _manifest(experiment, flow_run_id), _reports_to_sweep(settings)
     store, keys = experiment.store, experiment.keys
     refuse_unread_budget(settings, experiment.arms.values())
     services = LanguageServices(settings, experiment.arms)
@@ -152,7 +151,6 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         arms={arm: params.to_saved_dict() for arm, params in experiment.arms.items()},
         settings=settings.to_dict(),
         versions=capture_versions(),
-        model_kinds={each.arm: each.model_kind for each in experiment.keys if each.model_kind},
         author=author(),
         code=capture_code_state(),
         seeds={arm: params.seed for arm, params in experiment.arms.items()},

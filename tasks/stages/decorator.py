@@ -98,8 +98,8 @@ class Stage(Generic[_Session]):
         With ``force`` it is made anew even if it is stored. Raises RatchetError, whatever the work
         raised, after ``settings.retries`` further attempts.
         """
-        request = _Request(self, call, session, force)
         place, key, settings = _place(call, session), call.key, session.settings
+        request = _Request(self, call, call.label, session, force)
         before = _tasks_before(call, session.tasks)
         one = _prefect_task(self.name, settings.retries, settings.retry_delay_seconds)
         with place:
@@ -244,9 +244,10 @@ class _Request(Generic[_Session]):
     """Carries a stage into its task and the outcome out; no data that Prefect would look into."""
 
     def __init__(
-        self, stage: Stage[_Session], call: StageCall, session: _Session, force: bool
+        self, stage: Stage[_Session], call: StageCall, label: str, session: _Session, force: bool
     ) -> None:
-        self.stage, self.call, self.session, self.force = stage, call, session, force
+        self.stage, self.call, self.label = stage, call, label
+        self.session, self.force = session, force
         self._outcome: StageOutcome | None = None
         self._attempts = 0
         self._thread: int | None = None
@@ -279,7 +280,7 @@ class _Request(Generic[_Session]):
 
     def _tell_of_failure(self, error: Exception) -> None:
         """Log an attempt that failed, and whether there is another, as Prefect will have it."""
-        label, why = self.call.label, f"{type(error).__name__}: {error}"
+        label, why = self.label, f"{type(error).__name__}: {error}"
         left = self.session.settings.retries - self._attempts + 1
         if not _could_succeed(error):
             left = 0
@@ -313,7 +314,7 @@ class _Request(Generic[_Session]):
 
 
 def _task_run_name(parameters: dict[str, Any]) -> str:
-    return str(parameters["request"].call.label)
+    return str(parameters["request"].label)
 
 
 @task(
@@ -324,7 +325,7 @@ def _task_run_name(parameters: dict[str, Any]) -> str:
 )
 async def _run_stage(request: _Request[Any]) -> State[Any]:
     outcome = await request.fulfil()
-    logger.info("%s: %s", request.call.label, outcome)
+    logger.info("%s: %s", request.label, outcome)
     words = str(outcome)
     return Completed(
         name="Cached" if outcome.hit else "Completed",

@@ -25,7 +25,7 @@ def request_of(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(decorator, "make_stage", lambda *_, **__: work())
             stage = SimpleNamespace(alone=alone)
             session = BaseSession(None, None, None, executor)  # type: ignore[arg-type]
-            return decorator._Request(stage, None, session, force=False)
+            return decorator._Request(stage, None, "work", session, force=False)
 
         yield make
 

@@ -54,7 +54,8 @@ def test_what_would_fail_again_is_not_tried_again(
 
     settings = SimpleNamespace(retries=1)
     session = SimpleNamespace(settings=settings, observer=Observer(), make_elsewhere=fails)
-    request: Any = _Request(cast(Any, None), call(), cast(Any, session), True)
+    one = call()
+    request: Any = _Request(cast(Any, None), one, one.label, cast(Any, session), True)
     for _ in range(2):
         level = caplog.at_level(logging.INFO, logger="tasks.stages.decorator")
         with level, pytest.raises(type(error)):

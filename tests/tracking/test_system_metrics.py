@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +27,9 @@ def sample(folder: RunFolder, count: int) -> None:
     while len(read_system_metrics(folder.path)) < before + count:
         time.sleep(0.005)
     sampler.close()
-    assert "system metrics" not in {thread.name for thread in threading.enumerate()}
+    noted = len(read_system_metrics(folder.path))
+    time.sleep(0.05)
+    assert len(read_system_metrics(folder.path)) == noted
 
 
 def test_a_run_that_ends_sooner_notes_nothing(folder: RunFolder) -> None:

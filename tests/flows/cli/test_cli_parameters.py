@@ -36,8 +36,8 @@ def test_all_are_there_from_the_top_to_the_settings() -> None:
 
 
 def test_what_nothing_has_is_said() -> None:
-    result = RUNNER.invoke(app, ["list", "parameters", "no", "such"])
-    assert "There is no parameter that has no and such." in result.stderr
+    result = RUNNER.invoke(app, ["list", "parameters", "lr", "zebra"])
+    assert "There is no parameter that has lr and zebra." in result.stderr
 
 
 def test_torch_is_not_imported_for_it() -> None:
