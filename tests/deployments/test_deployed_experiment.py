@@ -1,4 +1,4 @@
-"""A deployed experiment: a schedule or a form starts it, it fails, a retry does what is left."""
+"""A deployed experiment: its schedule starts it, it fails once, a retry does what is left."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from selenium.common.exceptions import WebDriverException
-from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from deployments.deploying import PREFECT_FILE, deploy
 from deployments.local_stack import LocalStack
 from deployments.parts import get_text
-from ratchet.tracking.run_folder import RunFolder, list_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -77,8 +74,9 @@ def soon(prefect_file: Path) -> None:
     content = yaml.safe_load(PREFECT_FILE.read_text())
     for deployment in content["deployments"]:
         if "file" in deployment.get("parameters", {}):
-            deployment["parameters"] = {"file": "experiments/tiny.yaml", "overrides": OVERRIDES}
+            deployment["parameters"] = {"file": "experiments/tiny.yaml"}
         if "schedules" in deployment:
+            deployment["parameters"]["overrides"] = OVERRIDES
             deployment["schedules"] = [{"interval": 15, "timezone": "UTC", "active": True}]
     prefect_file.write_text(yaml.safe_dump(content))
 
@@ -116,12 +114,6 @@ class Api:
                 return found
             time.sleep(0.5)
         raise AssertionError(f"the run came to none of {state_types}: {run()}")
-
-    def latest(self, deployment: str) -> dict[str, Any] | None:
-        """Return the run of a deployment that was asked for last."""
-        mine = {"deployments": {"name": {"any_": [deployment]}}}
-        runs = self.ask("flow_runs/filter", {**mine, "sort": "EXPECTED_START_TIME_DESC"})
-        return runs[0] if runs else None
 
     def task_states(self, flow_run_id: str) -> dict[str, str]:
         ids = {"flow_runs": {"id": {"any_": [flow_run_id]}}}
@@ -181,89 +173,3 @@ def check_page(api: Api, run: dict[str, Any]) -> None:
     assert "train main 0-2: made in" in log
     assert "train main 0-2: found in the store" in log
     assert '"hit"' not in log
-
-
-class Page:
-    """Prefect's UI in a browser."""
-
-    def __init__(self, browser: Any, api: Api) -> None:
-        self.browser, self.ui = browser, api.url.removesuffix("/api")
-
-    def open(self, path: str) -> None:
-        self.browser.get(f"{self.ui}/{path}")
-
-    def find(self, css: str, text: str = "", number: int = -1) -> Any:
-        """Wait for the elements that are shown and have a text; return one of them."""
-
-        def shown(browser: Any) -> list[Any]:
-            every = browser.find_elements("css selector", css)
-            return [e for e in every if e.is_displayed() and (not text or e.text.strip() == text)]
-
-        waiting = WebDriverWait(self.browser, 60, ignored_exceptions=[WebDriverException])
-        return waiting.until(shown, f"nothing is shown at {css} {text}")[number]
-
-    def wait_for_text(self, text: str) -> None:
-        waiting = WebDriverWait(self.browser, 60)
-        waiting.until(lambda b: text in b.find_element("css selector", "body").text, text)
-
-    def press(self, text: str, within: str = "") -> None:
-        self.find(f"{within} button", text).click()
-
-
-def begun(project: Path, seed: int, seconds: float = 200.0) -> RunFolder:
-    """Wait until the run with a seed has finished a stage."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for run in list_runs(project / "runs"):
-            if run.manifest.seeds == {"main": seed} and run.manifest.stages:
-                return run
-        time.sleep(0.3)
-    raise AssertionError(f"no run with seed {seed} has begun")
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(
-    not (shutil.which("chromium") and shutil.which("chromedriver")),
-    reason="needs chromium and chromedriver",
-)
-def test_a_form_is_filled_in_and_its_run_retried_and_cancelled(
-    api: Api, project: Path, folder: Path, browser: Any, failed: dict[str, Any]
-) -> None:
-    assert failed, "the one that the schedule began is out of the way"
-    page, log = Page(browser, api), folder / "log"
-    deployment = api.ask("deployments/name/experiment-from-file/on-demand")["id"]
-    (folder / "struck").unlink(missing_ok=True)
-    log.unlink(missing_ok=True)
-
-    page.open(f"deployments/deployment/{deployment}/run")
-    Select(page.find("select", number=0)).select_by_visible_text("experiments/tiny.yaml")
-    page.find("input[type=number]", number=0).send_keys("3")
-    page.press("Submit")
-    first = api.wait_for(lambda: api.latest("on-demand"), "FAILED", "COMPLETED", "CRASHED")
-    assert first["state_type"] == "FAILED", first["state"]["message"]
-    assert first["parameters"]["seed"] == 3
-    assert log.read_text().splitlines() == [f"train {i}" for i in range(4)]
-
-    page.open(f"runs/flow-run/{first['id']}")
-    page.press("Retry")
-    page.press("Retry", within="[role=dialog]")
-    done = api.wait_for(lambda: api.ask(f"flow_runs/{first['id']}"), "COMPLETED", "CRASHED")
-    assert (done["state_type"], done["run_count"]) == ("COMPLETED", 2)
-    assert log.read_text().splitlines() == [f"train {i}" for i in range(6)] + ["test test"]
-    page.find("li", "Artifacts").click()
-    run = begun(project, seed=3)
-    for kind in ("progress", "results", "summary"):
-        page.wait_for_text(f"{run.run_id}-{kind}")
-
-    slow = {
-        "parameters": {"file": "experiments/tiny.yaml", "seed": 4},
-        "job_variables": {"env": {"TINY_SECONDS": "5"}},
-        "state": {"type": "SCHEDULED"},
-    }
-    ident = api.ask(f"deployments/{deployment}/create_flow_run", slow)["id"]
-    stopped = begun(project, seed=4)
-    page.open(f"runs/flow-run/{ident}")
-    page.press("Cancel")
-    page.press("Confirm", within="[role=dialog]")
-    api.wait_for(lambda: api.ask(f"flow_runs/{ident}"), "CANCELLED")
-    assert stopped.status == "cancelled"
