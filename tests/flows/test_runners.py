@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -80,14 +81,46 @@ def test_a_member_whose_worker_is_killed_goes_on_elsewhere_and_nothing_is_done_t
     monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=kill;once={once}")
     results = sweep(lab, runner, retries=1)
     assert once.exists()
+    check_that_all_is_done_once(lab, new_lab(), results)
+
+
+def check_that_all_is_done_once(lab, other, results):
     done = Counter(lab.done())
     assert done == {**{f"train {i}": 2 for i in range(7)}, "test test": 2}
-    other = new_lab()
     expected = sweep(other, "inline")
     assert [r.run_id for r in results] == [r.run_id for r in expected]
     assert [r.metrics for r in results] == [r.metrics for r in expected]
     weights = [lab.weights(result.to_dict()) for result in results]
     assert weights == [other.weights(result.to_dict()) for result in expected]
+
+
+@pytest.mark.slow
+def test_a_member_whose_dask_worker_is_killed_goes_on_elsewhere(lab, new_lab, quiet, monkeypatch):
+    """The worker that Dask has started dies, in mid-stage, and the member's process with it."""
+    go_on = lab.folder / "go_on"
+    monkeypatch.setenv("TINY_HANG", "train 3")
+    monkeypatch.setenv("TINY_GO_ON", str(go_on))
+    with ThreadPoolExecutor(1) as beside:
+        killed = beside.submit(kill_the_worker_of_a_member, lab, go_on)
+        results = sweep(lab, "dask", retries=1)
+        assert not killed.result().is_running()
+    check_that_all_is_done_once(lab, new_lab(), results)
+
+
+def kill_the_worker_of_a_member(lab, go_on):
+    """Wait until both members are at work, kill what stands over one of them; return that one."""
+    try:
+        deadline = time.monotonic() + 60
+        while Counter(lab.done())["train 2"] < 2:
+            assert time.monotonic() < deadline, f"only {lab.done()} is done"
+            time.sleep(0.1)
+        below = psutil.Process().children(recursive=True)
+        member = next(each for each in below if "flows.runners.worker" in each.cmdline())
+        member.parent().kill()
+        member.wait(20)
+        return member
+    finally:
+        go_on.touch()
 
 
 ARMS = {"fast": {"rl.lr": 1.0}, "other": {"seed": 5}, "zero": {"rl.lr": 0.1}}
