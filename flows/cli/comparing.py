@@ -50,6 +50,15 @@ ReachedValues = Annotated[
     typer.Option("--reach", help="When do runs reach this value of the learning curve?"),
 ]
 
+KnownLines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--line",
+        metavar="LABEL=VALUE",
+        help="A known accuracy to draw as a line, e.g. 'exact bound=0.936'.",
+    ),
+]
+
 
 class IntervalKind(StrEnum):
     """How bootstrap intervals are made."""
@@ -76,6 +85,10 @@ def compare(
         Axis | None, typer.Option(help="What learning curves go over; frames where all have them.")
     ] = None,
     reach: ReachedValues = None,
+    lines: KnownLines = None,
+    by_arm: Annotated[
+        bool, typer.Option("--by-arm", help="Arms are the groups, whatever they differ in.")
+    ] = False,
     level: Annotated[float, typer.Option(help="Confidence level.")] = 0.95,
     interval: Annotated[
         IntervalKind,
@@ -102,6 +115,7 @@ def compare(
     Writes comparison.md, .json, .html and .svg.
     """
     from ratchet.reports.comparison.comparing import compare_runs
+    from ratchet.reports.comparison.lines import known_values
     from ratchet.reports.comparison.options import Options
 
     folders, sweeps = _find(runs, names)
@@ -109,10 +123,12 @@ def compare(
         folders,
         title=title,
         tasks=tasks or [],
+        by_arm=by_arm,
         metrics=metrics or [],
         curves=curves or [],
         axis=None if over is None else over.value,
         reach=reach or [],
+        lines=known_values(lines or []),
         options=Options(level=level, method=interval.value),
         different_data=different_data,
         skip_unfinished=skip_unfinished,

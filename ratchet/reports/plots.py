@@ -159,6 +159,40 @@ def chance_line() -> dict[str, Any]:
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 0.5, "y1": 0.5, "line": line}
 
 
+def level_lines(levels: Mapping[str, float], *, upright: bool = False) -> dict[str, Any]:
+    """Mark known levels by name: what a layout has of it."""
+    across, along = ("y", "x") if not upright else ("x", "y")
+    return {
+        "shapes": [
+            {
+                "type": "line",
+                f"{along}ref": "paper",
+                f"{along}0": 0,
+                f"{along}1": 1,
+                f"{across}0": level,
+                f"{across}1": level,
+                "line": {"dash": "dash", "width": 1},
+            }
+            for level in levels.values()
+        ],
+        "annotations": [
+            {
+                f"{along}ref": "paper",
+                f"{across}ref": across,
+                along: 1,
+                across: level,
+                "text": name,
+                "showarrow": False,
+                "xanchor": "right",
+                "yanchor": "bottom" if not upright else "top",
+                "textangle": -90 if upright else 0,
+                "font": {"size": 11},
+            }
+            for name, level in levels.items()
+        ],
+    }
+
+
 def rounded(values: Sequence[float]) -> list[float | None]:
     """Keep five digits; what is no number leaves a gap."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]

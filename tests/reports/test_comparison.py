@@ -11,8 +11,11 @@ from made_runs import hyper_params, make_run, make_sweep, table
 
 from ratchet.errors import DataError, ParameterError
 from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.curve_figures import learning_figures
 from ratchet.reports.comparison.data import to_data
+from ratchet.reports.comparison.figures import aggregate_figures
 from ratchet.reports.comparison.files import BEGIN, END, write_comparison, write_document
+from ratchet.reports.comparison.lines import known_values
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.picture import draw_picture
 from ratchet.reports.comparison.text import to_markdown
@@ -258,3 +261,49 @@ def test_seeds_are_written_in_short():
         "3",
         "0, 2–3, 9",
     ]
+
+
+def test_arms_are_the_groups_if_asked_for_and_differ_in_their_seed_alone(tmp_path):
+    def run(seed, **alone):
+        arms = {"main": hyper_params(seed=seed), "alone": hyper_params(seed=seed, **alone)}
+        plain = {name: params.to_dict() for name, params in arms.items()}
+        manifest = RunManifest(run_id=f"r{seed}", name="two", status="completed", arms=plain)
+        folder = RunFolder.create(tmp_path, manifest)
+        for arm, right in (("main", 7), ("alone", 5)):
+            own = table("test", right)
+            folder.write_table(type(own)(own.name, own.columns, arm))
+        return folder
+
+    changes = {"interaction_protocol": "solo_verifier", "rl__lr": 0.5}
+    folders = [run(0, **changes), run(1, **changes)]
+    comparison = compare_runs(folders, by_arm=True, options=QUICK)
+    assert labels(comparison) == ["main", "alone"]
+    assert list(comparison.grouping.paths) == ["arm"]
+    assert [group.seeds for group in comparison.grouping.groups] == [[0, 1], [0, 1]]
+    with pytest.raises(DataError, match=r"arm alone differ in .*rl.lr"):
+        compare_runs([*folders, run(2, rl__lr=0.1)], by_arm=True, options=QUICK)
+
+
+def test_known_values_stand_beside_accuracies_as_lines(sweep):
+    lines = known_values(["exact bound=0.936", "chance=0.5"])
+    comparison = compare_runs(sweep, lines=lines, options=QUICK)
+    assert "Known values, drawn as lines: chance 50.0; exact bound 93.6." in to_markdown(comparison)
+    assert to_data(comparison)["lines"][1] == {"label": "exact bound", "value": 0.936}
+    assert "exact bound" in draw_picture(comparison)
+    assert "exact bound" not in draw_picture(compare_runs(sweep, options=QUICK))
+    (aggregate, *_) = aggregate_figures(comparison)
+    assert [shape["x0"] for shape in aggregate.layout["shapes"]] == [0.5, 0.936]
+    (learning, *_) = learning_figures(comparison)
+    assert [note["y"] for note in learning.layout["annotations"]] == [0.5, 0.936]
+
+
+@pytest.mark.parametrize("text", ["bound", "=0.5", "bound=high", "bound=93.6", "bound=nan"])
+def test_a_known_value_is_an_accuracy_with_a_name(text):
+    with pytest.raises(ParameterError, match=rf"got '{text}', expected LABEL=VALUE"):
+        known_values([text])
+
+
+def test_the_picture_shows_how_groups_learn(sweep):
+    comparison = compare_runs(sweep, options=QUICK)
+    assert comparison.learning
+    assert "IQM and band" in draw_picture(comparison)

@@ -12,8 +12,9 @@ from ratchet.reports.comparison.comparison import (
     recorded_metric,
     test_metrics,
 )
-from ratchet.reports.comparison.groups import Grouping, group_runs
+from ratchet.reports.comparison.groups import Grouping, group_by_arm, group_runs
 from ratchet.reports.comparison.learning import compare_learning
+from ratchet.reports.comparison.lines import KnownValue
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.runs import ComparedRun, check_same_tests, read_compared_runs
 from ratchet.tracking.run_folder import RunFolder
@@ -27,10 +28,12 @@ def compare_runs(
     *,
     title: str = "",
     tasks: Sequence[str] = (),
+    by_arm: bool = False,
     metrics: Sequence[str] = (),
     curves: Sequence[str] = (),
     axis: AxisName | None = None,
     reach: Sequence[float] = (),
+    lines: Sequence[KnownValue] = (),
     options: Options | None = None,
     different_data: bool = False,
     skip_unfinished: bool = False,
@@ -43,10 +46,14 @@ def compare_runs(
         The runs; each arm counts as a trained experiment.
     tasks
         Dotted paths of parameters that tell tasks apart, over which groups are averaged.
+    by_arm
+        Whether the arms are the groups, whatever it is that they differ in.
     metrics
         Recorded metrics ``STAGE/NAME`` to compare by, beside the accuracies in tests.
     curves, axis, reach
         Of how groups learn; see :func:`ratchet.reports.comparison.learning.compare_learning`.
+    lines
+        Known accuracies to show beside those reached.
     different_data
         Whether to compare what was tested on different datapoints all the same.
 
@@ -59,7 +66,7 @@ def compare_runs(
     """
     runs, run_notes = read_compared_runs(folders, skip_unfinished=skip_unfinished)
     notes = check_same_tests(runs, allow_different=different_data)
-    grouping = group_runs(runs, tasks)
+    grouping = group_by_arm(runs) if by_arm else group_runs(runs, tasks)
     chosen = [*test_metrics(runs), *(recorded_metric(name, runs) for name in metrics)]
     if not chosen:
         known = {f"{p.stage}/{name}" for run in runs for p in run.points for name in p.values}
@@ -76,6 +83,7 @@ def compare_runs(
         notes=[*notes, *_notes(grouping, runs), *run_notes],
         options=used,
         learning=compare_learning(grouping.groups, used, metrics=curves, axis=axis, reach=reach),
+        lines=lines,
     )
 
 

@@ -16,6 +16,7 @@ from ratchet.parameters.declared_groups import saved_test_groups
 from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.groups import Group, Grouping
 from ratchet.reports.comparison.learning import LearningComparison
+from ratchet.reports.comparison.lines import KnownValue
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.pairs import Pair, compare_pairs
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
@@ -126,7 +127,10 @@ class MetricComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is shown of a comparison; ``learning`` is how groups got there."""
+    """All that is shown of a comparison.
+
+    ``learning`` is how groups got there, and ``lines`` what accuracies are shown beside.
+    """
 
     title: str
     grouping: Grouping
@@ -135,6 +139,7 @@ class Comparison:
     options: Options
     commands: Sequence[str] = ()
     learning: Sequence[LearningComparison] = ()
+    lines: Sequence[KnownValue] = ()
 
     @property
     def runs(self) -> list[ComparedRun]:

@@ -12,7 +12,7 @@ from ratchet.reports.comparison.figures import forest_height
 from ratchet.reports.comparison.learning import LearningComparison
 from ratchet.reports.comparison.shown import learning_title
 from ratchet.reports.curves import DASHES
-from ratchet.reports.plots import Figure, rounded
+from ratchet.reports.plots import Figure, level_lines, rounded
 from ratchet.statistics.band import Band
 
 Trace = dict[str, Any]
@@ -30,7 +30,7 @@ def profile_figures(comparison: Comparison) -> list[Figure]:
 def learning_figures(comparison: Comparison) -> list[Figure]:
     """Draw how groups learn, as far as all runs of a group go."""
     return [
-        _learning_figure(each, f"learning-{place}")
+        _learning_figure(comparison, each, f"learning-{place}")
         for place, each in enumerate(comparison.learning)
     ]
 
@@ -60,7 +60,7 @@ def _profile_figure(found: MetricComparison, identifier: str) -> Figure:
     return Figure(identifier, "Performance profile", "Profiles", traces, layout, height=height)
 
 
-def _learning_figure(found: LearningComparison, identifier: str) -> Figure:
+def _learning_figure(comparison: Comparison, found: LearningComparison, identifier: str) -> Figure:
     traces: list[Trace] = []
     faint = len(found.rows) > MAX_BANDS
     for place, row in enumerate(found.rows):
@@ -74,6 +74,8 @@ def _learning_figure(found: LearningComparison, identifier: str) -> Figure:
     layout: dict[str, Any] = {"xaxis": {"title": {"text": found.axis}}, "yaxis": {}}
     if found.is_share:
         layout["yaxis"] = {"tickformat": ".0%"}
+    if found.is_accuracy:
+        layout |= level_lines({line.label: line.value for line in comparison.lines})
     title = learning_title(found).removeprefix("learning: ")
     return Figure(identifier, title, "Training", traces, layout)
 

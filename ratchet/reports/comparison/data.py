@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
@@ -34,6 +35,7 @@ def to_data(comparison: Comparison) -> dict[str, Any]:
         ],
         "metrics": [_metric_data(found) for found in comparison.metrics],
         "learning": [_learning_data(found) for found in comparison.learning],
+        "lines": [asdict(line) for line in comparison.lines],
         "notes": list(comparison.notes),
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 from ratchet.parameters.test_groups import TestGroups
 from ratchet.reports.comparison.cells import chance, interval, number
 from ratchet.reports.comparison.comparison import Comparison, GroupScores, MetricComparison
-from ratchet.reports.plots import Figure, chance_line, error_bars, rounded
+from ratchet.reports.plots import Figure, chance_line, error_bars, level_lines, rounded
 from ratchet.statistics.estimate import Estimate
 
 Trace = dict[str, Any]
@@ -20,7 +20,10 @@ _UPRIGHT = {"x0": 0.5, "x1": 0.5, "y0": 0, "y1": 1}
 def aggregate_figures(comparison: Comparison) -> list[Figure]:
     """Draw the interquartile mean of each group with its interval and its seeds."""
     found = comparison.of_kind("accuracy") + comparison.of_kind("metric")
-    return [_aggregate_figure(each, f"aggregate-{place}") for place, each in enumerate(found)]
+    return [
+        _aggregate_figure(comparison, each, f"aggregate-{place}")
+        for place, each in enumerate(found)
+    ]
 
 
 def improvement_figures(comparison: Comparison) -> list[list[Figure]]:
@@ -66,7 +69,7 @@ def group_figures(comparison: Comparison) -> list[tuple[TestGroups, list[Figure]
     return list(figures.values())
 
 
-def _aggregate_figure(found: MetricComparison, identifier: str) -> Figure:
+def _aggregate_figure(comparison: Comparison, found: MetricComparison, identifier: str) -> Figure:
     traces = []
     percent = found.metric.kind != "metric"
     for place, row in enumerate(found.rows):
@@ -74,6 +77,8 @@ def _aggregate_figure(found: MetricComparison, identifier: str) -> Figure:
         traces += [_lying(trace), _seed_points(row, place)]
     names = [row.group.label for row in found.rows]
     layout = _forest(names, {"tickformat": ".0%"} if percent else {})
+    if found.metric.kind == "accuracy":
+        layout |= level_lines({line.label: line.value for line in comparison.lines}, upright=True)
     title = "Interquartile mean, interval and seeds"
     return Figure(identifier, title, "Aggregates", traces, layout, height=forest_height(names))
 

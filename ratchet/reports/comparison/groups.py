@@ -76,6 +76,30 @@ def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> G
     return Grouping(paths, groups, [_label(run, task_paths) for run in first])
 
 
+def group_by_arm(runs: Sequence[ComparedRun]) -> Grouping:
+    """Take arms of one name for one group, in the order in which they are given.
+
+    Raises
+    ------
+    DataError
+        If the runs of an arm differ in more than their seed, or a seed comes twice.
+    """
+    by_arm: dict[str, list[ComparedRun]] = {}
+    for run in runs:
+        by_arm.setdefault(run.arm, []).append(run)
+    for arm, own in by_arm.items():
+        differing = differing_paths(own)
+        seeds = [run.seed for run in own]
+        if differing or len(set(seeds)) < len(seeds):
+            what = ", ".join(differing) or f"nothing, and have the seeds {sorted(seeds)}"
+            raise DataError(
+                f"compare: the runs of arm {arm} differ in {what}; expected them to differ in"
+                " their seed alone. Compare fewer runs, or leave --by-arm out."
+            )
+    groups = [Group(arm, {"arm": arm}, [own]) for arm, own in by_arm.items()]
+    return Grouping(["arm"], groups, ["arm"])
+
+
 def differing_paths(runs: Sequence[ComparedRun]) -> list[str]:
     """List the parameters that have several values among the runs that have them at all."""
     values: dict[str, set[str]] = {}

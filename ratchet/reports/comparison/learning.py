@@ -93,6 +93,11 @@ class LearningComparison:
         """Whether values are shares, to be shown in percent."""
         return _SHARE.search(self.metric) is not None
 
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether values are accuracies, which known ones can stand beside."""
+        return self.metric.endswith("accuracy")
+
 
 def compare_learning(
     groups: Sequence[Group],

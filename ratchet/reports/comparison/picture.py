@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ratchet.reports.comparison.comparison import Comparison, MetricComparison
+from ratchet.reports.comparison.learning import LearningComparison
+from ratchet.reports.comparison.lines import KnownValue
+from ratchet.reports.comparison.shown import learning_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLORS = ("#2457d6", "#d1700a", "#0c8a63", "#a936b8", "#c3303b", "#0f83a0", "#7a6a12", "#59606e")
 LEGEND_CHARS = 110
+_GREY = "#8a8d96"
 _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of them
     "svg.hashsalt": "ratchet",
     "svg.fonttype": "none",
@@ -32,7 +37,7 @@ _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of 
 
 
 def draw_picture(comparison: Comparison) -> str:
-    """Draw every group's interquartile mean, interval and seeds; then accuracies by group.
+    """Draw every group's interquartile mean, interval and seeds; accuracies by group; learning.
 
     Returns SVG; equal comparisons give equal pictures.
     """
@@ -44,25 +49,51 @@ def draw_picture(comparison: Comparison) -> str:
     grouped = comparison.by_groups()
     num_groups = len(comparison.grouping.groups)
     with rc_context(_STYLE):
-        num_rows = bool(main) + len(grouped)
-        heights = ([0.9 + 0.34 * num_groups] if main else []) + [2.8] * len(grouped)
+        curves = comparison.learning
+        num_rows = bool(main) + len(grouped) + len(curves)
+        heights = ([1.3 + 0.4 * num_groups] if main else []) + [2.8] * (num_rows - bool(main))
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained", facecolor="white")
         FigureCanvasSVG(figure)
-        rows = figure.subfigures(max(1, num_rows), 1, height_ratios=heights, squeeze=False)[:, 0]
+        rows = figure.add_gridspec(max(1, num_rows), 1, height_ratios=heights or None)
         if main:
-            axes = rows[0].subplots(1, len(main), sharey=True, squeeze=False)[0]
-            for each, found in zip(axes, main, strict=True):
-                _draw_groups(each, found)
-        for row, (groups, test, mine) in zip(rows[bool(main) :], grouped, strict=True):
-            axes = row.subplots()
+            places = rows[0].subgridspec(1, len(main))
+            for each, found in zip(
+                places.subplots(sharey=True, squeeze=False)[0], main, strict=True
+            ):
+                _draw_groups(each, found, comparison.lines)
+        drawn = [figure.add_subplot(rows[k]) for k in range(bool(main), num_rows)]
+        for axes, curve in zip(drawn[len(grouped) :], curves, strict=True):
+            _draw_learning(axes, curve, comparison.lines, with_legend=not grouped)
+        for axes, (groups, test, mine) in zip(drawn[: len(grouped)], grouped, strict=True):
             axes.set_title(f"By {groups.title} ({test})", loc="left")
             _draw_by_group(axes, mine, with_legend=(groups, test, mine) == grouped[-1])
+        _fix_layout(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "Ratchet"})
     return buffer.getvalue()
 
 
-def _draw_groups(axes: Axes, found: MetricComparison) -> None:
+def _fix_layout(figure: Figure) -> None:
+    """Lay the axes out and round where they stand: the solver's last digits vary."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        axes.set_position([round(x, 5) for x in axes.get_position().bounds])  # type: ignore[arg-type]
+
+
+def _draw_groups(axes: Axes, found: MetricComparison, lines: Sequence[KnownValue]) -> None:
+    if found.metric.kind == "accuracy":
+        for line in lines:
+            axes.axvline(100 * line.value, color=_GREY, lw=0.9, ls="--")
+            axes.annotate(
+                f"{line.label} ",
+                (100 * line.value, len(found.rows) - 0.45),
+                rotation=90,
+                ha="right",
+                va="bottom",
+                fontsize=7,
+                color=_GREY,
+            )
     scale = 100.0 if found.metric.kind != "metric" else 1.0
     for place, row in enumerate(found.rows):
         color = COLORS[place % len(COLORS)]
@@ -82,6 +113,27 @@ def _draw_groups(axes: Axes, found: MetricComparison) -> None:
     axes.tick_params(length=0)
 
 
+def _draw_learning(
+    axes: Axes, found: LearningComparison, lines: Sequence[KnownValue], *, with_legend: bool
+) -> None:
+    scale = 100.0 if found.is_share else 1.0
+    for place, row in enumerate(found.rows):
+        color, band = COLORS[place % len(COLORS)], row.band
+        axes.plot(
+            band.positions, [scale * y for y in band.values], color=color, label=row.group.label
+        )
+        lows, highs = ([scale * y for y in ends] for ends in (band.lows, band.highs))
+        axes.fill_between(band.positions, lows, highs, color=color, alpha=0.15, lw=0)
+    for line in lines if found.is_accuracy else ():
+        axes.axhline(100 * line.value, color=_GREY, lw=0.9, ls="--")
+    axes.set_title(_upper(learning_title(found)), loc="left")
+    axes.set_xlabel(found.axis)
+    axes.set_ylabel("IQM and band" + (" (%)" if scale > 1 else ""))
+    if with_legend:
+        _legend_below(axes, [row.group.label for row in found.rows], -0.25)
+    axes.tick_params(length=0)
+
+
 def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend: bool) -> None:
     labels = [row.group.label for row in found[0].rows]
     width = min(0.13, 0.75 / len(labels))
@@ -95,14 +147,18 @@ def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend
             axes.scatter(
                 [x], [100 * estimate.value], s=24, color=color, label=label if not k else ""
             )
-    axes.axhline(50, color="#8a8d96", lw=0.8, ls=":")
+    axes.axhline(50, color=_GREY, lw=0.8, ls=":")
     axes.set_xticks(range(len(found)), [each.metric.title for each in found])
     axes.set_ylim(-3, 103)
     axes.set_ylabel("accuracy (%)")
     if with_legend:
-        columns = max(1, min(len(labels), LEGEND_CHARS // max(map(len, labels))))
-        axes.legend(ncols=columns, loc="upper left", bbox_to_anchor=(0, -0.12), frameon=False)
+        _legend_below(axes, labels, -0.12)
     axes.tick_params(length=0)
+
+
+def _legend_below(axes: Axes, labels: Sequence[str], height: float) -> None:
+    columns = max(1, min(len(labels), LEGEND_CHARS // max(map(len, labels))))
+    axes.legend(ncols=columns, loc="upper left", bbox_to_anchor=(0, height), frameon=False)
 
 
 def _upper(text: str) -> str:

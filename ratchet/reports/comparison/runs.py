@@ -46,6 +46,8 @@ class ComparedRun:
         Dataset → hash of its content.
     code
         The commit that it was begun with, "+" behind it if there were changes.
+    arm
+        Its name in its run.
     """
 
     label: str
@@ -56,6 +58,7 @@ class ComparedRun:
     data_hashes: Mapping[str, str] = field(default_factory=dict)
     points: Sequence[MetricPoint] = ()
     code: str = ""
+    arm: str = ""
 
 
 def read_compared_runs(
@@ -150,6 +153,7 @@ def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
             data_hashes=manifest.dataset_hashes.get(arm, {}),
             points=[point for point in points if point.arm == arm],
             code=code,
+            arm=arm,
         )
         for arm, hyper_params in manifest.arms.items()
     ]

@@ -199,6 +199,9 @@ def _metric_parts(comparison: Comparison, found: MetricComparison) -> list[str]:
         columns.append("optimality gap")
     rows = [_row(row, percent=percent) for row in found.rows]
     parts = [f"## {title[:1].upper()}{title[1:]}{unit}\n{table(columns, rows)}"]
+    if found.metric.kind == "accuracy" and comparison.lines:
+        known = [f"{line.label} {number(line.value)}" for line in comparison.lines]
+        parts.append(f"Known values, drawn as lines: {'; '.join(known)}.")
     labels = [row.group.label for row in found.rows]
     if len(labels) > 1:
         matrix = [
