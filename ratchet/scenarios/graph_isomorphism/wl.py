@@ -25,6 +25,7 @@ def wl_scores(
     node_mask: NDArray[np.bool_] | None = None,
     *,
     max_rounds: int,
+    marks: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Return the refinement round, int64 [N], that tells the two graphs of each pair apart.
 
@@ -35,26 +36,34 @@ def wl_scores(
     counts, no hashes.
 
     Adjacency [N, 2, n, n] are symmetric matrices of zeros and ones with an empty diagonal. Nodes
-    exist as ``node_mask`` [N, 2, n] says, all when not given; absent ones must have no edges.
+    exist as ``node_mask`` [N, 2, n] says, all when not given; absent ones must have no edges. Nodes
+    that ``marks`` [N, 2, n] tell apart start with different colours instead.
     """
     num_pairs, _, n, _ = adjacency.shape
     if node_mask is None:
         node_mask = np.ones((num_pairs, 2, n), dtype=bool)
+    if marks is None:
+        marks = np.zeros((num_pairs, 2, n), dtype=np.int64)
     scores = np.empty(num_pairs, dtype=np.int64)
     for start in range(0, num_pairs, CHUNK):
         part = slice(start, start + CHUNK)
-        scores[part] = _score_chunk(adjacency[part], node_mask[part], max_rounds)
+        scores[part] = _score_chunk(adjacency[part], node_mask[part], marks[part], max_rounds)
     return scores
 
 
 def _score_chunk(
-    adjacency: NDArray[np.uint8], node_mask: NDArray[np.bool_], max_rounds: int
+    adjacency: NDArray[np.uint8],
+    node_mask: NDArray[np.bool_],
+    marks: NDArray[np.int64],
+    max_rounds: int,
 ) -> NDArray[np.int64]:
     num_pairs, _, n, _ = adjacency.shape
     # Every number below is at most 4 n^4, which float32 holds exactly up to n = 45.
     edges: Counts = adjacency.astype(np.float32) if n <= 45 else adjacency.astype(np.float64)
     present = node_mask.reshape(num_pairs, 2 * n)
+    colours = marks.reshape(num_pairs, 2 * n)
     same = present[:, :, None] & present[:, None, :]
+    same &= colours[:, :, None] == colours[:, None, :]
     scores = np.full(num_pairs, max_rounds + 1, dtype=np.int64)
     left = np.arange(num_pairs)
     for wl_round in range(1, max_rounds + 1):

@@ -1,0 +1,39 @@
+"""What a verifier can be sure of, computed for every pair, is what two games come to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import yaml
+
+from examples.exact_bounds import exact_bounds
+from ratchet.scenarios.graph_isomorphism.wl import wl_scores
+
+
+def test_marks_start_refinement_with_colours_of_their_own():
+    hexagon = np.roll(np.eye(6, dtype=np.uint8), 1, 0) + np.roll(np.eye(6, dtype=np.uint8), -1, 0)
+    triangles = np.kron(np.eye(2, dtype=np.uint8), 1 - np.eye(3, dtype=np.uint8))
+    pair = np.stack([hexagon, triangles])[None]
+    marks = np.zeros((1, 2, 6), dtype=np.int64)
+    assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [6]
+    marks[0, :, 2] = 1
+    assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [2]
+    marks[0, 1, 2] = 2  # a colour that only one of the graphs has
+    assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [1]
+
+
+def test_bounds_are_those_of_refinement_and_a_question_lifts_them(tmp_path):
+    content = {
+        "scenario": "graph_isomorphism",
+        "trainer": "vanilla_ppo",
+        "dataset": "generated",
+        "test_size": 0.5,
+        "graph_isomorphism": {"num_pairs": 400, "prop_score_1": 0.1, "prop_score_2": 0.2},
+        "agents": {"verifier": {"num_gnn_layers": 2}},
+    }
+    (tmp_path / "file.yaml").write_text(yaml.safe_dump(content))
+    bounds = exact_bounds(str(tmp_path / "file.yaml"))
+    # half of the pairs are different, and 30 % of these are told apart in two rounds
+    assert bounds.alone == pytest.approx(0.65, abs=0.005)
+    assert bounds.alone < bounds.random_question <= bounds.best_question <= 1
+    assert bounds.random_question > 0.85
