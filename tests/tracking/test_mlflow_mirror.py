@@ -1,5 +1,6 @@
 """The MLflow mirror sends each point once, whatever is repeated, lost, killed or replaced."""
 
+import getpass
 import json
 import math
 import shutil
@@ -264,6 +265,8 @@ def test_a_sweeps_run_has_its_choice_and_its_best_member_once(uri, folder, tmp_p
     assert client.get_run(child).data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert history(uri, parent.info.run_id, "train/loss") == [(1, 0.5), (2, 0.25)]
     assert parent.data.tags["ratchet.best_changes"] == "rl.lr=0.1"
+    assert parent.data.tags["mlflow.user"] == getpass.getuser()
+    assert "`ratchet compare s`" in parent.data.tags["mlflow.note.content"]
     assert parent.data.params == {
         "sweep.kind": "random",
         "sweep.num_samples": "2",

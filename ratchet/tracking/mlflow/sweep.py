@@ -21,6 +21,7 @@ from ratchet.tracking.content import (
     file_digest,
     metric_key,
 )
+from ratchet.tracking.environment import author
 from ratchet.tracking.files import locked
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.presence import runners
@@ -93,7 +94,14 @@ def _create(client: MlflowClient, experiment_id: str, record: SweepRecord) -> Ru
         ARM_TAG: MAIN_ARM,
         KIND_TAG: "sweep",
         "mlflow.source.name": " ".join(record.command) or "sweep",
+        "mlflow.note.content": (
+            f"A sweep of Ratchet; its members are the child runs.\n\n- its page:"
+            f" `{record.sweep_id}/{PAGE_FILE}` among the runs; its members beside each other:"
+            f" `ratchet compare {record.sweep_id}`"
+        ),
     }
+    if who := author():
+        tags["mlflow.user"] = who
     return client.create_run(
         experiment_id,
         start_time=int(record.created * 1000),
