@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
@@ -70,9 +69,12 @@ class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
             )
         return self
 
-    def unread(self) -> Collection[str]:
-        """Return the rounds that are played, where they are those that networks are made for."""
-        return () if self.played_message_rounds else ("played_message_rounds",)
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values; not the rounds that are played, where they are all."""
+        data = super().to_dict()
+        if self.played_message_rounds is None:
+            del data["played_message_rounds"]
+        return data
 
 
 @register_parameters("nip_protocol", protocols=("nip",))
