@@ -9,16 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError, ProtocolSpecificationError
+from ratchet.errors import ParameterError, ProtocolSpecificationError, RatchetError
+from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
 from ratchet.parameters.text_trainers import count_rollouts
 from ratchet.parameters.torchrl_names import refuse_not_run
 from ratchet.protocols.registry import build_protocol_handler, check_protocol_name
+from ratchet.scenarios.registry import build_scenario
 from trainers.callbacks.registry import check_callbacks
 from trainers.registry import TRAINERS, trainer_class
+from trainers.staged import StagedTrainer
 
 if TYPE_CHECKING:
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.protocols.handler import ProtocolHandler
     from trainers.base import Trainer
@@ -59,6 +63,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     _check_loaded_agents(hyper_params, trainer)
     _check_compiled(hyper_params)
     check_callbacks(hyper_params, trainer, handler, folder)
+    _check_phases(hyper_params, trainer, handler, folder)
 
 
 def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
@@ -177,6 +182,61 @@ def _check_films(
             " trainer, e.g. vanilla_ppo."
         )
     check_pictures(hyper_params, folder)
+
+
+def _check_phases(
+    hyper_params: HyperParameters,
+    trainer: type[Trainer],
+    handler: ProtocolHandler,
+    folder: Path | None,
+) -> None:
+    """Refuse phases of trainers that know none, and those whose parameters don't go together."""
+    if not hyper_params.phases:
+        return
+    if not (issubclass(trainer, StagedTrainer) and trainer.supports_phases()):
+        raise ParameterError(
+            f"phases: got {len(hyper_params.phases)} with the trainer"
+            f" {hyper_params.trainer_name!r}, expected one that is built on TensorDictRlTrainer and"
+            " runs in stages, e.g. vanilla_ppo. Leave them out, or take such a trainer."
+        )
+    for phase in read_phases(hyper_params, tuple(handler.agent_names)):
+        try:
+            trainer.check_parameters(phase.hyper_params, folder)
+            of_phase = build_protocol_handler(phase.hyper_params, base_dir=folder)
+            _check_same_agents(handler, of_phase)
+            _check_partners(phase, of_phase, folder)
+        except RatchetError as error:
+            lines = str(error).splitlines()
+            raise type(error)(
+                "\n".join(f"phases.{phase.name}: {line}" for line in lines)
+            ) from error
+
+
+def _check_same_agents(handler: ProtocolHandler, of_phase: ProtocolHandler) -> None:
+    before, now = list(handler.agent_names), list(of_phase.agent_names)
+    if before != now:
+        raise ParameterError(
+            f"changes: got the agents {now}, expected those of the experiment, {before}. Change"
+            " what decides who plays for the whole experiment."
+        )
+
+
+def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None) -> None:
+    """Refuse hand-made agents where there are none, and frozen ones with a learner's network."""
+    params = phase.hyper_params
+    groups = {
+        name: getattr(params.agents[name], "shared_model_group", None)
+        for name in handler.agent_names
+    }
+    learning = {groups[name] for name in phase.learners} - {None}
+    for name in handler.agent_names:
+        if name not in phase.learners and groups[name] in learning:
+            raise ParameterError(
+                f"learners: {name!r} is not among them, but has one network with one of them"
+                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected both or none."
+            )
+        if params.agents[name].use_manual_architecture:
+            build_scenario(params.scenario, folder).check_hand_made(params, handler, name)
 
 
 def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:

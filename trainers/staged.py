@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ratchet.errors import CheckPointNotFoundError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tensordict import TensorDictBase
     from torch import Tensor
 
+    from ratchet.parameters.curriculum import Phase
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.rollouts.transcript_content import Transcript
 
@@ -94,6 +97,20 @@ class StagedTrainer(ABC):
     """
 
     State: ClassVar[type[Any]]
+    phase: Phase | None = None
+    """The phase of the experiment that this trainer is made for; the parameters are the phase's."""
+
+    @classmethod
+    def supports_phases(cls) -> bool:
+        """Return whether an experiment with this trainer may have ``phases``."""
+        return False
+
+    def take_over(self, folder: Path, pool: Mapping[tuple[str, int], Path]) -> None:
+        """Begin with the agents of a state that a trainer with other parameters has saved.
+
+        ``pool``: agent and iteration → the folder of a state that has an earlier self of it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} knows no phases; got {folder}.")
 
     @classmethod
     def supports_stages(cls) -> bool:

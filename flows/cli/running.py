@@ -89,8 +89,8 @@ def split_settings(
 
     Raises ParameterError if an override or a setting is wrong.
     """
-    from ratchet.experiment_files.loading import expand_paths, parse_overrides
-    from ratchet.parameters.changes import merge_nested
+    from ratchet.experiment_files.loading import parse_overrides
+    from ratchet.parameters.changes import expand_paths, merge_nested
     from ratchet.parameters.settings import ExperimentSettings
 
     changes = expand_paths(parse_overrides(overrides or []), "overrides")

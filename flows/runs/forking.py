@@ -11,8 +11,7 @@ from flows.runs.resolving import Arms, ResolvedExperiment, resolve_arms, with_ea
 from flows.runs.result import ExperimentResult
 from flows.runs.running import run_resolved
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.loading import expand_paths
-from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.changes import expand_paths, merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import ITERATION_STAGES, RunManifest

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 
 _Records = dict[tuple[str, int], str]
 """Name and iteration of a stage → its key."""
-_KEPT_IF_SAME = ("build_scenario", "initial_state", "pretrain", "pretrained_state", "run_trainer")
+_KEPT_IF_SAME = (
+    "build_scenario",
+    "initial_state",
+    "pretrain",
+    "pretrained_state",
+    "phase_state",
+    "run_trainer",
+)
 """What a fork shares with its parent where nothing but the code differs."""
 
 

@@ -20,8 +20,8 @@ from flows.runs.pinning import arm_keys
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
-from ratchet.experiment_files.loading import expand_paths, load_experiment
-from ratchet.parameters.changes import merge_changes
+from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters.changes import expand_paths, merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.store.keys import canonical_json

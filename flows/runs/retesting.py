@@ -8,8 +8,7 @@ from typing import Any
 from flows.runs.resolving import ResolvedExperiment, resolve_arms, with_earlier_agents
 from flows.runs.result import ExperimentResult
 from flows.runs.running import run_resolved
-from ratchet.experiment_files.loading import expand_paths
-from ratchet.parameters.changes import merge_changes
+from ratchet.parameters.changes import expand_paths, merge_changes
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings

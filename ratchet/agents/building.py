@@ -129,6 +129,13 @@ class AgentBuilder(ABC, Generic[Section]):
             f" {plan.hyper_params.scenario!r} has no hand-made agents. Set it to false."
         )
 
+    def check_hand_made(
+        self, hyper_params: HyperParameters, handler: ProtocolHandler, name: str
+    ) -> None:
+        """Raise ParameterError if :meth:`build_manual_agent` cannot make an agent."""
+        section = self._section(hyper_params, name)
+        self.build_manual_agent(AgentPlan(hyper_params, handler, name, section))
+
     def build_agents(
         self,
         hyper_params: HyperParameters,

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ratchet.errors import ParameterError
-from ratchet.parameters.agents import DEFAULT_AGENT
-from ratchet.parameters.changes import merge_changes, merge_nested
+from ratchet.parameters.changes import change_every_agent, merge_changes
 from ratchet.parameters.converters import upgraded
 
 _MAIN_ARM = "main"
@@ -40,14 +39,4 @@ def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
         )
     arms = find_run(runs, run_id).manifest.arms
     base = {**upgraded(arms[_MAIN_ARM], f"run {run_id}"), "base_run": {}}
-    return merge_changes(_for_all_agents(base, data), data)
-
-
-def _for_all_agents(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Change every agent of the base as the default one is changed."""
-    agents = data.get("agents")
-    changes = agents.get(DEFAULT_AGENT) if isinstance(agents, Mapping) else None
-    if not isinstance(changes, Mapping):
-        return dict(base)
-    changed = {name: merge_nested(agent, changes) for name, agent in base["agents"].items()}
-    return {**base, "agents": changed}
+    return merge_changes(change_every_agent(base, data), data)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
-from ratchet.parameters.changes import merge_changes, merge_nested
+from ratchet.parameters.changes import expand_paths, merge_changes
 from ratchet.parameters.converters import upgraded
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins, missing_files
 from ratchet.parameters.hydra_overrides import plain_overrides
@@ -231,25 +231,6 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
                 f"override {override!r}: expected a.b=value, e.g. rl.num_iterations=20."
             )
         result[name] = parse_yaml(value, f"override {override!r}")
-    return result
-
-
-def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Nest dotted keys: ``{"rl.lr": 1, "rl": {"gamma": 1}}`` → ``{"rl": {"lr": 1, "gamma": 1}}``.
-
-    Raises
-    ------
-    ParameterError
-        If a key is no text.
-    """
-    result: dict[str, Any] = {}
-    for key, value in data.items():
-        if not isinstance(key, str):
-            raise ParameterError(f"{source}: the key {key!r} is no text. Put it in quotes.")
-        nested = expand_paths(value, source) if isinstance(value, Mapping) else value
-        for part in reversed(key.split(".")):
-            nested = {part: nested}
-        result = merge_nested(result, nested)
     return result
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ratchet.errors import ParameterError, nearest
+from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.custom_trainers import change_own_trainer, is_own_trainer
 from ratchet.parameters.torchrl import TORCHRL_TRAINERS
 from ratchet.parameters.torchrl_names import forget_names
+
+PHASES = "phases"
 
 
 def merge_changes(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Put nested changes over an experiment's nested parameters.
 
     Mappings are merged, all else is replaced; a mapping of another ``kind`` (an update
-    schedule) replaces the whole. Names that follow from what is changed are left out.
+    schedule) replaces the whole. Phases are changed by their names. Names, and the number of
+    iterations, that follow from what is changed are left out.
     """
-    return forget_names(merge_nested(data, changes), changes)
+    return forget_iterations(forget_names(merge_nested(data, changes), changes), changes)
 
 
 def merge_nested(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,10 +35,79 @@ def merge_nested(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
             moved = change_own_trainer(result, value)
             result[key] = moved.pop(key)
             result = merge_nested(result, moved)
+        elif key == PHASES and isinstance(old, list | tuple) and isinstance(value, Mapping):
+            result[key] = _change_phases(old, value)
         elif isinstance(old, Mapping) and isinstance(value, Mapping) and _same_kind(old, value):
             result[key] = merge_nested(old, value)
         else:
             result[key] = value
+    return result
+
+
+def change_every_agent(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Change every agent of the base as changes ``data`` do the default one."""
+    agents = data.get("agents")
+    changes = agents.get(DEFAULT_AGENT) if isinstance(agents, Mapping) else None
+    if not isinstance(changes, Mapping):
+        return dict(base)
+    changed = {name: merge_nested(agent, changes) for name, agent in base["agents"].items()}
+    return {**base, "agents": changed}
+
+
+def forget_iterations(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the number of iterations where phases are changed, whose sum it is.
+
+    ``changes`` may be dotted. Not where it is changed itself.
+    """
+    section = data.get("rl")
+    is_changed = any(name.partition(".")[0] == PHASES for name in changes)
+    own = changes.get("rl")
+    is_given = "rl.num_iterations" in changes or (
+        isinstance(own, Mapping) and "num_iterations" in own
+    )
+    if not is_changed or is_given or not isinstance(section, Mapping):
+        return dict(data)
+    rest = {name: value for name, value in section.items() if name != "num_iterations"}
+    return {**data, "rl": rest}
+
+
+def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Nest dotted keys: ``{"rl.lr": 1, "rl": {"gamma": 1}}`` → ``{"rl": {"lr": 1, "gamma": 1}}``.
+
+    Raises
+    ------
+    ParameterError
+        If a key is no text.
+    """
+    result: dict[str, Any] = {}
+    for key, value in data.items():
+        if not isinstance(key, str):
+            raise ParameterError(f"{source}: the key {key!r} is no text. Put it in quotes.")
+        nested = expand_paths(value, source) if isinstance(value, Mapping) else value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        result = merge_nested(result, nested)
+    return result
+
+
+def _change_phases(phases: Sequence[Any], changes: Mapping[str, Any]) -> list[Any]:
+    """Change those phases of a list that changes name."""
+    names = [phase.get("name") if isinstance(phase, Mapping) else None for phase in phases]
+    result = list(phases)
+    for name, change in changes.items():
+        if name not in names:
+            known = [str(each) for each in names if each is not None]
+            raise ParameterError(
+                f"{PHASES}.{name}: there is no phase {name!r}, expected one of {known}."
+                f"{nearest(name, known)}"
+            )
+        if not isinstance(change, Mapping):
+            raise ParameterError(
+                f"{PHASES}.{name}: got {change!r}, expected a phase's parameter, such as"
+                f" {PHASES}.{name}.num_iterations."
+            )
+        place = names.index(name)
+        result[place] = merge_nested(expand_paths(result[place], f"{PHASES}.{name}"), change)
     return result
 
 

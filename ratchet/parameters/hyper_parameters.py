@@ -16,10 +16,12 @@ from pydantic_core import PydanticCustomError
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, Section, SubParameters
+from ratchet.parameters.changes import expand_paths, forget_iterations, merge_nested
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.custom_trainers import gather_trainer, path_of_own_trainer
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
 from ratchet.parameters.messages import describe_validation_error, raise_together
+from ratchet.parameters.phases import Phases
 from ratchet.parameters.purposes import Purpose
 from ratchet.parameters.references import References
 from ratchet.parameters.suggestions import suggest_at_top
@@ -36,7 +38,8 @@ class HyperParameters(BaseModel):
     Sections (``rl``, ``ppo``, ``nip_protocol`` …) are attributes too: those registered with
     :func:`ratchet.parameters.register_parameters`, with their defaults where not given.
     ``agents`` maps names to agent parameters, ``_default`` standing for the rest. The default
-    ``interaction_protocol`` is the scenario's, "nip" for most.
+    ``interaction_protocol`` is the scenario's, "nip" for most. Where there are ``phases``, the sum
+    of their iterations is ``rl.num_iterations``.
 
     Raises
     ------
@@ -60,6 +63,8 @@ class HyperParameters(BaseModel):
     d_linear_message_space: Annotated[PositiveInt, Purpose.NETWORKS] = 2
     callbacks: Annotated[References, Purpose.NOTHING] = ()
     """They say themselves in which stages' keys they are."""
+    phases: Annotated[Phases, Purpose.NOTHING] = ()
+    """A stage reads the parameters of its own phase, and not which others there are."""
 
     def __init__(self, **data: Any) -> None:  # noqa: ANN401 -- pydantic's signature
         data = self.gather(data)
@@ -76,6 +81,8 @@ class HyperParameters(BaseModel):
             wrong = ParameterError(describe_validation_error(error, model=type(self)))
             raise_together([wrong, *errors])
         raise_together(errors)
+        if self.phases:
+            sections["rl"] = _sum_iterations(self.phases, data.get("rl", {}), sections["rl"])
         extra = self.__pydantic_extra__
         assert extra is not None  # extra="allow"
         extra.update(sections, agents=agents)
@@ -118,6 +125,11 @@ class HyperParameters(BaseModel):
             if isinstance(found, AgentsParameters):
                 found = found[name]
                 continue
+            if found is self.phases:
+                found = {phase.name: phase for phase in self.phases}
+            if isinstance(found, Mapping) and name in found:
+                found = found[name]
+                continue
             known = self.known_keys() if found is self else getattr(type(found), "model_fields", ())
             if name not in known:
                 raise ParameterError(
@@ -135,6 +147,9 @@ class HyperParameters(BaseModel):
         if isinstance(self.trainer, TrainerReference):
             result["trainer"] = self.trainer.to_dict()
         result["callbacks"] = [reference.to_dict() for reference in self.callbacks]
+        del result["phases"]
+        if self.phases:
+            result["phases"] = [phase.to_dict() for phase in self.phases]
         for name, section in sorted(SECTIONS.items()):
             values = getattr(self, name)
             if self._may_be_read(section) or values != section.model():
@@ -168,9 +183,12 @@ class HyperParameters(BaseModel):
         Changes are dotted path → new value, e.g. ``{"rl.num_iterations": 20}``; ``base_dir`` is as
         for :meth:`from_dict`, where a change names a file.
         """
-        data = self.to_dict()
+        data = forget_iterations(self.to_dict(), changes)
         for path, value in changes.items():
-            set_path(data, path_in_section(data, path_of_own_trainer(data, path)), value)
+            if path.startswith("phases."):
+                data = merge_nested(data, expand_paths({path: value}, "changes"))
+            else:
+                set_path(data, path_in_section(data, path_of_own_trainer(data, path)), value)
         return type(self).from_dict(forget_names(data, changes), base_dir)
 
     def __eq__(self, other: object) -> bool:
@@ -193,6 +211,27 @@ def set_path(data: dict[str, Any], path: str, value: object) -> None:
             )
         data = child
     data[last] = value
+
+
+def _sum_iterations(phases: Phases, given: object, rl: SubParameters) -> SubParameters:
+    """Return the section ``rl`` with the iterations of all phases; refuse another number."""
+    names = [phase.name for phase in phases]
+    for name in names:
+        if names.count(name) > 1:
+            raise ParameterError(
+                f"phases: got {names}, expected each name once, not {name!r} twice."
+            )
+    total = sum(phase.num_iterations for phase in phases)
+    if isinstance(given, SubParameters):
+        given = given.model_dump(include=given.model_fields_set)
+    wanted = given.get("num_iterations") if isinstance(given, Mapping) else None
+    if wanted not in (None, total):
+        raise ParameterError(
+            f"rl.num_iterations: got {wanted}, but the phases {', '.join(names)} have {total}"
+            " iterations together, expected that or nothing. Leave it out, and change a phase's:"
+            f" phases.{names[-1]}.num_iterations."
+        )
+    return rl.model_copy(update={"num_iterations": total})
 
 
 def _unknown(data: Mapping[str, Any]) -> list[RatchetError]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import PositiveInt, model_validator
 
@@ -44,10 +44,15 @@ class ProtocolCommonParameters(SubParameters, read_for=Purpose.GAME):
 
 
 class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
-    """Bounds on the number of rounds of a protocol that goes back and forth."""
+    """Bounds on the number of rounds of a protocol that goes back and forth.
+
+    Networks are made for ``max_message_rounds``. With ``played_message_rounds`` episodes are cut
+    off after fewer, without a change of networks.
+    """
 
     max_message_rounds: PositiveInt = 8
     min_message_rounds: PositiveInt = 1
+    played_message_rounds: PositiveInt | None = None
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -56,7 +61,20 @@ class LongProtocolParameters(SubParameters, read_for=Purpose.GAME):
                 "expected min_message_rounds <= max_message_rounds, got"
                 f" {self.min_message_rounds} > {self.max_message_rounds}"
             )
+        played = self.played_message_rounds
+        if played and not self.min_message_rounds <= played <= self.max_message_rounds:
+            raise ValueError(
+                "expected min_message_rounds <= played_message_rounds <= max_message_rounds, got"
+                f" {played} with {self.min_message_rounds} and {self.max_message_rounds}"
+            )
         return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all values; not the rounds that are played, where they are all."""
+        data = super().to_dict()
+        if self.played_message_rounds is None:
+            del data["played_message_rounds"]
+        return data
 
 
 @register_parameters("nip_protocol", protocols=("nip",))

@@ -54,7 +54,7 @@ def _values_read(
         read = {
             name: _part_read(getattr(given, name), values[name], purposes, is_known=is_known)
             for name, its in section.purposes.items()
-            if its.intersection(purposes) and name not in unread
+            if name in values and its.intersection(purposes) and name not in unread
         }
         if read:
             result[section.name] = read

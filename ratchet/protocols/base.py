@@ -112,7 +112,7 @@ class SingleVerifierProtocolHandler(ProtocolHandler):
         guess = self.get_verifier_guess_mask_from_rounds_and_seed(rounds, seeds) & ~ended
         decision = self.counted_decision(rounds, seeds, y, decision)
         decided = guess & (decision != NO_DECISION) & (rounds >= self.min_message_rounds - 1)
-        terminated = (rounds >= self.max_message_rounds - 1) & ~decided & ~ended
+        terminated = (rounds >= self.played_message_rounds - 1) & ~decided & ~ended
         return VerifierOutcome(guess, decided, decision, terminated)
 
     def counted_decisions(self, env_td: KeyPathMapping) -> Tensor:

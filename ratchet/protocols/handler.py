@@ -119,6 +119,14 @@ class ProtocolHandler(ABC, metaclass=_CheckedWhenBuilt):
         """The number of rounds after which an undecided episode is cut off."""
 
     @property
+    def played_message_rounds(self) -> int:
+        """The number of rounds after which an undecided episode is cut off, if they are fewer.
+
+        Networks and histories are made for ``max_message_rounds``.
+        """
+        return self.max_message_rounds
+
+    @property
     def min_message_rounds(self) -> int:
         """The number of rounds before whose last one decisions are ignored."""
         return 1

@@ -22,6 +22,11 @@ class LongProtocolHandler(DeterministicSingleVerifierProtocolHandler):
         return self.parameters.max_message_rounds
 
     @property
+    def played_message_rounds(self) -> int:
+        """As the protocol's section says; all if it says nothing."""
+        return self.parameters.played_message_rounds or self.max_message_rounds
+
+    @property
     def min_message_rounds(self) -> int:
         """As the protocol's section says."""
         return self.parameters.min_message_rounds

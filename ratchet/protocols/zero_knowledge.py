@@ -102,6 +102,11 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         return self.base.max_message_rounds
 
     @property
+    def played_message_rounds(self) -> int:
+        """The base's."""
+        return self.base.played_message_rounds
+
+    @property
     def min_message_rounds(self) -> int:
         """The base's."""
         return self.base.min_message_rounds
@@ -167,7 +172,7 @@ class ZeroKnowledgeProtocolHandler(ProtocolHandler):
         was_done = agent_done[..., self._verifier_indices]
         verifiers_done = was_done | decided
         shared_done = shared_done | (verifiers_done.all(-1) & ~ended)
-        last_round = rounds >= self.max_message_rounds - 1
+        last_round = rounds >= self.played_message_rounds - 1
         terminated = terminated | (last_round & ~shared_done)
 
         next_agent_done = agent_done | shared_done.unsqueeze(-1)

@@ -153,6 +153,14 @@ class Scenario(ABC):
         """
         return parameters
 
+    def check_hand_made(  # noqa: B027 -- to be overridden where it can be known beforehand
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
+    ) -> None:
+        """Refuse a hand-made agent that cannot be made; said when it is built, by default.
+
+        Raises ParameterError with the reason.
+        """
+
     @abstractmethod
     def load_dataset(self, directory: Path) -> Dataset:
         """Read a dataset that was saved in a folder.

@@ -93,7 +93,8 @@ class Environment(TensorEnvironment):
 
     def _rollout_shape(self) -> RolloutShape:
         rl = self.hyper_params.rl
-        return rollout_shape(rl, self.max_rounds, len(self.dataset), train=self.train)
+        rounds = self.protocol_handler.played_message_rounds
+        return rollout_shape(rl, rounds, len(self.dataset), train=self.train)
 
     @property
     @abstractmethod

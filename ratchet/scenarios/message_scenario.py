@@ -80,6 +80,12 @@ class MessageScenario(TensorScenario):
         builder = self.agent_builder(self.base_dir)
         return builder.build_agents(hyper_params, protocol_handler, trainer_type, device)
 
+    def check_hand_made(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
+    ) -> None:
+        """Refuse a hand-made agent by the attempt to make it, which costs nothing."""
+        self.agent_builder(self.base_dir).check_hand_made(hyper_params, protocol_handler, name)
+
     def combine_agents(
         self,
         hyper_params: HyperParameters,

@@ -27,6 +27,10 @@ class TrainedArm(Protocol):
     def periods(self) -> tuple[int, ...]:
         """By what training is cut beside what the settings say."""
 
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Iterations after which a stage of training ends in any case, in order."""
+
     def state_key(self, iteration: int) -> str:
         """Return the key of the stage whose result is the state after so many iterations."""
 
@@ -62,27 +66,35 @@ class Cut:
 
     Every period (``settings.iterations_per_task``, ``checkpoint_period``,
     ``rollout_sample_period``) cuts at its multiples, so that runs of different lengths share their
-    stages; no state depends on it. Rollouts of every ``sample_period``-th iteration are kept; of
-    none when None.
+    stages; no state depends on it. So do ``boundaries``, once each. Rollouts of every
+    ``sample_period``-th iteration are kept; of none when None.
     """
 
     periods: tuple[int, ...]
     sample_period: int | None = None
+    boundaries: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, settings: ExperimentSettings, own: tuple[int, ...] = ()) -> Cut:
-        """Read the settings; ``own`` are periods that the arm itself is cut by."""
+    def of(
+        cls,
+        settings: ExperimentSettings,
+        own: tuple[int, ...] = (),
+        boundaries: tuple[int, ...] = (),
+    ) -> Cut:
+        """Read the settings; an arm itself is cut by its ``own`` periods and its ``boundaries``."""
         periods = (
             settings.iterations_per_task,
             settings.checkpoint_period,
             settings.rollout_sample_period,
             *own,
         )
-        return cls(tuple(p for p in periods if p is not None), settings.rollout_sample_period)
+        given = tuple(period for period in periods if period is not None)
+        return cls(given, settings.rollout_sample_period, boundaries)
 
     def next_stop(self, position: int, target: int) -> int:
         """Return the end of the next train stage: the next multiple of a period, or the end."""
-        return min([target, *((position // period + 1) * period for period in self.periods)])
+        multiples = ((position // period + 1) * period for period in self.periods)
+        return min([target, *multiples, *(each for each in self.boundaries if each > position)])
 
     def samples_at(self, position: int, target: int) -> bool:
         """Return whether the rollouts of the iteration that begins at a state are kept."""

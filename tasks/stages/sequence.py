@@ -87,8 +87,9 @@ class StoredCourse:
 
         Of the chain no more than what stops where the arm itself has to.
         """
-        position, last, cut = 0, keys.num_iterations, Cut.of(self.settings, keys.periods)
-        own = Cut(keys.periods)
+        position, last = 0, keys.num_iterations
+        cut = Cut.of(self.settings, keys.periods, keys.boundaries)
+        own = Cut(keys.periods, boundaries=keys.boundaries)
         if not self.fresh:
             for link in find_chain(self.store, keys, last):
                 if link.iteration > own.next_stop(position, last):
@@ -117,9 +118,10 @@ class RecordedCourse:
 
     def stops(self, keys: TrainedArm) -> Iterator[int]:
         """Go through the recorded iterations, and to the end."""
-        recorded = sorted(iteration for name, iteration in self._places if name == "train")
-        yield from recorded
-        if max(recorded, default=0) < keys.num_iterations:
+        recorded = {iteration for name, iteration in self._places if name == "train"}
+        stops = {*recorded, *keys.boundaries}
+        yield from sorted(stops)
+        if max(stops, default=0) < keys.num_iterations:
             yield keys.num_iterations
 
     def samples_at(self, iteration: int, last: int) -> bool:

@@ -11,6 +11,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.reading import agents_read
 from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
@@ -20,6 +21,7 @@ from tasks.stages.keys import BaseKeys
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ratchet.parameters.curriculum import Phase
     from ratchet.tracking.checkpoint_folders import SavedState
     from ratchet.tracking.manifest import ModelKind
     from tasks.stages.sequence import Course, Step
@@ -30,12 +32,14 @@ STAGE_VERSIONS = {
     "initial_state": 1,
     "pretrain": 1,
     "pretrained_state": 1,
+    "phase_state": 1,
     "rollouts": 2,
     "train": 1,
     "test": 1,
     "run_trainer": 1,
 }
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+_READ_AS = {"pretrained_state": "initial_state", "phase_state": "train", "rollouts": "train"}
 
 
 class ArmKeys(BaseKeys):
@@ -48,7 +52,10 @@ class ArmKeys(BaseKeys):
     """What a trainer with a loop of its own has saved and is to be tested again, by iterations."""
 
     def training(self, course: Course) -> Iterator[Step]:
-        """Go through data, initial state, pretraining, and training as the course cuts it."""
+        """Go through data, initial state, pretraining, and training as the course cuts it.
+
+        Before the first iteration of each phase comes the state that it begins with.
+        """
         yield self.build_scenario()
         if not self.is_staged:
             if not self.only_tests:
@@ -63,6 +70,9 @@ class ArmKeys(BaseKeys):
             yield self.pretrained_state()
         position = 0
         for stop in course.stops(self):
+            begun = self.phase_from(position)
+            if begun is not None and begun.start == position:
+                yield self.phase_state(begun)
             if self.samples_rollouts and course.samples_at(position, self.num_iterations):
                 yield self.rollouts(position)
             yield self.train(position, stop)
@@ -94,6 +104,36 @@ class ArmKeys(BaseKeys):
         """The number of the arm's training iterations."""
         with paths_from(self.base_path):
             return self._staged_class.count_train_iterations(self.hyper_params)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of training, each with its own parameters; none where there is but one."""
+        if not self.hyper_params.phases:
+            return ()
+        return read_phases(self.hyper_params, tuple(self._handler.agent_names))
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The ends of phases, and the states from which earlier selves are drawn."""
+        members = {
+            iteration
+            for phase in self.phases
+            for iterations in (phase.pools or {}).values()
+            for iteration in iterations
+        }
+        return tuple(sorted({*members, *(phase.stop for phase in self.phases)}))
+
+    def phase_from(self, iteration: int) -> Phase | None:
+        """Return the phase that does the iteration after so many; None without phases."""
+        return next((phase for phase in self.phases if iteration < phase.stop), self._last_phase)
+
+    def phase_before(self, iteration: int) -> Phase | None:
+        """Return the phase that ends with the state after so many iterations, or has it within."""
+        return next((phase for phase in self.phases if iteration <= phase.stop), self._last_phase)
+
+    @property
+    def _last_phase(self) -> Phase | None:
+        return self.phases[-1] if self.phases else None
 
     @property
     def tested_iterations(self) -> list[int]:
@@ -153,7 +193,7 @@ class ArmKeys(BaseKeys):
         Its key depends on ``stop`` alone: the state after so many iterations is the same however
         they were cut.
         """
-        inputs = self._train_inputs(*self._base)
+        inputs = self._train_inputs(*self._base(self.phase_before(stop)))
         call = self._call("train", inputs, self._code_fingerprint, iteration=stop)
         return replace(call, start_iteration=start)
 
@@ -163,11 +203,34 @@ class ArmKeys(BaseKeys):
             return self._first_state().key
         return self.train(0, iteration).key
 
+    def beginning_key(self, iteration: int) -> str:
+        """Return the key of the stage whose result an iteration begins with."""
+        phase = self.phase_from(iteration)
+        if phase is not None and phase.start == iteration:
+            return self.phase_state(phase).key
+        return self.state_key(iteration)
+
+    def phase_state(self, phase: Phase) -> StageCall:
+        """Return the stage that makes the state with which a phase begins."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_key(phase.start),
+        }
+        for agent, iterations in (phase.pools or {}).items():
+            inputs |= {f"pool.{agent}.{each}": self.state_key(each) for each in iterations}
+        return self._call(
+            "phase_state",
+            inputs,
+            self._code_fingerprint,
+            iteration=phase.start,
+            detail=phase.name,
+        )
+
     def rollouts(self, iteration: int) -> StageCall:
         """Return the stage that plays the rollouts of an iteration once more, to keep them."""
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
-            "state": self.state_key(iteration),
+            "state": self.beginning_key(iteration),
         }
         return self._call("rollouts", inputs, self._code_fingerprint, iteration=iteration)
 
@@ -196,15 +259,30 @@ class ArmKeys(BaseKeys):
         inputs: dict[str, str | int] = {"data": self.build_scenario().key, **self._loaded}
         return self._call("run_trainer", inputs, self._code_fingerprint)
 
-    @cached_property
-    def _base(self) -> tuple[int, str]:
-        """Where training starts to count: the initial state, or a state that is kept.
+    def _base(self, phase: Phase | None) -> tuple[int, str]:
+        """Where training starts to count, in a phase too: its first state, or one that is kept."""
+        place = "" if phase is None else phase.name
+        if place not in self._bases:
+            self._bases[place] = self._find_base(phase)
+        return self._bases[place]
 
-        The earliest from which this code computes the key that the last kept state has; if there
-        is none, the last kept state itself.
+    @cached_property
+    def _bases(self) -> dict[str, tuple[int, str]]:
+        return {}
+
+    def _find_base(self, phase: Phase | None) -> tuple[int, str]:
+        """Return the earliest state from which this code computes the last kept one's key.
+
+        If there is none such, the last kept state itself.
         """
-        initial = (0, self._first_state().key)
-        kept = sorted(self.kept_states.items())
+        start = 0 if phase is None else phase.start
+        first = self._first_state() if phase is None else self.phase_state(phase)
+        initial = (start, first.key)
+        kept = sorted(
+            (done, key)
+            for done, key in self.kept_states.items()
+            if self.phase_before(done) is phase
+        )
         if not kept:
             return initial
         last, key = kept[-1]
@@ -232,12 +310,24 @@ class ArmKeys(BaseKeys):
             data = self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
             return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None
-        read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
+        phase = self._phase_of(stage, iteration)
+        hyper_params = self.hyper_params if phase is None else phase.hyper_params
         with paths_from(self.base_path):
-            return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
+            read = self._staged_class.stage_key_parameters(
+                hyper_params, _READ_AS.get(stage, stage), agent
+            )
+        replaced = sorted(phase.replaced) if phase is not None and stage == "phase_state" else None
+        return read if replaced is None else {**read, "replaced": replaced}
+
+    def _phase_of(self, stage: str, iteration: int) -> Phase | None:
+        """Return the phase that a stage belongs to, which it then reads the parameters of."""
+        if stage in ("phase_state", "rollouts"):
+            return self.phase_from(iteration)
+        return self.phase_before(iteration) if stage == "train" else None
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
-        return stage == "train" and iteration == self.num_iterations
+        ends = {phase.stop for phase in self.phases} or {self.num_iterations}
+        return stage == "train" and iteration in ends
 
     @property
     def _staged_class(self) -> type[StagedTrainer]:

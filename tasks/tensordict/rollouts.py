@@ -22,7 +22,10 @@ ROLLOUTS_FILE = "rollouts.safetensors"
 @stage
 def rollouts(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     """Play the rollouts of iteration ``call.iteration``; write them, and what the report shows."""
-    trainer = session.trainer_at(session.keys.state_key(call.iteration))
+    keys = session.keys
+    trainer = session.trainer_at(
+        keys.beginning_key(call.iteration), keys.phase_from(call.iteration)
+    )
     if trainer.has_stopped:
         return []
     played = trainer.sample_rollouts(call.iteration)

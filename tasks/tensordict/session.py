@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import StateError
 from ratchet.experiment_files.saved_states import find_saved_state
@@ -18,6 +18,8 @@ from tasks.stages.datasets import DATASETS_FOLDER
 from tasks.stages.session import STATE_FOLDER, BaseSession
 
 if TYPE_CHECKING:
+    from ratchet.parameters.curriculum import Phase
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.scenarios.instance import ScenarioInstance
     from ratchet.store.store import StageStore
@@ -41,10 +43,16 @@ class ArmSession(BaseSession):
         self._instance: ScenarioInstance | None = None
         self._trainer: Trainer | None = None
         self._state_key: str | None = None
+        self._phase: Phase | None = None
+        self._datasets: dict[str, Any] = {}
 
     def close(self) -> None:
         """Let go of everything that was built."""
         super().close()
+        self._let_go()
+        self._datasets = {}
+
+    def _let_go(self) -> None:
         close = getattr(self._trainer, "close", None)
         if close is not None:
             close()
@@ -57,13 +65,14 @@ class ArmSession(BaseSession):
             from ratchet.scenarios.building import build_scenario_instance
 
             _use_threads(self.settings.num_threads)
-            folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
-            load = self.keys.scenario.load_dataset
-            datasets = {path.name: load(path) for path in sorted(folder.iterdir())}
+            if not self._datasets:
+                folder = self.store.open(self.keys.build_scenario().key) / DATASETS_FOLDER
+                load = self.keys.scenario.load_dataset
+                self._datasets = {path.name: load(path) for path in sorted(folder.iterdir())}
             self._instance = build_scenario_instance(
-                self.keys.hyper_params,
+                self._hyper_params,
                 self.settings,
-                datasets=datasets,
+                datasets=self._datasets,
                 trainer_type=self.keys.trainer_class.trainer_type,
                 base_dir=self.keys.base_path,
             )
@@ -74,11 +83,23 @@ class ArmSession(BaseSession):
         """The trainer in whatever state it is; whoever takes it may change that."""
         if self._trainer is None:
             self._trainer = self.keys.trainer_class(
-                self.keys.hyper_params, self.instance, self.settings
+                self._hyper_params, self.instance, self.settings
             )
+            if self._phase is not None:
+                _staged(self._trainer).phase = self._phase
             self._trainer.state_finder = partial(find_saved_state, settings=self.settings)
         self._state_key = None
         return self._trainer
+
+    @property
+    def _hyper_params(self) -> HyperParameters:
+        return self.keys.hyper_params if self._phase is None else self._phase.hyper_params
+
+    def _go_to(self, phase: Phase | None) -> None:
+        """Build for a phase, or for none, what comes next."""
+        if phase is not self._phase:
+            self._let_go()
+            self._phase = phase
 
     def rebuilt_trainer(self) -> Trainer:
         """Build everything anew, for a trainer whose state cannot be set."""
@@ -87,15 +108,17 @@ class ArmSession(BaseSession):
 
     def fresh_trainer(self) -> StagedTrainer:
         """Return the trainer as it was before any training."""
+        self._go_to(None)
         trainer = _staged(self.trainer)
         trainer.initial_state()
         return trainer
 
-    def trainer_at(self, key: str) -> StagedTrainer:
-        """Return the trainer with the state that a stored stage ended with.
+    def trainer_at(self, key: str, phase: Phase | None = None) -> StagedTrainer:
+        """Return the trainer, of a phase if there are any, with the state of a stored stage.
 
         The state is read from the store unless the trainer holds that very one.
         """
+        self._go_to(phase)
         held = self._state_key
         trainer = self.trainer  # forgets which state it holds: the caller will change it
         staged = _staged(trainer)
@@ -103,6 +126,19 @@ class ArmSession(BaseSession):
             self.make_services_ready()  # the model may be at one
         if held != key:
             staged.load_state(self._state_folder(key), key, self._state_folder)
+        return staged
+
+    def trainer_taking_over(self, key: str, phase: Phase | None) -> StagedTrainer:
+        """Return the trainer of a phase, or of none, with the agents of another phase's state."""
+        self._go_to(phase)
+        pools = {} if phase is None else phase.pools or {}
+        earlier = {
+            (agent, iteration): self._state_folder(self.keys.state_key(iteration))
+            for agent, iterations in pools.items()
+            for iteration in iterations
+        }
+        staged = _staged(self.trainer)
+        staged.take_over(self._state_folder(key), earlier)
         return staged
 
     def _state_folder(self, key: str) -> Path:

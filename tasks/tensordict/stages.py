@@ -7,6 +7,7 @@ from typing import Any
 from tasks.build_scenario import build_scenario
 from tasks.stages.decorator import Stage
 from tasks.tensordict.initial_state import initial_state, pretrained_state
+from tasks.tensordict.phase_state import phase_state
 from tasks.tensordict.pretrain import pretrain
 from tasks.tensordict.rollouts import rollouts
 from tasks.tensordict.run_trainer import run_trainer
@@ -18,6 +19,7 @@ STAGES: dict[str, Stage[Any]] = {
     "initial_state": initial_state,
     "pretrain": pretrain,
     "pretrained_state": pretrained_state,
+    "phase_state": phase_state,
     "rollouts": rollouts,
     "train": train,
     "test": test,

@@ -17,10 +17,15 @@ from trainers.staged import TEST_PREFIX
 
 @stage
 def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Test on the dataset named by ``call.detail``; write what was answered to each datapoint."""
+    """Test on the dataset named by ``call.detail``; write what was answered to each datapoint.
+
+    Whatever phase has made the state, the agents themselves play, by the experiment's parameters.
+    """
     if not session.keys.is_staged:
         return _run_test_loop(call, session)
-    trainer = session.trainer_at(session.keys.state_key(call.iteration))
+    key = session.keys.state_key(call.iteration)
+    is_of_phase = bool(session.keys.phases)
+    trainer = session.trainer_taking_over(key, None) if is_of_phase else session.trainer_at(key)
     result = trainer.run_test(call.detail)
     write_table(folder, result.table)
     for index, film in enumerate(result.films):

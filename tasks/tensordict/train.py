@@ -18,7 +18,8 @@ def train(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     The metrics of iteration i were measured while it ran, i.e. they have the number i.
     """
     start, stop = call.start_iteration, call.iteration
-    trainer = session.trainer_at(session.keys.state_key(start))
+    keys = session.keys
+    trainer = session.trainer_at(keys.beginning_key(start), keys.phase_before(stop))
     metrics = trainer.run_iterations(start, stop)
     trainer.save_state(folder / STATE_FOLDER, call.key)
     session.holds(call.key)

@@ -43,6 +43,7 @@ from trainers.tensordict.solo import pretraining
 from trainers.tensordict.staged import STAGE, StagedTensorDictTrainer
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.components import Components
+from trainers.tensordict.states.earlier_selves import draw_selves, read_pool
 from trainers.tensordict.states.loaded_agents import load_earlier_agents
 from trainers.tensordict.states.state import State as TrainerState
 from trainers.tensordict.statistics.episodes import test_names
@@ -219,7 +220,27 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             replay_buffer=self._get_replay_buffer(),
             optimizer=optimizer,
             freezer=freezer,
+            replaced=() if self.phase is None else self.phase.replaced,
         )
+
+    # -- phases ----------------------------------------------------------------------------
+
+    @classmethod
+    def supports_phases(cls) -> bool:
+        """Return True where it is run in stages: they can be of several phases."""
+        return cls.supports_stages()
+
+    def take_over(self, folder: Path, pool: Mapping[tuple[str, int], Path]) -> None:
+        """Begin with the agents of another phase; see :class:`Components`."""
+        parts, before = self.components, TrainerState.load(folder)
+        parts.take_over(before, read_pool(pool))
+        self.callbacks.load({})
+        self._iteration, self._stage = before.iteration, "phase_state"
+
+    @property
+    def first_iteration(self) -> int:
+        """The iteration with which schedules begin: 0, or the phase's first."""
+        return 0 if self.phase is None else self.phase.start
 
     # -- state -----------------------------------------------------------------------------
 
@@ -301,15 +322,17 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def num_train_iterations(self) -> int:
         """The number of training iterations; at most one in a test run."""
         iterations: int = self.hyper_params.rl.num_iterations
-        return min(iterations, 1) if self.settings.test_run else iterations
+        own = min(iterations, 1) if self.settings.test_run else iterations
+        return self.first_iteration + own
 
     def _do_iteration(self, iteration: int) -> Metrics:
         """Run one iteration, changing agents, optimizer, loss and cursor; return its metrics."""
         rl, parts = self.hyper_params.rl, self.components
         with seeded_globals(derive_seed(self.hyper_params.seed, STAGE, iteration, "globals")):
-            learning = parts.freezer.freeze_for(iteration)
+            done = iteration - self.first_iteration
+            learning = parts.freezer.freeze_for(done)
             parts.loss_module.select_agents(learning)
-            scale = learning_rate_scale(iteration, rl.num_iterations, anneal=rl.anneal_lr)
+            scale = learning_rate_scale(done, rl.num_iterations, anneal=rl.anneal_lr)
             rates = set_learning_rates(parts.optimizer, rl.lr * scale)
             rollouts = with_sample_log_prob(self._collect(iteration))
             self.callbacks.after_rollouts(rollouts)
@@ -324,6 +347,7 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
     def _collect(self, iteration: int) -> TensorDictBase:
         """Play the rollouts of an iteration, ``[E, T]``, and estimate their advantages."""
         parts = self.components
+        draw_selves(parts.agents, parts.pool, seed=self.hyper_params.seed, iteration=iteration)
         rollouts = parts.collector.collect(iteration)
         return rollouts if parts.gae is None else parts.gae(rollouts)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ratchet.errors import StateError
+from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
@@ -131,7 +131,15 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     # -- training --------------------------------------------------------------------------
 
     def train(self) -> None:
-        """Train and test the agents: from the state if there is one, else from the beginning."""
+        """Train and test the agents: from the state if there is one, else from the beginning.
+
+        Raises ParameterError if there are phases, for each of which a trainer of its own is made.
+        """
+        if self.hyper_params.phases:
+            raise ParameterError(
+                f"phases: got {len(self.hyper_params.phases)}, which train() does not go through,"
+                " expected none. Run the experiment with `ratchet run`, or run_experiment."
+            )
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
@@ -176,10 +184,11 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
                 f"run_iterations: got start={start}, but the state is after {self.iteration}"
                 " iterations, or not there yet. Call initial_state() or set the state first."
             )
+        phase = self.phase
         with ExitStack() as stack:
             self._build_train_context(stack)
             return report_iterations(
-                "Training",
+                "Training" if phase is None else f"Training, phase {phase.name}",
                 range(start, stop),
                 self._run_iteration,
                 total=self.num_train_iterations,

@@ -75,7 +75,7 @@ def build_manual_agent(
     body = ManualBody(section.num_gnn_layers, first_question=0 if verifier_first else 1)
     policy: AgentPolicyHead
     if name in handler.verifier_names:
-        policy = ManualVerifierHead(handler.max_message_rounds)
+        policy = ManualVerifierHead(handler.played_message_rounds)
     else:
         policy = ManualProverHead()
     return Agent(name, section, body=body, policy_head=policy, value_head=ConstantValueHead())

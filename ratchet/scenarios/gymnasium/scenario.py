@@ -69,6 +69,12 @@ class GymnasiumScenario(TensorScenario[ControlAgent]):
             hyper_params, dataset, protocol_handler, train=train, game=game, device=device
         )
 
+    def check_hand_made(
+        self, hyper_params: HyperParameters, protocol_handler: ProtocolHandler, name: str
+    ) -> None:
+        """Refuse it: there is none."""
+        _section(hyper_params, name)
+
     def build_agents(
         self,
         hyper_params: HyperParameters,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -13,7 +13,7 @@ from trainers.tensordict.optimization.optimizer import (
     optimizer_tensors,
 )
 from trainers.tensordict.states import snapshots
-from trainers.tensordict.states.state import State
+from trainers.tensordict.states.state import State, TensorTree
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,12 @@ class Components:
     freezer: ParamGroupFreezer
     schedule: dict[str, float] = field(default_factory=dict)
     """What a learning-rate schedule of a subclass's own keeps beside the iteration."""
+    replaced: tuple[str, ...] = ()
+    """The agents in whose place others play, see :mod:`ratchet.parameters.curriculum`."""
+    own: TensorTree = field(default_factory=dict)
+    """The weights of these agents themselves."""
+    pool: TensorTree = field(default_factory=dict)
+    """Earlier selves that agents may be drawn as."""
     untrained: State = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,16 +60,19 @@ class Components:
     def take_state(self, iteration: int, stage: str) -> State:
         """Copy everything that the next iteration depends on."""
         names = {id(param): name for name, param in self.params().items()}
+        playing = snapshots.take_agents(self.agents)
         return State(
             iteration=iteration,
             stage=stage,
-            agents=snapshots.take_agents(self.agents),
+            agents={**playing, **{name: self.own.get(name, {}) for name in self.replaced}},
             normalization=snapshots.take_normalization(self.agents),
             optimizer=optimizer_tensors(self.optimizer, names),
             controllers=snapshots.take_controllers(self.loss_module, self.agents),
             episodes=snapshots.take_episodes(self.collector),
             schedule=dict(self.schedule),
             data_cursor=self.collector.cursor.state_dict(),
+            stand_ins={name: playing[name] for name in self.replaced},
+            pool=dict(self.pool),
         )
 
     def load_state(self, state: State) -> None:
@@ -71,10 +80,30 @@ class Components:
 
         Raises StateError if the state is of other agents, another loss or another dataset.
         """
-        snapshots.load_agents(self.agents, state.agents)
+        self.own = {name: state.agents.get(name, {}) for name in self.replaced}
+        self.pool = dict(state.pool)
+        there = {name: state.stand_ins.get(name, {}) for name in self.replaced}
+        snapshots.load_agents(self.agents, {**state.agents, **there})
         snapshots.load_normalization(self.agents, state.normalization)
         snapshots.load_controllers(self.loss_module, self.agents, state.controllers)
         load_optimizer_tensors(self.optimizer, state.optimizer, self.params())
         snapshots.load_episodes(self.collector, state.episodes)
         self.collector.cursor.load_state_dict(state.data_cursor)
         self.schedule = dict(state.schedule)
+
+    def take_over(self, state: State, pool: TensorTree) -> None:
+        """Begin a phase with the agents of a state of other parameters of learning and playing.
+
+        Weights, normalisation and the place in the data go on; those who play in agents' places,
+        the optimizer, what a loss adapts, and episodes begin anew.
+        """
+        fresh = self.untrained
+        begun = replace(
+            fresh,
+            iteration=state.iteration,
+            agents=state.agents,
+            normalization=state.normalization,
+            data_cursor=state.data_cursor,
+            pool=pool,
+        )
+        self.load_state(begun)

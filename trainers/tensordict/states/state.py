@@ -29,9 +29,11 @@ _TENSOR_FIELDS = (
     "controllers",
     "episodes",
     "callback_tensors",
+    "stand_ins",
+    "pool",
 )
 _VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor", "callbacks")
-_ADDED_FIELDS = ("callbacks", "callback_tensors")
+_ADDED_FIELDS = ("callbacks", "callback_tensors", "stand_ins", "pool")
 """What states of before may lack."""
 
 TensorTree = dict[str, dict[str, Tensor]]
@@ -46,9 +48,10 @@ class State:
     iteration
         The number of finished training iterations.
     stage
-        The stage that made the state: ``"initial_state"``, ``"pretrain"`` or ``"train"``.
+        The stage that made the state: ``"initial_state"``, ``"pretrain"``, ``"phase_state"`` or
+        ``"train"``.
     agents
-        Agent → name → parameter or buffer.
+        Agent → name → parameter or buffer: its own, also while another plays in its place.
     normalization
         What observations are normalised with, under ``"observations"``.
     optimizer
@@ -65,6 +68,10 @@ class State:
     callbacks, callback_tensors
         What callbacks continue from, and whether one has stopped the run; empty without any. See
         :class:`trainers.callbacks.calling.Callbacks`.
+    stand_ins
+        As ``agents``, of those who play in an agent's place in a phase.
+    pool
+        Earlier selves that an agent may be drawn as in a phase, as ``agents``: ``AGENT@ITERATION``.
     """
 
     iteration: int = 0
@@ -78,6 +85,8 @@ class State:
     data_cursor: dict[str, int] = field(default_factory=dict)
     callbacks: dict[str, Any] = field(default_factory=dict)
     callback_tensors: TensorTree = field(default_factory=dict)
+    stand_ins: TensorTree = field(default_factory=dict)
+    pool: TensorTree = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare bit by bit, NaN with NaN included."""

@@ -1,0 +1,314 @@
+"""What the phases of an experiment come to: parameters of its own for each of them.
+
+A phase is the experiment but for changes; one count of iterations runs through all phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from ratchet.errors import ParameterError, RatchetError, nearest
+from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.base import SECTIONS
+from ratchet.parameters.changes import change_every_agent, merge_changes, merge_nested
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.protocols import LongProtocolParameters
+from ratchet.parameters.purposes import Purpose, declared_purposes
+
+if TYPE_CHECKING:
+    from ratchet.parameters.phases import PhaseParameters
+
+_CHANGEABLE = {Purpose.LEARNING, Purpose.CRITIC, Purpose.GAME}
+_AMOUNTS = ("frames_per_batch", "rollouts_per_iteration", "steps_per_env_per_iteration")
+"""How much is played, which no network knows."""
+_FLAGS = {"hand_made": "use_manual_architecture", "random": "is_random"}
+_ROUNDS = {
+    "min_message_rounds": "min_message_rounds",
+    "max_message_rounds": "played_message_rounds",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """One phase of an experiment's training.
+
+    Attributes
+    ----------
+    hyper_params
+        All that decides it; the number of iterations is its own.
+    start, stop
+        Its first iteration, and the one after its last, in the count of the experiment.
+    learners
+        The agents that learn.
+    replaced
+        The agents in whose place others play; their own weights are kept meanwhile.
+    pools
+        The iterations after which an agent was what it may be drawn as; by agent.
+    """
+
+    name: str
+    hyper_params: HyperParameters
+    start: int
+    stop: int
+    learners: tuple[str, ...]
+    replaced: tuple[str, ...] = ()
+    pools: Mapping[str, tuple[int, ...]] | None = None
+
+
+def read_phases(hyper_params: HyperParameters, agent_names: Sequence[str]) -> tuple[Phase, ...]:
+    """Work out the phases of an experiment whose protocol has these agents; none if it has none.
+
+    Raises
+    ------
+    ParameterError
+        If a phase names an agent that is not there, nobody learns in it, or it changes what it must
+        not; with the dotted path.
+    """
+    found: list[Phase] = []
+    for given in hyper_params.phases:
+        start = found[-1].stop if found else 0
+        _check_names(given, agent_names)
+        learners = _learners(hyper_params, given, agent_names)
+        found.append(
+            Phase(
+                name=given.name,
+                hyper_params=_parameters_of(hyper_params, given, learners),
+                start=start,
+                stop=start + given.num_iterations,
+                learners=learners,
+                replaced=tuple(n for n, each in given.partners.items() if each.kind != "frozen"),
+                pools=dict(_pools(given, found)),
+            )
+        )
+    return tuple(found)
+
+
+def phase_spans(hyper_params: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Return name, first iteration and end of each phase of parameters as plain data."""
+    spans: list[tuple[str, int, int]] = []
+    for phase in hyper_params.get("phases", ()):
+        start = spans[-1][2] if spans else 0
+        spans.append((str(phase["name"]), start, start + int(phase["num_iterations"])))
+    return spans
+
+
+def _learners(
+    base: HyperParameters, given: PhaseParameters, agent_names: Sequence[str]
+) -> tuple[str, ...]:
+    where = f"phases.{given.name}"
+    fixed = {
+        name: flag
+        for name in agent_names
+        for flag in _FLAGS.values()
+        if getattr(base.agents[name], flag)
+    }
+    learners = given.learners
+    if learners is None:
+        learners = tuple(n for n in agent_names if n not in given.partners and n not in fixed)
+    for name in learners:
+        if name in fixed:
+            raise ParameterError(
+                f"{where}.learners: {name!r} cannot learn, since agents.{name}.{fixed[name]} is"
+                f" true. Set that to false, and say in phases `partners: {{{name}: …}}` instead."
+            )
+    if not learners:
+        raise ParameterError(
+            f"{where}.learners: nobody learns in this phase, expected one or more of"
+            f" {list(agent_names)}. Leave the phase out, or name who learns."
+        )
+    both = [name for name in learners if name in given.partners]
+    if both:
+        raise ParameterError(
+            f"{where}.partners.{both[0]}: got {given.partners[both[0]].kind!r} for an agent that"
+            " learns in this phase, expected one that does not. Leave it out here or there."
+        )
+    return learners
+
+
+def _check_names(given: PhaseParameters, agent_names: Sequence[str]) -> None:
+    """Refuse agents that the protocol has not."""
+    places = [(f"learners: {name!r}", name) for name in given.learners or ()]
+    places += [(f"partners.{name}", name) for name in given.partners]
+    changed = given.changes.get("agents")
+    if isinstance(changed, Mapping):
+        names = [str(name) for name in changed if name != DEFAULT_AGENT]
+        places += [(f"changes.agents.{name}", name) for name in names]
+    for place, name in places:
+        if name not in agent_names:
+            raise ParameterError(
+                f"phases.{given.name}.{place}: the protocol has no such agent, expected one of"
+                f" {list(agent_names)}.{nearest(name, agent_names)}"
+            )
+
+
+def _pools(
+    given: PhaseParameters, earlier: Sequence[Phase]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Go through the agents that are drawn from a pool, with the iterations of its members."""
+    for name, partner in given.partners.items():
+        if partner.kind != "pool":
+            continue
+        where = f"phases.{given.name}.partners.{name}"
+        learned = {phase.name: phase for phase in earlier if name in phase.learners}
+        if not learned:
+            raise ParameterError(
+                f"{where}: got a pool of its earlier selves, but it learns in no phase before this"
+                " one, expected one or more. Take 'frozen' instead, or let it learn before."
+            )
+        for wanted in partner.phases or ():
+            if wanted not in learned:
+                raise ParameterError(
+                    f"{where}.phases: got {wanted!r}, expected phases before this one in which it"
+                    f" learns: {list(learned)}.{nearest(wanted, list(learned))}"
+                )
+        members: set[int] = set()
+        for phase in learned.values():
+            if partner.phases is None or phase.name in partner.phases:
+                step = partner.every or phase.stop - phase.start
+                members |= {*range(phase.start + step, phase.stop, step), phase.stop}
+        yield name, tuple(sorted(members))
+
+
+def _parameters_of(
+    base: HyperParameters, given: PhaseParameters, learners: Collection[str]
+) -> HyperParameters:
+    """Return a phase's parameters: those of the experiment, changed."""
+    where = f"phases.{given.name}"
+    for path in _leaves(given.changes):
+        _check_change(base, path, f"{where}.changes.{path}", learners)
+    data = base.to_dict()
+    del data["phases"]
+    data = merge_changes(change_every_agent(data, given.changes), given.changes)
+    data["rl"] = {**data["rl"], "num_iterations": given.num_iterations}
+    data = _with_rounds(data, base, given)
+    data["agents"] = _agents_of(base, given, learners, data["agents"])
+    try:
+        return HyperParameters.from_dict(data)
+    except RatchetError as error:
+        lines = str(error).splitlines()
+        raise type(error)("\n".join(f"{where}.changes.{line}" for line in lines)) from error
+
+
+def _agents_of(
+    base: HyperParameters,
+    given: PhaseParameters,
+    learners: Collection[str],
+    changed: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the agents' parameters: only learners learn, and partners are what they are to be."""
+    off = {
+        "kind": "alternating_blocks",
+        "blocks": [{"agents": sorted(learners), "num_iterations": 1}],
+    }
+    agents: dict[str, Any] = {}
+    default = changed[DEFAULT_AGENT]
+    for name in dict.fromkeys((*changed, *learners, *given.partners)):
+        own = dict(merge_nested(default, changed[name])) if name in changed else dict(default)
+        if name not in learners:
+            own["update_schedule"] = off
+        partner = given.partners.get(name)
+        if partner is not None and partner.kind in _FLAGS:
+            own |= dict.fromkeys(_FLAGS.values(), False)
+            own |= {_FLAGS[partner.kind]: True, "load_checkpoint_and_parameters": False}
+        agents[name] = own
+    return agents
+
+
+def _with_rounds(
+    data: dict[str, Any], base: HyperParameters, given: PhaseParameters
+) -> dict[str, Any]:
+    """Bound the rounds of the protocol that is played."""
+    bounds = {name: getattr(given, name) for name in _ROUNDS if getattr(given, name) is not None}
+    if not bounds:
+        return data
+    protocol = base.interaction_protocol
+    name = next(
+        (
+            section.name
+            for section in SECTIONS.values()
+            if protocol in section.protocols and issubclass(section.model, LongProtocolParameters)
+        ),
+        None,
+    )
+    first = f"phases.{given.name}.{next(iter(bounds))}"
+    if name is None:
+        raise ParameterError(
+            f"{first}: got {next(iter(bounds.values()))} with the protocol {protocol!r}, which has"
+            " no bounds on its rounds. Leave it out."
+        )
+    section = getattr(base, name)
+    most = section.max_message_rounds
+    low = bounds.get("min_message_rounds", section.min_message_rounds)
+    high = bounds.get("max_message_rounds", section.played_message_rounds or most)
+    if not low <= high <= most:
+        raise ParameterError(
+            f"{first}: expected min_message_rounds <= max_message_rounds <= {most}, the"
+            f" experiment's {name}.max_message_rounds, for which its networks are made; got {low}"
+            f" and {high}."
+        )
+    changed = {**data[name], **{_ROUNDS[bound]: value for bound, value in bounds.items()}}
+    return {**data, name: changed}
+
+
+def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Go through the dotted paths of parameters that changes name, down to three levels."""
+    for name, value in data.items():
+        path = f"{prefix}{name}"
+        deepest = 3 if path.startswith("agents.") else 2
+        if isinstance(value, Mapping) and path.count(".") + 1 < deepest:
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path
+
+
+def _check_change(base: HyperParameters, path: str, where: str, learners: Collection[str]) -> None:
+    """Refuse a change of what must stay the same in all phases."""
+    section, _, field = path.partition(".")
+    if section == "agents":
+        _check_agent_change(base, field, where, learners)
+        return
+    if path == "rl.num_iterations":
+        raise ParameterError(f"{where}: a phase has its own num_iterations, beside changes.")
+    if section not in SECTIONS or not field:
+        raise ParameterError(
+            f"{where}: must be the same in all phases, expected parameters of learning or playing,"
+            " such as rl.lr. Change it for the whole experiment."
+        )
+    if field in _ROUNDS.values() or field == "max_message_rounds":
+        raise ParameterError(
+            f"{where}: networks are made for the experiment's rounds. A phase bounds those that are"
+            " played with its own min_message_rounds and max_message_rounds, beside changes."
+        )
+    purposes = SECTIONS[section].purposes.get(field, frozenset(_CHANGEABLE))  # read as unknown
+    is_amount = section == "rl" and field in _AMOUNTS
+    if not is_amount and (Purpose.DATA in purposes or not purposes & _CHANGEABLE):
+        what = ", ".join(sorted(purpose.value for purpose in purposes))
+        raise ParameterError(
+            f"{where}: is read for {what}, which must be the same in all phases, expected"
+            " parameters of learning or playing, such as rl.lr. Change it for the whole experiment."
+        )
+
+
+def _check_agent_change(
+    base: HyperParameters, place: str, where: str, learners: Collection[str]
+) -> None:
+    name, _, field = place.partition(".")
+    if field in _FLAGS.values():
+        kind = next(kind for kind, flag in _FLAGS.items() if flag == field)
+        raise ParameterError(f"{where}: say `partners: {{{name}: {kind}}}` instead.")
+    if field == "update_schedule" and name not in learners:
+        raise ParameterError(f"{where}: {name!r} does not learn in this phase. Leave it out.")
+    model: type[BaseModel] = type(base.agents[name])
+    purposes = declared_purposes(model).get(field)
+    if purposes is not None and Purpose.LEARNING not in purposes:
+        raise ParameterError(
+            f"{where}: decides what the agent's network is, which must be the same in all phases,"
+            " expected how it learns, such as body_lr_factor."
+        )
+
+
+__all__ = ["Phase", "phase_spans", "read_phases"]

@@ -1,0 +1,109 @@
+"""The smallest experiment with phases, and stages worked one by one without a flow."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.store import StageStore
+from tasks.stages.decorator import make_stage
+from tasks.stages.sequence import StoredCourse, in_order
+from tasks.tensordict.keys import ArmKeys
+from tasks.tensordict.session import ArmSession
+from tasks.tensordict.stages import STAGES
+from trainers.tensordict.states.state import State
+
+AGENT = {
+    "num_gnn_layers": 1,
+    "d_gnn": 4,
+    "d_gin_mlp": 4,
+    "num_heads": 2,
+    "num_transformer_layers": 1,
+    "d_transformer": 4,
+    "d_transformer_mlp": 4,
+    "d_node_selector": 4,
+    "d_decider": 4,
+    "d_value": 4,
+}
+PHASES: list[dict[str, Any]] = [
+    {
+        "name": "alone",
+        "num_iterations": 3,
+        "learners": ["verifier"],
+        "partners": {"prover": "hand_made"},
+        "max_message_rounds": 3,
+        "changes": {"rl.lr": 0.01},
+    },
+    {
+        "name": "answer",
+        "num_iterations": 2,
+        "learners": ["prover"],
+        "changes": {"rl.anneal_lr": True},
+    },
+    {"name": "joint", "num_iterations": 3, "changes": {"rl": {"lr": 0.0003}}},
+]
+PARAMETERS: dict[str, Any] = {
+    "scenario": "graph_isomorphism",
+    "trainer": "vanilla_ppo",
+    "dataset": "generated",
+    "d_representation": 4,
+    "pretrain_agents": True,
+    "nip_protocol": {"max_message_rounds": 4},
+    "graph_isomorphism": {"num_pairs": 40},
+    "rl": {
+        "frames_per_batch": 32,
+        "minibatch_size": 12,
+        "num_epochs": 2,
+        "num_normalization_steps": 32,
+        "num_test_iterations": 2,
+    },
+    "solo_agent": {"num_epochs": 1, "batch_size": 8},
+    "agents": {"_default": AGENT},
+}
+
+
+def parameters(phases: object = PHASES, **changes: object) -> HyperParameters:
+    """Make the parameters, with changes by dotted path (dots written as two underscores)."""
+    plain = {path.replace("__", "."): value for path, value in changes.items()}
+    data = {**PARAMETERS, "phases": phases} if phases else PARAMETERS
+    return HyperParameters(**data).replace(plain)
+
+
+def keys_of(hyper_params: HyperParameters | None = None) -> ArmKeys:
+    """Make the arm's keys."""
+    return ArmKeys("main", hyper_params or parameters())
+
+
+class Played:
+    """An arm whose stages are worked in this process."""
+
+    def __init__(self, folder: Any, hyper_params: HyperParameters, per_task: int = 10) -> None:
+        self.settings = ExperimentSettings(
+            home=str(folder), iterations_per_task=per_task, progress="none", tracking=False
+        )
+        self.keys = keys_of(hyper_params)
+        self.store = StageStore(self.settings.store_url)
+
+    def play(self, *, apart: bool = False) -> list[str]:
+        """Work the stages that are not stored; with ``apart`` as if each had its own process."""
+        made = []
+        session = ArmSession(self.keys, self.settings, self.store)
+        for call in in_order(self.keys.stages(StoredCourse(self.store, self.settings))):
+            if apart:
+                session.close()
+                session = ArmSession(self.keys, self.settings, self.store)
+            outcome = make_stage(STAGES[call.stage], call, session)
+            if not outcome.hit:
+                made.append(call.label)
+        with closing(session):
+            return made
+
+    def state(self, key: str) -> State:
+        """Read the state that a stage has ended with."""
+        return State.load(self.store.open(key) / "state")
+
+    def after(self, iteration: int) -> State:
+        """Read the state after so many iterations."""
+        return self.state(self.keys.state_key(iteration))

@@ -1,0 +1,154 @@
+"""Phases as they are played: who learns, who stays, and that a cut changes no bit."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from ratchet.store.manifest import Manifest
+from tasks.tensordict.session import ArmSession
+from tests.tasks.phased import PHASES, Played, parameters
+from trainers.tensordict.states import snapshots
+from trainers.tensordict.states.state import State
+
+POOLED = [
+    {"name": "learn", "num_iterations": 3, "learners": ["prover"]},
+    {
+        "name": "robust",
+        "num_iterations": 3,
+        "learners": ["verifier"],
+        "partners": {"prover": {"kind": "pool", "every": 1}},
+        "max_message_rounds": 3,
+    },
+    {"name": "joint", "num_iterations": 1},
+]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """The three phases, played in one process."""
+    arm = Played(tmp_path_factory.mktemp("whole"), parameters())
+    arm.play()
+    return arm
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    arm = Played(tmp_path_factory.mktemp("pooled"), parameters(POOLED), per_task=1)
+    arm.play()
+    return arm
+
+
+def weights(state, agent):
+    """Return what one agent is, to be compared bit by bit."""
+    return State(agents={agent: state.agents[agent]})
+
+
+def metrics(arm, iteration):
+    manifest: Manifest | None = arm.store.find(arm.keys.state_key(iteration))
+    assert manifest is not None
+    return manifest.metrics
+
+
+def test_who_does_not_learn_stays_as_it_is_bit_for_bit(played):
+    first = played.state(played.keys.pretrained_state().key)
+    alone, answer, joint = (played.after(iteration) for iteration in (3, 5, 8))
+    assert weights(alone, "prover") == weights(first, "prover"), "it was replaced"
+    assert weights(alone, "verifier") != weights(first, "verifier")
+    assert weights(answer, "verifier") == weights(alone, "verifier"), "it was frozen"
+    assert weights(answer, "prover") != weights(first, "prover")
+    assert weights(joint, "prover") != weights(answer, "prover")
+    assert weights(joint, "verifier") != weights(answer, "verifier")
+
+
+def test_a_replaced_agents_own_weights_come_back(played):
+    first = played.state(played.keys.pretrained_state().key)
+    begun = played.state(played.keys.phase_state(played.keys.phases[1]).key)
+    assert weights(begun, "prover") == weights(first, "prover")
+    assert begun.stand_ins == {}
+    assert begun.optimizer == {}, "a phase begins with a new optimizer"
+
+
+def test_rounds_and_rates_are_the_phases_own(played):
+    (alone,) = [point for point in metrics(played, 3) if point.iteration == 2]
+    assert alone.values["mean_episode_length"] <= 3
+    rates = {
+        point.iteration: point.values.get("verifier.lr", point.values.get("verifier.body.lr"))
+        for stop in (3, 8)
+        for point in metrics(played, stop)
+    }
+    assert set(rates) == {0, 1, 2, 5, 6, 7}, "the count of iterations goes on"
+    assert rates[2] == pytest.approx(0.01)
+    assert rates[7] == pytest.approx(0.0003)
+    annealed = [value for point in metrics(played, 5) for value in _rates(point.values)]
+    assert max(annealed) == pytest.approx(0.003), "annealing begins with the phase"
+    assert min(annealed) == pytest.approx(0.0015), "and ends with it"
+
+
+def _rates(values):
+    return [value for name, value in values.items() if name.endswith("lr") and value]
+
+
+def test_stages_cut_elsewhere_and_worked_apart_end_alike(played, tmp_path):
+    apart = Played(tmp_path, parameters(), per_task=1)
+    apart.play(apart=True)
+    assert apart.keys.final_state_key == played.keys.final_state_key
+    for iteration in (3, 5, 8):
+        assert apart.after(iteration) == played.after(iteration)
+    assert metrics(apart, 8)[-1].values == metrics(played, 8)[-1].values
+    assert apart.play() == []
+
+
+def test_a_later_phase_that_is_changed_keeps_the_earlier_ones(tmp_path):
+    before = Played(tmp_path, parameters(PHASES[:2]))
+    before.play()
+    after = Played(tmp_path, parameters(PHASES[:2], phases__answer__changes__rl__lr=0.5))
+    assert after.play() == ["phase state main answer", "train main 3-5", "test main test"]
+
+
+def test_tests_are_played_by_the_agents_themselves_with_the_experiments_parameters(tmp_path):
+    arm = Played(tmp_path, parameters(PHASES[:1]))
+    arm.play()
+    tested = arm.store.find(arm.keys.test().key)
+    plain = Played(tmp_path, parameters(phases=None, rl__num_iterations=3))
+    with closing(ArmSession(plain.keys, plain.settings, plain.store)) as session:
+        trainer = session.trainer_at(plain.keys.initial_state().key)
+        state = arm.after(3)
+        snapshots.load_agents(trainer.combined_agents, state.agents)
+        expected = trainer.run_test("test").metrics
+    assert tested is not None
+    values = {name.removeprefix("test_"): v for name, v in tested.metrics[0].values.items()}
+    assert values == expected
+    assert State.load(arm.store.open(arm.keys.state_key(3)) / "state").agents["prover"]
+
+
+def test_earlier_selves_are_drawn_and_none_of_them_changes(pooled):
+    begun = pooled.state(pooled.keys.phase_state(pooled.keys.phases[1]).key)
+    assert sorted(begun.pool) == ["prover@1", "prover@2", "prover@3"]
+    members = {name: State(agents={"prover": own}) for name, own in begun.pool.items()}
+    for iteration in (1, 2, 3):
+        assert members[f"prover@{iteration}"] == weights(pooled.after(iteration), "prover")
+    drawn = [State(agents={"prover": pooled.after(i).stand_ins["prover"]}) for i in (4, 5, 6)]
+    assert all(any(each == member for member in members.values()) for each in drawn)
+    assert weights(pooled.after(6), "prover") == weights(pooled.after(3), "prover")
+    assert weights(pooled.after(7), "prover") != weights(pooled.after(3), "prover")
+    assert pooled.after(7).pool == {}
+
+
+def test_a_pool_is_drawn_alike_however_the_phase_is_cut(pooled, tmp_path):
+    whole = Played(tmp_path, parameters(POOLED), per_task=10)
+    whole.play()
+    assert whole.after(6) == pooled.after(6)
+    assert whole.keys.final_state_key == pooled.keys.final_state_key
+    assert len({name for name, _ in _draws(pooled)}) > 1, "not always the same one"
+
+
+def _draws(arm):
+    """Return which member has played in each iteration."""
+    for iteration in (4, 5, 6):
+        state = arm.after(iteration)
+        mine = State(agents={"prover": state.stand_ins["prover"]})
+        for name, own in state.pool.items():
+            if State(agents={"prover": own}) == mine:
+                yield name, iteration
