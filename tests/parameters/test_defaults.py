@@ -112,6 +112,7 @@ AGENT = {
     "d_gin_mlp": 64,
     "gnn_output_digits": None,
     "use_dual_gnn": True,
+    "tie_exchanges": False,
     "num_heads": 4,
     "num_transformer_layers": 4,
     "d_transformer": 16,
