@@ -185,9 +185,18 @@ class StagedTrainer(ABC):
         """Whether a callback has ended the training: iterations that are left do nothing."""
         return False
 
+    @classmethod
+    def samples_tests(cls) -> bool:
+        """Return whether there is :meth:`run_sampled_test`: agents may draw their actions."""
+        return False
+
     @abstractmethod
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state."""
+
+    def run_sampled_test(self, dataset: str = "test") -> TestResult:
+        """Test as :meth:`run_test` does, by actions that are drawn, whatever the parameters say."""
+        raise NotImplementedError(f"{type(self).__name__} draws no actions; got {dataset!r}.")
 
     def evaluate(self, dataset: str) -> TestResult:
         """Test as :meth:`run_test` does, as a part of training that no callback is told of."""

@@ -33,7 +33,8 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     and what the optimizer keeps are f32. ``compile_losses`` lets ``torch.compile`` make the losses
     of environments: half a minute at the start of each process, for accelerators; on a CPU our own
     operations are faster. ``test_by_sampling``: agents draw their actions in tests as they do in
-    training, instead of taking the likeliest.
+    training, instead of taking the likeliest; ``both`` tests them in either way, what they draw as
+    "test-by-sampling" beside "test".
     """
 
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
@@ -55,7 +56,7 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     body_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
     use_shared_body: Annotated[bool, Purpose.NETWORKS, Purpose.PRETRAINING] = True
     num_test_iterations: Annotated[PositiveInt, Purpose.TESTS] = 10
-    test_by_sampling: Annotated[bool, Purpose.TESTS] = False
+    test_by_sampling: Annotated[bool | Literal["both"], Purpose.TESTS] = False
     mixed_precision: bool = False
     compile_losses: bool = False
 

@@ -16,10 +16,12 @@ from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
+from trainers.sampled_tests import dataset_of, test_names, tests_both_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.checkpoint_folders import SavedState
     from ratchet.tracking.manifest import ModelKind
     from tasks.stages.sequence import Course, Step
@@ -73,8 +75,13 @@ class ArmKeys(BaseKeys):
         for iteration in sorted(self.tested_states):
             yield self.test_loop(iteration)
         for iteration in self.tested_iterations if self.is_staged else ():
-            for dataset in course.tested(self):
-                yield self.test(dataset, iteration)
+            for name in test_names(course.tested(self), both=self.tests_both_ways):
+                yield self.test(name, iteration)
+
+    @property
+    def tests_both_ways(self) -> bool:
+        """Whether there is a test by drawn actions beside each by the likeliest."""
+        return self._staged_class.samples_tests() and tests_both_ways(self.hyper_params)
 
     @property
     def is_staged(self) -> bool:
@@ -171,15 +178,18 @@ class ArmKeys(BaseKeys):
         }
         return self._call("rollouts", inputs, self._code_fingerprint, iteration=iteration)
 
-    def test(self, dataset: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
-        """Return the stage that tests a state on a dataset; the final state by default."""
+    def test(self, name: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
+        """Return the stage that tests a state, the final one by default; on a dataset, by its name.
+
+        A test by drawn actions has a name of its own (:mod:`trainers.sampled_tests`).
+        """
         done = self.tested_iterations[-1] if iteration is None else iteration
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
             "state": self.state_key(done),
-            "dataset": dataset,
+            "dataset": dataset_of(name)[0],
         }
-        return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=dataset)
+        return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=name)
 
     def test_loop(self, iteration: int) -> StageCall:
         """Return the stage that runs an own loop's test with a state that it has saved."""
@@ -234,7 +244,18 @@ class ArmKeys(BaseKeys):
         agent = detail if stage == "pretrain" else None
         read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
         with paths_from(self.base_path):
-            return self._staged_class.stage_key_parameters(self.hyper_params, read_as, agent)
+            return self._staged_class.stage_key_parameters(
+                self._read_by(stage, detail), read_as, agent
+            )
+
+    def _read_by(self, stage: str, detail: str) -> HyperParameters:
+        """Return the parameters as a stage reads them: each of both tests is one of a kind.
+
+        So that asking for both keeps the test that there was.
+        """
+        if stage != "test" or not self.tests_both_ways:
+            return self.hyper_params
+        return self.hyper_params.replace({"rl.test_by_sampling": dataset_of(detail)[1]})
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
         return stage == "train" and iteration == self.num_iterations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.stages.sequence import recorded_calls
+from tasks.stages.sequence import RecordedCourse, in_order, recorded_calls
 from tasks.tensordict.keys import ArmKeys
 
 FOLDER = Path(__file__).parent.parent / "flows"
@@ -100,3 +100,25 @@ def test_recorded_stages_are_found_in_the_sequence_however_training_was_cut(keys
     assert calls["test-hard", 7].key == keys.test("hard").key
     assert ("test", 7) not in calls
     assert ("rollouts", 2) not in calls, "this trainer plays none"
+
+
+def test_testing_both_ways_adds_tests_and_keeps_those_there_were():
+    """Each is the stage that the parameter would make alone."""
+    networks = {"trainer": "vanilla_ppo", "pretrain_agents": False}
+    found = {
+        way: make_keys(**networks, **{"rl.test_by_sampling": way}) for way in (False, True, "both")
+    }
+    both = found["both"]
+    course = RecordedCourse([("test", 7), ("test-wl2", 7), ("test-wl2-by-sampling", 7)])
+    calls = {call.name: call for call in in_order(both.tests(course))}
+    assert list(calls) == ["test", "test-by-sampling", "test-wl2", "test-wl2-by-sampling"]
+    assert calls["test"].key == found[False].test().key
+    assert calls["test-by-sampling"].key == found[True].test().key
+    assert calls["test-wl2-by-sampling"].key == found[True].test("wl2").key
+    assert [call.name for call in in_order(found[False].tests(course))] == ["test", "test-wl2"]
+    assert both.state_key(7) == found[False].state_key(7)
+
+
+def test_who_draws_no_actions_is_tested_once():
+    keys = make_keys(trainer="solo_agent", **{"rl.test_by_sampling": "both"})
+    assert [c.name for c in in_order(keys.tests(RecordedCourse([("test", 7)])))] == ["test"]

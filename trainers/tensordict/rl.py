@@ -384,6 +384,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     # -- testing ---------------------------------------------------------------------------
 
+    @classmethod
+    def samples_tests(cls) -> bool:
+        """Return True: agents can draw their actions."""
+        return True
+
     @property
     def num_test_iterations(self) -> int:
         """The number of batches of datapoints after which a test ends, unless all are seen."""

@@ -12,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tensordict.nn.probabilistic import InteractionType, set_interaction_type
+
 from ratchet.errors import StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
+from trainers.sampled_tests import sampled_test, tests_both_ways
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict.base import TensorDictTrainer
@@ -206,6 +209,12 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
             self.test_results[name] = result
             stage = "test" if name == "test" else f"test.{name}"
             self.log_stats(test_names(result.metrics), iteration=self.iteration, stage=stage)
+            if self.samples_tests() and tests_both_ways(self.hyper_params):
+                both = sampled_test(name)
+                with set_interaction_type(InteractionType.RANDOM):
+                    result = self.test_results[both] = self._run_test_stage(name, None)
+                metrics = test_names(result.metrics)
+                self.log_stats(metrics, iteration=self.iteration, stage=f"test.{both}")
 
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state.
@@ -214,6 +223,13 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         """
         with ExitStack() as stack:
             self._build_test_context(stack)
+            return self._run_test_stage(dataset, None)
+
+    def run_sampled_test(self, dataset: str = "test") -> TestResult:
+        """Test as :meth:`run_test` does, by actions that are drawn."""
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            stack.enter_context(set_interaction_type(InteractionType.RANDOM))
             return self._run_test_stage(dataset, None)
 
     def evaluate(self, dataset: str) -> TestResult:
