@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from prefect.settings import PREFECT_UI_URL
 
 from flows.process.tracking_uri import choose_mirrors
-from flows.runs.cautions import note_cautions
 from flows.runs.language_services import LanguageServices
 from flows.runs.preflight import check_experiment
 from flows.runs.recording import RunRecorder
@@ -97,7 +96,6 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     services.check_prices()
     store.check_writable()
     folder = RunFolder.create(settings.runs, manifest)
-    note_cautions(experiment, folder)
     note_user(store, folder.path.parent)
     ledger = Ledger(Budget(settings.budget), folder.ledger_path)
     ledger.begin_with(spent_by_run(store, folder))
