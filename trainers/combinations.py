@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError, ProtocolSpecificationError
+from ratchet.errors import ParameterError, ProtocolSpecificationError, nearest
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
 from ratchet.parameters.text_trainers import count_rollouts
@@ -59,6 +59,7 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
         _check_films(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
+    _check_imitation(hyper_params, trainer, handler, folder)
     _check_compiled(hyper_params)
     check_callbacks(hyper_params, trainer, handler, folder)
 
@@ -204,6 +205,46 @@ def _check_films(
             " trainer, e.g. vanilla_ppo."
         )
     check_pictures(hyper_params, folder)
+
+
+def _check_imitation(
+    hyper_params: HyperParameters,
+    trainer: type[Trainer],
+    handler: ProtocolHandler,
+    folder: Path | None,
+) -> None:
+    """Refuse imitation where nobody can: other trainers, unknown agents, ones without weights."""
+    imitation, names = hyper_params.imitation, handler.agent_names
+    if not imitation.agents:
+        return
+    got = f"imitation.agents: got {list(imitation.agents)}"
+    if not (issubclass(trainer, StagedTrainer) and trainer.imitating_agent_names(hyper_params)):
+        raise ParameterError(
+            f"{got} with the trainer {hyper_params.trainer_name!r}, under which nobody imitates,"
+            " expected one of ours that trains networks by reinforcement, e.g. vanilla_ppo, or"
+            " imitation.agents: []."
+        )
+    for name in imitation.agents:
+        if name not in names:
+            raise ParameterError(
+                f"{got}, but the protocol {hyper_params.interaction_protocol!r} has no {name!r},"
+                f" expected some of {list(names)}.{nearest(name, names)}"
+            )
+        for reason in ("is_random", "use_manual_architecture"):
+            if getattr(hyper_params.agents[name], reason):
+                raise ParameterError(
+                    f"{got}, but agents.{name}.{reason} is true: such an agent has nothing to"
+                    " learn with. Leave one of the two out."
+                )
+    if plays_environment(hyper_params):
+        raise ParameterError(
+            f"{got} with the scenario {hyper_params.scenario!r}, expected one whose agents"
+            " exchange messages, e.g. graph_isomorphism. Leave imitation out."
+        )
+    if imitation.run is None:
+        from trainers.tensordict.imitation.teaching import build_teachers
+
+        build_teachers(hyper_params, handler, folder)  # says so if there are none
 
 
 def _check_loaded_agents(hyper_params: HyperParameters, trainer: type[Trainer]) -> None:

@@ -19,7 +19,7 @@ from tasks.stages.keys import BaseKeys
 from trainers.sampled_tests import dataset_of, test_names, tests_both_ways
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.checkpoint_folders import SavedState
@@ -32,12 +32,22 @@ STAGE_VERSIONS = {
     "initial_state": 1,
     "pretrain": 1,
     "pretrained_state": 1,
+    "imitate": 1,
+    "imitated_state": 1,
     "rollouts": 2,
     "train": 1,
     "test": 1,
     "run_trainer": 1,
 }
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
+
+
+_READ_AS = {
+    "pretrained_state": "initial_state",
+    "imitated_state": "initial_state",
+    "rollouts": "train",
+}
+"""Stages that read parameters as another does."""
 
 
 class ArmKeys(BaseKeys):
@@ -48,9 +58,11 @@ class ArmKeys(BaseKeys):
     """By what training is cut beside what the settings say."""
     tested_states: Mapping[int, SavedState] = MappingProxyType({})
     """What a trainer with a loop of its own has saved and is to be tested again, by iterations."""
+    imitated_rollouts: Sequence[str] = ()
+    """The keys of the stages whose rollouts agents imitate; none where models are hand-made."""
 
     def training(self, course: Course) -> Iterator[Step]:
-        """Go through data, initial state, pretraining, and training as the course cuts it."""
+        """Go through data, initial state, learning before the game, and training as it is cut."""
         yield self.build_scenario()
         if not self.is_staged:
             if not self.only_tests:
@@ -63,6 +75,10 @@ class ArmKeys(BaseKeys):
             yield self.pretrain(agent)
         if self.pretrained_agents:
             yield self.pretrained_state()
+        for agent in self.imitating_agents:
+            yield self.imitate(agent)
+        if self.imitating_agents:
+            yield self.imitated_state()
         position = 0
         for stop in course.stops(self):
             if self.samples_rollouts and course.samples_at(position, self.num_iterations):
@@ -112,6 +128,8 @@ class ArmKeys(BaseKeys):
     @property
     def needed_states(self) -> list[tuple[str, int]]:
         """The stages whose results are tested where nothing is trained, beside the kept states."""
+        if self.imitating_agents:
+            return [("imitated_state", 0)]
         return [("pretrained_state" if self.pretrained_agents else "initial_state", 0)]
 
     @property
@@ -153,6 +171,35 @@ class ArmKeys(BaseKeys):
         for agent in self.pretrained_agents:
             inputs[f"pretrained.{agent}"] = self.pretrain(agent).key
         return self._call("pretrained_state", inputs, self._code_fingerprint)
+
+    @cached_property
+    def imitating_agents(self) -> tuple[str, ...]:
+        """The agents that learn from what others do before they are trained."""
+        if not self.is_staged:
+            return ()
+        return tuple(self._staged_class.imitating_agent_names(self.hyper_params))
+
+    def state_to_imitate_from(self) -> StageCall:
+        """Return the stage whose state agents begin to imitate from, each of them."""
+        return self.pretrained_state() if self.pretrained_agents else self.initial_state()
+
+    def imitate(self, agent: str) -> StageCall:
+        """Return the stage in which one agent learns what its model does."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_to_imitate_from().key,
+            "agent": agent,
+        }
+        for place, key in enumerate(self.imitated_rollouts):
+            inputs[f"rollouts.{place}"] = key
+        return self._call("imitate", inputs, self._code_fingerprint, detail=agent)
+
+    def imitated_state(self) -> StageCall:
+        """Return the stage that puts what was learned by imitation into the state."""
+        inputs: dict[str, str | int] = {"state": self.state_to_imitate_from().key}
+        for agent in self.imitating_agents:
+            inputs[f"imitated.{agent}"] = self.imitate(agent).key
+        return self._call("imitated_state", inputs, self._code_fingerprint)
 
     def train(self, start: int, stop: int) -> StageCall:
         """Return the stage that does the iterations from ``start`` up to, not including, ``stop``.
@@ -227,7 +274,7 @@ class ArmKeys(BaseKeys):
         return last, key
 
     def _first_state(self) -> StageCall:
-        return self.pretrained_state() if self.pretrained_agents else self.initial_state()
+        return self.imitated_state() if self.imitating_agents else self.state_to_imitate_from()
 
     def _train_inputs(self, base: int, base_key: str) -> dict[str, str | int]:
         return {
@@ -242,7 +289,7 @@ class ArmKeys(BaseKeys):
             data = self.hyper_params.to_dict() | {"agents": agents_read(self.hyper_params)}
             return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None
-        read_as = {"pretrained_state": "initial_state", "rollouts": "train"}.get(stage, stage)
+        read_as = _READ_AS.get(stage, stage)
         with paths_from(self.base_path):
             return self._staged_class.stage_key_parameters(
                 self._read_by(stage, detail), read_as, agent

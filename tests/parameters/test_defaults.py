@@ -53,6 +53,15 @@ SECTIONS = {
         "entropy_eps": 0.001,
         "normalize_advantage": True,
     },
+    "imitation": {
+        "agents": [],
+        "source": "hand_made",
+        "num_iterations": 100,
+        "num_epochs": 1,
+        "minibatch_size": 64,
+        "lr": 0.002,
+        "anneal_lr": True,
+    },
     "reinforce": {"use_advantage_and_critic": False},
     "spg": {
         "variant": "psos",

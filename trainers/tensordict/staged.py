@@ -36,11 +36,15 @@ _PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
 TENSOR_STAGES: StagePurposes = {
     "initial_state": _PLAYED | {Purpose.NORMALIZATION},
     "pretrain": frozenset({Purpose.PRETRAINING}),
+    "imitate": _PLAYED | {Purpose.IMITATION},
     "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
     "test": _PLAYED | {Purpose.TESTS},
 }
 """What each stage reads parameters for."""
-_LOOPS = ("train", "_train_and_test", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
+_LOOPS = (
+    *("train", "_train_and_test", "_run_train_loop", "_run_test_loop"),
+    *("_pretrain_agents", "_have_agents_imitate"),
+)
 
 
 class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
@@ -84,6 +88,15 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
             for epoch, metrics in enumerate(result.metrics):
                 self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
             self.load_pretrained(name, result)
+
+    def _have_agents_imitate(self) -> None:
+        """Have those who imitate learn from their models, and put that into the state."""
+        names = self.imitating_agent_names(self.hyper_params)
+        learned = {name: self.imitate(name) for name in names}
+        for name, result in learned.items():
+            for iteration, metrics in enumerate(result.metrics):
+                self.log_stats(metrics, iteration=iteration, stage=f"imitate.{name}")
+            self.load_imitated(name, result)
 
     # -- state -----------------------------------------------------------------------------
 
@@ -138,6 +151,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
+            self._have_agents_imitate()
         self._train_and_test()
         if self.settings.run_id is not None and not self.settings.test_run:
             self.save_checkpoint()

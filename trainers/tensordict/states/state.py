@@ -46,7 +46,8 @@ class State:
     iteration
         The number of finished training iterations.
     stage
-        The stage that made the state: ``"initial_state"``, ``"pretrain"`` or ``"train"``.
+        The stage that made the state: ``"initial_state"``, ``"pretrain"``, ``"imitate"`` or
+        ``"train"``.
     agents
         Agent → name → parameter or buffer.
     normalization
