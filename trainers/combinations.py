@@ -6,10 +6,11 @@ it: protocols of their common parameters, trainers of theirs (:meth:`Trainer.che
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import ParameterError, ProtocolSpecificationError, RatchetError
+from ratchet.errors import ParameterError, ProtocolSpecificationError, RatchetError, nearest
 from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.discovery import agent_model
 from ratchet.parameters.reserved import plays_text
@@ -61,9 +62,35 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     if hyper_params.scenario == SIMULATORS and hyper_params.gymnasium.num_test_videos:
         _check_films(hyper_params, trainer, folder)
     _check_loaded_agents(hyper_params, trainer)
+    _check_imitation(hyper_params, trainer, handler, folder)
     _check_compiled(hyper_params)
     check_callbacks(hyper_params, trainer, handler, folder)
     _check_phases(hyper_params, trainer, handler, folder)
+
+
+def find_cautions(
+    hyper_params: HyperParameters, base_dir: str | Path | None = None
+) -> Iterator[str]:
+    """Go through what would run but is seldom what was meant, each with what to do instead.
+
+    Paths to plug-ins start from ``base_dir``. The parameters go together, as
+    :func:`check_combination` says.
+    """
+    folder = None if base_dir is None else Path(base_dir)
+    trainer = trainer_class(hyper_params, folder)
+    if not hyper_params.pretrain_agents or not issubclass(trainer, StagedTrainer):
+        return
+    handler = build_protocol_handler(hyper_params, base_dir=folder)
+    pretrained = trainer.pretrained_agent_names(hyper_params)
+    if pretrained and handler.max_message_rounds > 1:
+        yield (
+            f"pretrain_agents: got true with the protocol {hyper_params.interaction_protocol!r},"
+            " in which agents exchange messages. A body that was trained alone seldom comes to use"
+            " them: measured with the hand-made prover of graph isomorphism, a verifier's accuracy"
+            " was 51.7 % after pretraining and 78.4 % from scratch, after the same iterations. If"
+            f" {' and '.join(pretrained)} should learn to talk, set pretrain_agents: false; have"
+            " agents imitate first (imitation.agents), or train them one at a time."
+        )
 
 
 def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:
@@ -182,6 +209,46 @@ def _check_films(
             " trainer, e.g. vanilla_ppo."
         )
     check_pictures(hyper_params, folder)
+
+
+def _check_imitation(
+    hyper_params: HyperParameters,
+    trainer: type[Trainer],
+    handler: ProtocolHandler,
+    folder: Path | None,
+) -> None:
+    """Refuse imitation where nobody can: other trainers, unknown agents, ones without weights."""
+    imitation, names = hyper_params.imitation, handler.agent_names
+    if not imitation.agents:
+        return
+    got = f"imitation.agents: got {list(imitation.agents)}"
+    if not (issubclass(trainer, StagedTrainer) and trainer.imitating_agent_names(hyper_params)):
+        raise ParameterError(
+            f"{got} with the trainer {hyper_params.trainer_name!r}, under which nobody imitates,"
+            " expected one of ours that trains networks by reinforcement, e.g. vanilla_ppo, or"
+            " imitation.agents: []."
+        )
+    for name in imitation.agents:
+        if name not in names:
+            raise ParameterError(
+                f"{got}, but the protocol {hyper_params.interaction_protocol!r} has no {name!r},"
+                f" expected some of {list(names)}.{nearest(name, names)}"
+            )
+        for reason in ("is_random", "use_manual_architecture"):
+            if getattr(hyper_params.agents[name], reason):
+                raise ParameterError(
+                    f"{got}, but agents.{name}.{reason} is true: such an agent has nothing to"
+                    " learn with. Leave one of the two out."
+                )
+    if plays_environment(hyper_params):
+        raise ParameterError(
+            f"{got} with the scenario {hyper_params.scenario!r}, expected one whose agents"
+            " exchange messages, e.g. graph_isomorphism. Leave imitation out."
+        )
+    if imitation.run is None:
+        from trainers.tensordict.imitation.teaching import build_teachers
+
+        build_teachers(hyper_params, handler, folder)  # says so if there are none
 
 
 def _check_phases(

@@ -51,10 +51,11 @@ class TestResult:
 
 @dataclass(frozen=True)
 class PretrainResult:
-    """What pretraining made of one agent's body.
+    """What pretraining made of one agent's body, or imitation of its body and policy.
 
-    ``weights``: name of a parameter or buffer → its value; ``metrics``: one mapping per epoch;
-    ``table``: the predictions for the test set afterwards, column → one value per datapoint.
+    ``weights``: name of a parameter or buffer → its value; ``metrics``: one mapping per epoch or
+    iteration; ``table``: the predictions for the test set after pretraining, column → one value
+    per datapoint.
     """
 
     weights: dict[str, Tensor]
@@ -143,6 +144,11 @@ class StagedTrainer(ABC):
         """Return whom :meth:`pretrain` is to be called for, before anything is built."""
         return []
 
+    @classmethod
+    def imitating_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
+        """Return whom :meth:`imitate` is to be called for, before anything is built."""
+        return []
+
     @property
     @abstractmethod
     def num_train_iterations(self) -> int:
@@ -190,6 +196,17 @@ class StagedTrainer(ABC):
         """Put what :meth:`pretrain` made into the state."""
         raise NotImplementedError(f"{type(self).__name__} pretrains nobody; got {agent_name!r}.")
 
+    def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
+        """Have an agent learn what its model does, starting from the state; changes no state.
+
+        ``files`` are the rollouts of a run, where it imitates those.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: nobody imitates; got {agent_name!r}.")
+
+    def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
+        """Put what :meth:`imitate` made into the state."""
+        raise NotImplementedError(f"{type(self).__name__}: nobody imitates; got {agent_name!r}.")
+
     @abstractmethod
     def run_iterations(self, start: int, stop: int) -> list[Metrics]:
         """Run iterations [start, stop), changing the state; ``start`` must be the state's.
@@ -202,9 +219,18 @@ class StagedTrainer(ABC):
         """Whether a callback has ended the training: iterations that are left do nothing."""
         return False
 
+    @classmethod
+    def samples_tests(cls) -> bool:
+        """Return whether there is :meth:`run_sampled_test`: agents may draw their actions."""
+        return False
+
     @abstractmethod
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state."""
+
+    def run_sampled_test(self, dataset: str = "test") -> TestResult:
+        """Test as :meth:`run_test` does, by actions that are drawn, whatever the parameters say."""
+        raise NotImplementedError(f"{type(self).__name__} draws no actions; got {dataset!r}.")
 
     def evaluate(self, dataset: str) -> TestResult:
         """Test as :meth:`run_test` does, as a part of training that no callback is told of."""
@@ -217,5 +243,6 @@ class StagedTrainer(ABC):
     ) -> dict[str, Any]:
         """Return the parameters that a stage reads, as plain data.
 
-        Stages are ``"initial_state"``, ``"pretrain"`` (of an agent), ``"train"`` and ``"test"``.
+        Stages are ``"initial_state"``, ``"pretrain"`` (of an agent), ``"imitate"``, ``"train"`` and
+        ``"test"``.
         """

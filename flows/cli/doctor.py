@@ -44,11 +44,14 @@ def doctor(
 
 def experiment(file: str) -> Iterator[Check]:
     """Check what would keep an experiment from running here."""
+    from flows.runs.cautions import cautions
     from flows.runs.preflight import find_problems
     from flows.runs.resolving import resolve_file
 
-    problems = list(find_problems(resolve_file(file)))
+    resolved = resolve_file(file)
+    problems = list(find_problems(resolved))
     for problem in problems:
         yield Check(file, CheckResult.BAD, str(problem))
     if not problems:
         yield Check(file, CheckResult.GOOD, "could run here")
+        yield from (Check(file, CheckResult.WARNING, text) for text in cautions(resolved))

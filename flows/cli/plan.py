@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.running import Budget, ExperimentPath, Overrides
-from flows.process.messages import print_plain, print_table
+from flows.process.messages import print_plain, print_table, print_warning
 
 if TYPE_CHECKING:
     from flows.planning.plan import PlannedStage
@@ -30,10 +30,11 @@ def plan(
     their limit. If that and what the run was billed is more than the budget, it is an error; if
     only replies that are asked for again could make it more, it is said. Of language models that
     learn from their tokens, how much they would play at most. What would keep `run` from beginning
-    on this machine is an error, too.
+    on this machine is an error, too; what would run and is seldom meant, a warning.
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
+    from flows.runs.cautions import cautions
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.resolving import resolve_file
     from ratchet.language_models.ledger import Ledger
@@ -65,6 +66,8 @@ def plan(
     total = remaining(stages)
     if total is not None:
         print_plain(_total(total))
+    for caution in cautions(experiment):
+        print_warning(caution)
     check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget
     ledger = experiment.run_path / "ledger.jsonl"

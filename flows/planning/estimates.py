@@ -92,6 +92,8 @@ def remaining_iterations(experiment: ResolvedExperiment) -> int:
                 total += call.iteration - call.start_iteration
             elif call.stage == "pretrain":
                 total += int(keys.hyper_params.solo_agent.num_epochs)
+            elif call.stage == "imitate":
+                total += int(keys.hyper_params.imitation.num_iterations)
             elif plays(keys, call):
                 total += rollouts.get(call.stage, 0)
     return total

@@ -75,6 +75,8 @@ def _num_steps(session: ArmSession, call: StageCall) -> int:
     """Return how many iterations or epochs a stage has, as a run's progress counts them."""
     if call.stage == "train":
         return call.iteration - call.start_iteration
+    if call.stage == "imitate":
+        return int(session.keys.hyper_params.imitation.num_iterations)
     is_pretraining = call.stage == "pretrain"
     return int(session.keys.hyper_params.solo_agent.num_epochs) if is_pretraining else 0
 
@@ -101,6 +103,7 @@ def _request(session: ArmSession, call: StageCall, force: bool) -> Request:
             "hyper_params": keys.hyper_params.to_dict(),
             "pins": [[*place, key] for place, key in keys.pins.items()],
             "checkpoints": keys.checkpoints,
+            "imitated_rollouts": list(keys.imitated_rollouts),
             "settings": session.settings.to_dict(),
         },
     }
@@ -158,4 +161,5 @@ def _new_session(arm: dict[str, Any]) -> ArmSession:
     )
     assert isinstance(keys, ArmKeys)  # as that of whoever asks
     keys.pins = {(name, iteration): key for name, iteration, key in arm["pins"]}
+    keys.imitated_rollouts = tuple(arm["imitated_rollouts"])
     return ArmSession(keys, settings, StageStore(settings.store_url))

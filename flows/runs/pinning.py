@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flows.runs.forks import Fork
 from ratchet.errors import ParameterError
+from ratchet.experiment_files.imitated_rollouts import imitated_rollouts
 from ratchet.experiment_files.loaded_agents import loaded_states
 from ratchet.experiment_files.saved_states import saved_states
 from ratchet.tracking.run_folder import find_run
@@ -32,12 +33,8 @@ if TYPE_CHECKING:
 _Records = dict[tuple[str, int], str]
 """Name and iteration of a stage → its key."""
 _KEPT_IF_SAME = (
-    "build_scenario",
-    "initial_state",
-    "pretrain",
-    "pretrained_state",
-    "phase_state",
-    "run_trainer",
+    *("build_scenario", "initial_state", "pretrain", "pretrained_state"),
+    *("imitate", "imitated_state", "phase_state", "run_trainer"),
 )
 """What a fork shares with its parent where nothing but the code differs."""
 
@@ -62,6 +59,8 @@ def arm_keys(
         states = loaded_states(hyper_params, settings)
         digests = {agent: state.digest for agent, state in states.items()}
         keys = make_keys(arm, hyper_params, base_dir=settings.base_dir, checkpoints=digests)
+        if isinstance(keys, ArmKeys):
+            keys.imitated_rollouts = imitated_rollouts(hyper_params, settings, store)
         if keys.only_tests:
             _keep_states(store, keys, settings)
         if fork is not None or records:

@@ -164,6 +164,21 @@ class AgentBuilder(ABC, Generic[Section]):
             for name, section in sections.items()
         }
 
+    def build_hand_made_agents(
+        self, hyper_params: HyperParameters, handler: ProtocolHandler, names: Collection[str]
+    ) -> dict[str, Agent]:
+        """Build hand-made agents to be imitated: of several equally good actions they draw one.
+
+        Raises ParameterError if there are none of some names.
+        """
+        found = {}
+        for name in names:
+            plan = AgentPlan(hyper_params, handler, name, self._section(hyper_params, name))
+            found[name] = agent = self.build_manual_agent(plan)
+            if agent.policy_head is not None:
+                agent.policy_head = agent.policy_head.with_ties()
+        return found
+
     def combine_agents(
         self, hyper_params: HyperParameters, handler: ProtocolHandler, agents: Mapping[str, Agent]
     ) -> CombinedAgents:

@@ -167,6 +167,13 @@ class AgentPolicyHead(AgentPart, ABC):
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Return logits for b rows; ``representation`` is None for agents without a body."""
 
+    def with_ties(self) -> AgentPolicyHead:
+        """Return a head to which all actions are equally likely that are equally good to this one.
+
+        For whoever imitates it, or is compared with it; by default the head itself.
+        """
+        return self
+
 
 class AgentValueHead(AgentPart, ABC):
     """Estimates the return."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ratchet.store.store import StageStore
     from ratchet.tracking.run_folder import RunFolder
 
-_FIRST_STAGES = ("initial_state", "pretrained_state")
+_FIRST_STAGES = ("initial_state", "pretrained_state", "imitated_state")
 _TRAINING = ("train", "run_trainer")
 
 

@@ -24,6 +24,7 @@ __all__ = [
 
 BUILT_IN = (
     "ratchet.parameters.evaluation",
+    "ratchet.parameters.imitation",
     "ratchet.parameters.language",
     "ratchet.parameters.options",
     "ratchet.parameters.protocols",

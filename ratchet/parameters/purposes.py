@@ -33,6 +33,8 @@ class Purpose(Enum):
     """How observations are normalised; fitted once, before training."""
     PRETRAINING = "pretraining"
     """How a body is trained alone before the game begins."""
+    IMITATION = "imitation"
+    """How agents learn what others do before the game begins."""
     LEARNING = "learning"
     """How networks learn."""
     CRITIC = "critic"

@@ -28,12 +28,14 @@ class TrainerReference(SubParameters):
 class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     """Reinforcement learning on tensors: how much is sampled and how it is learned from.
 
-    ``adam_eps`` is what Adam adds to its denominator, in pretraining and of solo agents too.
+    ``adam_eps`` is what Adam adds to its denominator, in pretraining, imitation and of solo agents
+    too.
     ``mixed_precision`` computes losses in bfloat16 where torch holds that exact enough; weights
     and what the optimizer keeps are f32. ``compile_losses`` lets ``torch.compile`` make the losses
     of environments: half a minute at the start of each process, for accelerators; on a CPU our own
     operations are faster. ``test_by_sampling``: agents draw their actions in tests as they do in
-    training, instead of taking the likeliest.
+    training, instead of taking the likeliest; ``both`` tests them in either way, what they draw as
+    "test-by-sampling" beside "test".
     """
 
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
@@ -44,8 +46,12 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     minibatch_size: PositiveInt = 64
     lr: PositiveFloat = 0.003
     anneal_lr: bool = False
-    max_grad_norm: Annotated[PositiveFloat, Purpose.LEARNING, Purpose.PRETRAINING] = 1.0
-    adam_eps: Annotated[PositiveFloat, Purpose.LEARNING, Purpose.PRETRAINING] = 1e-5
+    max_grad_norm: Annotated[
+        PositiveFloat, Purpose.LEARNING, Purpose.PRETRAINING, Purpose.IMITATION
+    ] = 1.0
+    adam_eps: Annotated[PositiveFloat, Purpose.LEARNING, Purpose.PRETRAINING, Purpose.IMITATION] = (
+        1e-5
+    )
     loss_critic_type: Annotated[Literal["smooth_l1", "l1", "l2"], Purpose.CRITIC] = "smooth_l1"
     clip_value: Annotated[bool | PositiveFloat, Purpose.CRITIC] = False
     normalize_observations: Annotated[bool, Purpose.NORMALIZATION] = True
@@ -55,7 +61,7 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     body_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
     use_shared_body: Annotated[bool, Purpose.NETWORKS, Purpose.PRETRAINING] = True
     num_test_iterations: Annotated[PositiveInt, Purpose.TESTS] = 10
-    test_by_sampling: Annotated[bool, Purpose.TESTS] = False
+    test_by_sampling: Annotated[bool | Literal["both"], Purpose.TESTS] = False
     mixed_precision: bool = False
     compile_losses: bool = False
 

@@ -91,7 +91,10 @@ def _sections(content: Content) -> dict[str, Any]:
     ]
     ends = {arm.label: num_iterations(arm) for arm in arms}
     tested = tested_figures(arms, content.transcripts, ends)
-    pretraining = curve_figures(arms, "pretrain", "epoch")
+    pretraining = [
+        *curve_figures(arms, "pretrain", "epoch"),
+        *curve_figures(arms, "imitate", "iteration"),
+    ]
     groups = [(each, rows, group_figures(each, rows, labels)) for each, rows in group_tables(arms)]
     grouped = [figure for *_, figures in groups for figure in figures]
     parameters = parameter_rows(arms)

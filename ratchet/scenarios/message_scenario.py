@@ -5,7 +5,7 @@ A subclass names its environment and the builder of its agents, and makes the da
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ratchet.agents.networks.registry import network_class
@@ -85,6 +85,16 @@ class MessageScenario(TensorScenario):
     ) -> None:
         """Refuse a hand-made agent by the attempt to make it, which costs nothing."""
         self.agent_builder(self.base_dir).check_hand_made(hyper_params, protocol_handler, name)
+
+    def build_hand_made_agents(
+        self,
+        hyper_params: HyperParameters,
+        protocol_handler: ProtocolHandler,
+        names: Collection[str],
+    ) -> dict[str, Agent]:
+        """Make the hand-made agents of some names, to be imitated; ParameterError without any."""
+        builder = self.agent_builder(self.base_dir)
+        return builder.build_hand_made_agents(hyper_params, protocol_handler, names)
 
     def combine_agents(
         self,

@@ -26,8 +26,9 @@ class StageCall:
     Attributes
     ----------
     stage
-        The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "train",
-        "test" or "run_trainer"; of chat models "sample_rollouts", "log_stats" … too.
+        The kind: "build_scenario", "initial_state", "pretrain", "pretrained_state", "imitate",
+        "imitated_state", "train", "test" or "run_trainer"; of chat models "sample_rollouts",
+        "log_stats" … too.
     parameters
         The hyper-parameters that the stage reads.
     inputs

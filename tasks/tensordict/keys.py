@@ -17,11 +17,13 @@ from ratchet.plugins import paths_from
 from ratchet.store.keys import stage_key
 from tasks.stages.calls import TEST_DATASET, StageCall
 from tasks.stages.keys import BaseKeys
+from trainers.sampled_tests import dataset_of, test_names, tests_both_ways
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ratchet.parameters.curriculum import Phase
+    from ratchet.parameters.hyper_parameters import HyperParameters
     from ratchet.tracking.checkpoint_folders import SavedState
     from ratchet.tracking.manifest import ModelKind
     from tasks.stages.sequence import Course, Step
@@ -32,6 +34,8 @@ STAGE_VERSIONS = {
     "initial_state": 1,
     "pretrain": 1,
     "pretrained_state": 1,
+    "imitate": 1,
+    "imitated_state": 1,
     "phase_state": 1,
     "rollouts": 2,
     "train": 1,
@@ -39,7 +43,13 @@ STAGE_VERSIONS = {
     "run_trainer": 1,
 }
 """Raised when a task writes other files or calls its trainer otherwise: they are made anew."""
-_READ_AS = {"pretrained_state": "initial_state", "phase_state": "train", "rollouts": "train"}
+_READ_AS = {
+    "pretrained_state": "initial_state",
+    "imitated_state": "initial_state",
+    "phase_state": "train",
+    "rollouts": "train",
+}
+"""Stages that read parameters as another does."""
 
 
 class ArmKeys(BaseKeys):
@@ -50,9 +60,11 @@ class ArmKeys(BaseKeys):
     """By what training is cut beside what the settings say."""
     tested_states: Mapping[int, SavedState] = MappingProxyType({})
     """What a trainer with a loop of its own has saved and is to be tested again, by iterations."""
+    imitated_rollouts: Sequence[str] = ()
+    """The keys of the stages whose rollouts agents imitate; none where models are hand-made."""
 
     def training(self, course: Course) -> Iterator[Step]:
-        """Go through data, initial state, pretraining, and training as the course cuts it.
+        """Go through data, initial state, learning before the game, and training as it is cut.
 
         Before the first iteration of each phase comes the state that it begins with.
         """
@@ -68,6 +80,10 @@ class ArmKeys(BaseKeys):
             yield self.pretrain(agent)
         if self.pretrained_agents:
             yield self.pretrained_state()
+        for agent in self.imitating_agents:
+            yield self.imitate(agent)
+        if self.imitating_agents:
+            yield self.imitated_state()
         position = 0
         for stop in course.stops(self):
             begun = self.phase_from(position)
@@ -83,8 +99,13 @@ class ArmKeys(BaseKeys):
         for iteration in sorted(self.tested_states):
             yield self.test_loop(iteration)
         for iteration in self.tested_iterations if self.is_staged else ():
-            for dataset in course.tested(self):
-                yield self.test(dataset, iteration)
+            for name in test_names(course.tested(self), both=self.tests_both_ways):
+                yield self.test(name, iteration)
+
+    @property
+    def tests_both_ways(self) -> bool:
+        """Whether there is a test by drawn actions beside each by the likeliest."""
+        return self._staged_class.samples_tests() and tests_both_ways(self.hyper_params)
 
     @property
     def is_staged(self) -> bool:
@@ -145,6 +166,8 @@ class ArmKeys(BaseKeys):
     @property
     def needed_states(self) -> list[tuple[str, int]]:
         """The stages whose results are tested where nothing is trained, beside the kept states."""
+        if self.imitating_agents:
+            return [("imitated_state", 0)]
         return [("pretrained_state" if self.pretrained_agents else "initial_state", 0)]
 
     @property
@@ -186,6 +209,35 @@ class ArmKeys(BaseKeys):
         for agent in self.pretrained_agents:
             inputs[f"pretrained.{agent}"] = self.pretrain(agent).key
         return self._call("pretrained_state", inputs, self._code_fingerprint)
+
+    @cached_property
+    def imitating_agents(self) -> tuple[str, ...]:
+        """The agents that learn from what others do before they are trained."""
+        if not self.is_staged:
+            return ()
+        return tuple(self._staged_class.imitating_agent_names(self.hyper_params))
+
+    def state_to_imitate_from(self) -> StageCall:
+        """Return the stage whose state agents begin to imitate from, each of them."""
+        return self.pretrained_state() if self.pretrained_agents else self.initial_state()
+
+    def imitate(self, agent: str) -> StageCall:
+        """Return the stage in which one agent learns what its model does."""
+        inputs: dict[str, str | int] = {
+            "data": self.build_scenario().key,
+            "state": self.state_to_imitate_from().key,
+            "agent": agent,
+        }
+        for place, key in enumerate(self.imitated_rollouts):
+            inputs[f"rollouts.{place}"] = key
+        return self._call("imitate", inputs, self._code_fingerprint, detail=agent)
+
+    def imitated_state(self) -> StageCall:
+        """Return the stage that puts what was learned by imitation into the state."""
+        inputs: dict[str, str | int] = {"state": self.state_to_imitate_from().key}
+        for agent in self.imitating_agents:
+            inputs[f"imitated.{agent}"] = self.imitate(agent).key
+        return self._call("imitated_state", inputs, self._code_fingerprint)
 
     def train(self, start: int, stop: int) -> StageCall:
         """Return the stage that does the iterations from ``start`` up to, not including, ``stop``.
@@ -234,15 +286,18 @@ class ArmKeys(BaseKeys):
         }
         return self._call("rollouts", inputs, self._code_fingerprint, iteration=iteration)
 
-    def test(self, dataset: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
-        """Return the stage that tests a state on a dataset; the final state by default."""
+    def test(self, name: str = TEST_DATASET, iteration: int | None = None) -> StageCall:
+        """Return the stage that tests a state, the final one by default; on a dataset, by its name.
+
+        A test by drawn actions has a name of its own (:mod:`trainers.sampled_tests`).
+        """
         done = self.tested_iterations[-1] if iteration is None else iteration
         inputs: dict[str, str | int] = {
             "data": self.build_scenario().key,
             "state": self.state_key(done),
-            "dataset": dataset,
+            "dataset": dataset_of(name)[0],
         }
-        return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=dataset)
+        return self._call("test", inputs, self._code_fingerprint, iteration=done, detail=name)
 
     def test_loop(self, iteration: int) -> StageCall:
         """Return the stage that runs an own loop's test with a state that it has saved."""
@@ -295,7 +350,7 @@ class ArmKeys(BaseKeys):
         return last, key
 
     def _first_state(self) -> StageCall:
-        return self.pretrained_state() if self.pretrained_agents else self.initial_state()
+        return self.imitated_state() if self.imitating_agents else self.state_to_imitate_from()
 
     def _train_inputs(self, base: int, base_key: str) -> dict[str, str | int]:
         return {
@@ -311,7 +366,7 @@ class ArmKeys(BaseKeys):
             return {name: value for name, value in data.items() if name != "callbacks"}
         agent = detail if stage == "pretrain" else None
         phase = self._phase_of(stage, iteration)
-        hyper_params = self.hyper_params if phase is None else phase.hyper_params
+        hyper_params = self._read_by(stage, detail) if phase is None else phase.hyper_params
         with paths_from(self.base_path):
             read = self._staged_class.stage_key_parameters(
                 hyper_params, _READ_AS.get(stage, stage), agent
@@ -324,6 +379,15 @@ class ArmKeys(BaseKeys):
         if stage in ("phase_state", "rollouts"):
             return self.phase_from(iteration)
         return self.phase_before(iteration) if stage == "train" else None
+
+    def _read_by(self, stage: str, detail: str) -> HyperParameters:
+        """Return the parameters as a stage reads them: each of both tests is one of a kind.
+
+        So that asking for both keeps the test that there was.
+        """
+        if stage != "test" or not self.tests_both_ways:
+            return self.hyper_params
+        return self.hyper_params.replace({"rl.test_by_sampling": dataset_of(detail)[1]})
 
     def _ends_training(self, stage: str, iteration: int) -> bool:
         ends = {phase.stop for phase in self.phases} or {self.num_iterations}

@@ -6,6 +6,7 @@ from typing import Any
 
 from tasks.build_scenario import build_scenario
 from tasks.stages.decorator import Stage
+from tasks.tensordict.imitate import imitate, imitated_state
 from tasks.tensordict.initial_state import initial_state, pretrained_state
 from tasks.tensordict.phase_state import phase_state
 from tasks.tensordict.pretrain import pretrain
@@ -19,6 +20,8 @@ STAGES: dict[str, Stage[Any]] = {
     "initial_state": initial_state,
     "pretrain": pretrain,
     "pretrained_state": pretrained_state,
+    "imitate": imitate,
+    "imitated_state": imitated_state,
     "phase_state": phase_state,
     "rollouts": rollouts,
     "train": train,

@@ -12,12 +12,13 @@ from tasks.stages.decorator import Metrics, stage
 from tasks.stages.session import TRANSCRIPTS_FILE, film_name
 from tasks.stages.tables import write_table
 from tasks.tensordict.session import ArmSession
+from trainers.sampled_tests import dataset_of
 from trainers.staged import TEST_PREFIX
 
 
 @stage
 def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
-    """Test on the dataset named by ``call.detail``; write what was answered to each datapoint.
+    """Test on the dataset that ``call.detail`` names; write what was answered to each datapoint.
 
     Whatever phase has made the state, the agents themselves play, by the experiment's parameters.
     """
@@ -26,7 +27,8 @@ def test(call: StageCall, folder: Path, session: ArmSession) -> Metrics:
     key = session.keys.state_key(call.iteration)
     is_of_phase = bool(session.keys.phases)
     trainer = session.trainer_taking_over(key, None) if is_of_phase else session.trainer_at(key)
-    result = trainer.run_test(call.detail)
+    dataset, is_sampled = dataset_of(call.detail)
+    result = trainer.run_sampled_test(dataset) if is_sampled else trainer.run_test(dataset)
     write_table(folder, result.table)
     for index, film in enumerate(result.films):
         path = folder / film_name(index)

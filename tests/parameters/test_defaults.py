@@ -53,6 +53,15 @@ SECTIONS = {
         "entropy_eps": 0.001,
         "normalize_advantage": True,
     },
+    "imitation": {
+        "agents": [],
+        "source": "hand_made",
+        "num_iterations": 100,
+        "num_epochs": 1,
+        "minibatch_size": 64,
+        "lr": 0.002,
+        "anneal_lr": True,
+    },
     "reinforce": {"use_advantage_and_critic": False},
     "spg": {
         "variant": "psos",
@@ -112,6 +121,7 @@ AGENT = {
     "d_gin_mlp": 64,
     "gnn_output_digits": None,
     "use_dual_gnn": True,
+    "tie_exchanges": False,
     "num_heads": 4,
     "num_transformer_layers": 4,
     "d_transformer": 16,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ratchet.parameters.hyper_parameters import HyperParameters
-from tasks.stages.sequence import recorded_calls
+from tasks.stages.sequence import RecordedCourse, in_order, recorded_calls
 from tasks.tensordict.keys import ArmKeys
 
 FOLDER = Path(__file__).parent.parent / "flows"
@@ -100,3 +100,71 @@ def test_recorded_stages_are_found_in_the_sequence_however_training_was_cut(keys
     assert calls["test-hard", 7].key == keys.test("hard").key
     assert ("test", 7) not in calls
     assert ("rollouts", 2) not in calls, "this trainer plays none"
+
+
+def test_testing_both_ways_adds_tests_and_keeps_those_there_were():
+    """Each is the stage that the parameter would make alone."""
+    networks = {"trainer": "vanilla_ppo", "pretrain_agents": False}
+    found = {
+        way: make_keys(**networks, **{"rl.test_by_sampling": way}) for way in (False, True, "both")
+    }
+    both = found["both"]
+    course = RecordedCourse([("test", 7), ("test-wl2", 7), ("test-wl2-by-sampling", 7)])
+    calls = {call.name: call for call in in_order(both.tests(course))}
+    assert list(calls) == ["test", "test-by-sampling", "test-wl2", "test-wl2-by-sampling"]
+    assert calls["test"].key == found[False].test().key
+    assert calls["test-by-sampling"].key == found[True].test().key
+    assert calls["test-wl2-by-sampling"].key == found[True].test("wl2").key
+    assert [call.name for call in in_order(found[False].tests(course))] == ["test", "test-wl2"]
+    assert both.state_key(7) == found[False].state_key(7)
+
+
+def test_who_draws_no_actions_is_tested_once():
+    keys = make_keys(trainer="solo_agent", **{"rl.test_by_sampling": "both"})
+    assert [c.name for c in in_order(keys.tests(RecordedCourse([("test", 7)])))] == ["test"]
+
+
+IMITATING = {"trainer": "vanilla_ppo", "imitation.agents": ["prover"]}
+
+
+def calls_of(keys):
+    return {call.name: call for call in in_order(keys.training(RecordedCourse([])))}
+
+
+def test_imitation_stands_between_pretraining_and_training():
+    with_both = calls_of(make_keys(**IMITATING))
+    assert list(with_both)[-4:] == ["pretrained_state", "imitate-prover", "imitated_state", "train"]
+    alone = calls_of(make_keys(**IMITATING, pretrain_agents=False))
+    assert list(alone)[1:] == ["initial_state", "imitate-prover", "imitated_state", "train"]
+    for calls in (with_both, alone):
+        before = list(calls.values())[-4]
+        assert calls["imitate-prover"].inputs["state"] == before.key
+        assert calls["imitated_state"].inputs["imitated.prover"] == calls["imitate-prover"].key
+        assert calls["train"].inputs["base"] == calls["imitated_state"].key
+
+
+def test_how_an_agent_imitates_changes_that_and_what_comes_after():
+    def keys_of(**changes):
+        return {n: c.key for n, c in calls_of(make_keys(**IMITATING, **changes)).items()}
+
+    def changed(**changes):
+        old, new = keys_of(), keys_of(**changes)
+        return {name for name in old if old[name] != new[name]}
+
+    later = {"imitate-prover", "imitated_state", "train"}
+    assert changed(**{"imitation.lr": 0.1}) == later
+    assert changed(**{"imitation.source": "run:other"}) == set(), "what was played decides"
+    assert changed(**{"rl.lr": 0.1}) == {"train"}
+    assert changed(**{"solo_agent.num_epochs": 3}) >= later
+    keys = make_keys(**IMITATING)
+    keys.imitated_rollouts = ("0" * 64,)
+    new = {name: call.key for name, call in calls_of(keys).items()}
+    assert {name for name, key in keys_of().items() if new[name] != key} == later
+
+
+def test_where_nobody_imitates_no_key_knows_of_it():
+    """So that what was stored before there was imitation stays what is asked for."""
+    for changes in ({"trainer": "vanilla_ppo"}, {}):
+        calls = calls_of(make_keys(**changes)) | {"test": make_keys(**changes).test()}
+        assert not any("imitat" in name for name in calls)
+        assert not any("imitation" in call.parameters for call in calls.values())

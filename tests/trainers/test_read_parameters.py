@@ -12,6 +12,7 @@ from ratchet.errors import RatchetError
 from ratchet.parameters import SECTIONS, SubParameters, register_parameters
 from ratchet.parameters.base import AGENT_MODELS
 from ratchet.parameters.discovery import load_plugins
+from ratchet.parameters.imitation import ImitationParameters
 from ratchet.parameters.purposes import Purpose, declared_purposes
 from ratchet.parameters.reading import data_parameters, section_read
 from ratchet.parameters.torchrl import TorchRlParameters
@@ -29,7 +30,10 @@ MODELS = [
 GRAPHS = {"scenario": "graph_isomorphism", "dataset": "generated"}
 CODE = {"scenario": "code_validation", "dataset": "generated"}
 COMMON = {"rl", "nip_protocol", "protocol_common", "dataset_options", "message_regression"}
-ON_TENSORS = COMMON | {"zk_protocol", "solo_agent"}
+ON_TENSORS = COMMON | {"zk_protocol", "solo_agent", "imitation"}
+NOBODY_IMITATES = {f"imitation.{name}" for name in ImitationParameters.model_fields} - {
+    "imitation.agents"
+}
 KL = {f"ppo.{name}" for name in ("kl_target", "kl_beta", "kl_decrement", "kl_increment")}
 SPG = {"spg.ihvp_variant", "spg.ihvp_rank", "spg.ihvp_rho", "spg.ihvp_num_iterations"}
 GRPO = {f"grpo.{name}" for name in ("aggregation_constant", "baseline_decay")}
@@ -38,7 +42,12 @@ OF_NETWORKS |= {"include_linear_message_space", "d_linear_message_space"}
 EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
     # What is given, the sections that are read, and the fields of those that are not, as it is.
     "vanilla_ppo": (
-        {**GRAPHS, "trainer": "vanilla_ppo", "pretrain_agents": True},
+        {
+            **GRAPHS,
+            "trainer": "vanilla_ppo",
+            "pretrain_agents": True,
+            "imitation": {"agents": ["prover"]},
+        },
         ON_TENSORS | {"graph_isomorphism", "ppo"},
         KL,
     ),
@@ -52,27 +61,27 @@ EXPERIMENTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
             "message_regression": {"enabled": True},
         },
         ON_TENSORS | {"binary_erasure_channel", "ppo"},
-        set(),
+        NOBODY_IMITATES,
     ),
     "reinforce": (
         {"scenario": "image_classification", "dataset": "synthetic", "trainer": "reinforce"},
         ON_TENSORS | {"image_classification", "reinforce"},
-        set(),
+        NOBODY_IMITATES,
     ),
     "spg": (
         {**GRAPHS, "trainer": "spg", "graph_isomorphism": {"dataset_seed": 1}},
         ON_TENSORS | {"graph_isomorphism", "ppo", "spg"},
-        {*KL, *SPG, "spg.additional_lola_term"},
+        {*KL, *SPG, *NOBODY_IMITATES, "spg.additional_lola_term"},
     ),
     "solo_agent": (
         {**GRAPHS, "trainer": "solo_agent"},
         ON_TENSORS | {"graph_isomorphism"},
-        set(),
+        NOBODY_IMITATES,
     ),
     "environment": (
         {"scenario": "gymnasium", "dataset": "CartPole-v1", "trainer": "vanilla_ppo"},
         (ON_TENSORS - {"nip_protocol"}) | {"gymnasium", "ppo"},
-        KL,
+        KL | NOBODY_IMITATES,
     ),
     "grpo": (
         {"scenario": "language_task", "dataset": "reverse", "trainer": "grpo"},
@@ -123,6 +132,7 @@ VALUES: dict[str, Any] = {
     "stackelberg_sequence": [[["prover"], ["verifier"]]],
     "extra_test_sets": [{"hard": {}}],
     "selected_classes": [[0, 1]],
+    "imitation.source": ["run:other"],
     "message_regression.agents": [["prover"]],
 }
 

@@ -171,3 +171,21 @@ def test_own_statistics_of_tests_are_recorded(tiny):
     assert "test_mine" in tested.values
     assert tested.values["test_train"] == 0
     assert trainer._get_log_stats(trainer.seen, train=False).keys() >= {"test_mine", "test_train"}
+
+
+def test_both_ways_are_two_tests_each_like_the_one_asked_for_alone(tiny):
+    changes = {"rl__num_test_iterations": 100}
+    trainer, likeliest = _tested(tiny, rl__test_by_sampling="both", **changes)
+    assert likeliest == _tested(tiny, **changes)[1]
+    sampled = _tested(tiny, rl__test_by_sampling=True, **changes)[1]
+    assert trainer.run_sampled_test() == sampled != likeliest
+
+
+def test_training_in_one_go_logs_both_accuracies_under_their_own_names(tiny):
+    trainer = tiny.trainer(tiny.parameters(rl__test_by_sampling="both", rl__num_iterations=1))
+    trainer.train()
+    assert list(trainer.test_results) == ["test", "by-sampling"]
+    logged = {record.stage: record.values for record in trainer.history}
+    for stage, name in (("test", "test"), ("test.by-sampling", "by-sampling")):
+        accuracy = trainer.test_results[name].metrics["accuracy"]
+        assert logged[stage]["test_accuracy"] == accuracy

@@ -91,9 +91,9 @@ class TensorDictTrainer(Trainer):
     def _build_test_context(self, stack: ExitStack) -> list[AbstractContextManager[Any]]:
         """Enter a test's contexts; return them: no gradients, likeliest actions, eval mode.
 
-        Sampled actions if ``rl.test_by_sampling``.
+        Sampled actions if ``rl.test_by_sampling``; ``both`` makes them tests of their own.
         """
-        samples = self.hyper_params.rl.test_by_sampling
+        samples = self.hyper_params.rl.test_by_sampling is True
         return self._enter(
             stack,
             self._threads(),

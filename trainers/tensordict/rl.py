@@ -7,7 +7,7 @@ it does depends on the state before, the data and (seed, "train", iteration), on
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from trainers.progress import IterationContext
 from trainers.stage_parameters import StagePurposes
 from trainers.staged import TEST_PREFIX, Metrics, PretrainResult, TestResult
 from trainers.tensordict.collectors import RolloutCollector, with_sample_log_prob
+from trainers.tensordict.imitation import learning
 from trainers.tensordict.normalization import fit_normalization
 from trainers.tensordict.objectives.base import Objective
 from trainers.tensordict.objectives.value_estimators import MaskedGae
@@ -316,6 +317,28 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         pretraining.load_pretrained(self.combined_agents, agent_name, result.weights)
         self._stage = "pretrain"
 
+    # -- imitation -------------------------------------------------------------------------
+
+    @classmethod
+    def imitating_agent_names(cls, hyper_params: HyperParameters) -> list[str]:
+        """Return the agents that ``imitation`` names."""
+        return list(hyper_params.imitation.agents)
+
+    def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
+        """Have an agent learn what its model does, starting from the state; changes no state."""
+        before = self.state
+        try:
+            with ExitStack() as stack:
+                self._build_train_context(stack)
+                return learning.imitate(self, agent_name, files)
+        finally:
+            self.state = before
+
+    def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
+        """Put what an agent has learned by imitation into the state."""
+        learning.load_imitated(self.combined_agents, agent_name, result.weights)
+        self._stage = "imitate"
+
     # -- training --------------------------------------------------------------------------
 
     @property
@@ -407,6 +430,11 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         return norm
 
     # -- testing ---------------------------------------------------------------------------
+
+    @classmethod
+    def samples_tests(cls) -> bool:
+        """Return True: agents can draw their actions."""
+        return True
 
     @property
     def num_test_iterations(self) -> int:

@@ -12,12 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tensordict.nn.probabilistic import InteractionType, set_interaction_type
+
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
+from trainers.sampled_tests import sampled_test, tests_both_ways
 from trainers.stage_parameters import StagePurposes, stage_parameters
 from trainers.staged import Metrics, StagedTrainer, TestResult
 from trainers.tensordict.base import TensorDictTrainer
@@ -33,11 +36,15 @@ _PLAYED = frozenset({Purpose.GAME, Purpose.NETWORKS})
 TENSOR_STAGES: StagePurposes = {
     "initial_state": _PLAYED | {Purpose.NORMALIZATION},
     "pretrain": frozenset({Purpose.PRETRAINING}),
+    "imitate": _PLAYED | {Purpose.IMITATION},
     "train": _PLAYED | {Purpose.LEARNING, Purpose.CRITIC},
     "test": _PLAYED | {Purpose.TESTS},
 }
 """What each stage reads parameters for."""
-_LOOPS = ("train", "_train_and_test", "_run_train_loop", "_run_test_loop", "_pretrain_agents")
+_LOOPS = (
+    *("train", "_train_and_test", "_run_train_loop", "_run_test_loop"),
+    *("_pretrain_agents", "_have_agents_imitate"),
+)
 
 
 class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
@@ -81,6 +88,15 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
             for epoch, metrics in enumerate(result.metrics):
                 self.log_stats(metrics, iteration=epoch, stage=f"pretrain.{name}")
             self.load_pretrained(name, result)
+
+    def _have_agents_imitate(self) -> None:
+        """Have those who imitate learn from their models, and put that into the state."""
+        names = self.imitating_agent_names(self.hyper_params)
+        learned = {name: self.imitate(name) for name in names}
+        for name, result in learned.items():
+            for iteration, metrics in enumerate(result.metrics):
+                self.log_stats(metrics, iteration=iteration, stage=f"imitate.{name}")
+            self.load_imitated(name, result)
 
     # -- state -----------------------------------------------------------------------------
 
@@ -143,6 +159,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         if self._stage is None:
             self.initial_state()
             self._pretrain_agents()
+            self._have_agents_imitate()
         self._train_and_test()
         if self.settings.run_id is not None and not self.settings.test_run:
             self.save_checkpoint()
@@ -215,6 +232,12 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
             self.test_results[name] = result
             stage = "test" if name == "test" else f"test.{name}"
             self.log_stats(test_names(result.metrics), iteration=self.iteration, stage=stage)
+            if self.samples_tests() and tests_both_ways(self.hyper_params):
+                both = sampled_test(name)
+                with set_interaction_type(InteractionType.RANDOM):
+                    result = self.test_results[both] = self._run_test_stage(name, None)
+                metrics = test_names(result.metrics)
+                self.log_stats(metrics, iteration=self.iteration, stage=f"test.{both}")
 
     def run_test(self, dataset: str = "test") -> TestResult:
         """Test the agents as they are, without changing the state.
@@ -223,6 +246,13 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
         """
         with ExitStack() as stack:
             self._build_test_context(stack)
+            return self._run_test_stage(dataset, None)
+
+    def run_sampled_test(self, dataset: str = "test") -> TestResult:
+        """Test as :meth:`run_test` does, by actions that are drawn."""
+        with ExitStack() as stack:
+            self._build_test_context(stack)
+            stack.enter_context(set_interaction_type(InteractionType.RANDOM))
             return self._run_test_stage(dataset, None)
 
     def evaluate(self, dataset: str) -> TestResult:

@@ -10,6 +10,7 @@ from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import Agent
 from ratchet.scenarios.graph_isomorphism import tapes  # noqa: F401 -- registers recorders
 from ratchet.scenarios.graph_isomorphism.body import GraphIsomorphismBody, GraphPerception
+from ratchet.scenarios.graph_isomorphism.exchanges import exchange_lengths
 from ratchet.scenarios.graph_isomorphism.manual import build_manual_agent
 from ratchet.scenarios.graph_isomorphism.parameters import GraphIsomorphismAgentParameters
 
@@ -36,6 +37,7 @@ class GraphAgentBuilder(AgentBuilder[GraphIsomorphismAgentParameters]):
             init,
             plan.d_linear_history,
             read,
+            exchange_lengths(plan.handler) if plan.section.tie_exchanges else None,
         )
 
     def build_perception(self, hyper_params: HyperParameters) -> GraphPerception:

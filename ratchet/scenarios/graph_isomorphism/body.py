@@ -7,7 +7,7 @@ have no influence. Shape letters: b rows, n nodes of the larger graph, F input f
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ratchet.agents.networks.layers import Initializer
 from ratchet.agents.parts import AgentBody, AgentInput, Perception, Prepared, Representation
+from ratchet.scenarios.graph_isomorphism.exchanges import tie_rounds
 from ratchet.scenarios.graph_isomorphism.gin import GinStack, NeighbourSums
 from ratchet.scenarios.graph_isomorphism.transformer import (
     TransformerShape,
@@ -76,7 +77,8 @@ class GraphIsomorphismBody(AgentBody):
 
     ``num_features`` is F: rounds × visible channels × positions. ``d_linear_history`` are the
     features of the linear messages (rounds × channels × space), None without; they make one more
-    token.
+    token. ``exchanges`` are the lengths of exchanges whose rounds share a column
+    (:mod:`ratchet.scenarios.graph_isomorphism.exchanges`), None where each round has its own.
     """
 
     def __init__(
@@ -87,8 +89,12 @@ class GraphIsomorphismBody(AgentBody):
         init: Initializer,
         d_linear_history: int | None = None,
         read: Collection[str] = ("pooled", "symbols"),
+        exchanges: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        self.exchanges = exchanges
+        if exchanges is not None:
+            num_features = num_features // sum(exchanges) * len(exchanges)
         d_gnn, d_model = parameters.d_gnn, parameters.d_transformer
         self.copies = 2 if parameters.use_dual_gnn else 1
         self.digits = parameters.gnn_output_digits
@@ -177,6 +183,8 @@ class GraphIsomorphismBody(AgentBody):
     def _neighbour_sums(self, inputs: AgentInput, *, share: bool) -> NeighbourSums:
         history, adjacency = inputs.history, inputs.data["adjacency"]
         b, _, n, _ = adjacency.shape
+        if self.exchanges is not None:
+            history = tie_rounds(history, self.exchanges)
         said = history.reshape(b, -1, NUM_GRAPHS, n).permute(0, 2, 3, 1)
         has_bare_copy = self.copies == 2 and inputs.invariant is None
         return NeighbourSums.of(said, adjacency, bare_copy=has_bare_copy, share=share)

@@ -134,14 +134,28 @@ def _refined(representation: Representation | None) -> tuple[Tensor, Tensor]:
     return representation.pooled, representation.symbols
 
 
-def _choose(score: Tensor) -> Tensor:
-    """Return logits f32 [b, 1, 1, S] that are certain of the best of [b, S]."""
-    chosen = torch.nn.functional.one_hot(score.argmax(-1), score.shape[-1])
+def _choose(score: Tensor, *, ties: bool) -> Tensor:
+    """Return logits f32 [b, 1, 1, S] that are certain of the best of [b, S]: the first, or all."""
+    if ties:
+        chosen = (score == score.amax(-1, keepdim=True)).long()
+    else:
+        chosen = torch.nn.functional.one_hot(score.argmax(-1), score.shape[-1])
     return (chosen * CERTAIN)[:, None, None]
 
 
 class ManualProverHead(AgentPolicyHead):
-    """Answers with the node of the other graph that stays alike the longest."""
+    """Answers with the node of the other graph that stays alike the longest.
+
+    With ``ties`` with any of them, else the first.
+    """
+
+    def __init__(self, *, ties: bool = False) -> None:
+        super().__init__()
+        self.ties = ties
+
+    def with_ties(self) -> ManualProverHead:
+        """Return a head that gives any of the nodes that stay alike the longest."""
+        return ManualProverHead(ties=True)
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Return logits for b rows."""
@@ -150,15 +164,24 @@ class ManualProverHead(AgentPolicyHead):
         alike = (colours & asked[:, None, :, None]).any(2).sum(1)  # rounds alike, [b, 2n]
         n = asked.shape[1] // 2
         elsewhere = ~asked.view(-1, 2, n).any(-1).repeat_interleave(n, dim=1)
-        return PolicyLogits(message=_choose(alike + (elsewhere & present) * 100).float())
+        score = alike + (elsewhere & present) * 100
+        return PolicyLogits(message=_choose(score, ties=self.ties).float())
 
 
 class ManualVerifierHead(AgentPolicyHead):
-    """Rejects on a difference, accepts when all is checked, and asks otherwise."""
+    """Rejects on a difference, accepts when all is checked, and asks otherwise.
 
-    def __init__(self, max_rounds: int) -> None:
+    With ``ties`` it asks for any node of the largest colours, and says anything when it decides.
+    """
+
+    def __init__(self, max_rounds: int, *, ties: bool = False) -> None:
         super().__init__()
         self.max_rounds = max_rounds
+        self.ties = ties
+
+    def with_ties(self) -> ManualVerifierHead:
+        """Return a head to which equally good questions are one."""
+        return ManualVerifierHead(self.max_rounds, ties=True)
 
     def forward(self, representation: Representation | None, inputs: AgentInput) -> PolicyLogits:
         """Return logits for b rows."""
@@ -177,4 +200,7 @@ class ManualVerifierHead(AgentPolicyHead):
         decision[:, GO_ON] = (~apart & ~accept) * CERTAIN
         question = sizes[..., 0] * present
         question[:, n:] = -1
-        return PolicyLogits(message=_choose(question).float(), decision=decision)
+        if self.ties:  # nobody hears what is said with a decision
+            question = question.masked_fill((apart | accept).unsqueeze(1), 0)
+        message = _choose(question, ties=self.ties).float()
+        return PolicyLogits(message=message, decision=decision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
@@ -20,13 +21,20 @@ from ratchet.parameters.test_groups import TestGroups
 
 @register_agent_parameters("graph_isomorphism")
 class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
-    """Body and heads of an agent that looks at two graphs."""
+    """Body and heads of an agent that looks at two graphs.
+
+    ``tie_exchanges``: the rounds of an exchange, a question and the answers to it, reach the GNN as
+    one column with one weight, so that the two graphs of an isomorphic pair look equal once a
+    question was answered rightly; otherwise each round has its own, and that they mean the same has
+    to be learned. Hand-made and random agents don't read it.
+    """
 
     num_gnn_layers: PositiveInt = 5
     d_gnn: PositiveInt = 16
     d_gin_mlp: PositiveInt = 64
     gnn_output_digits: PositiveInt | None = None
     use_dual_gnn: bool = True
+    tie_exchanges: bool = False
     num_heads: PositiveInt = 4
     num_transformer_layers: PositiveInt = 4
     d_transformer: PositiveInt = 16
@@ -37,6 +45,10 @@ class GraphIsomorphismAgentParameters(NetworkAgentParameters, read_for=AGENT):
     use_batch_norm: bool = True
     use_pair_invariant_pooling: bool = True
     gnn_lr_factor: Annotated[LrFactors, Purpose.LEARNING, Purpose.PRETRAINING] = LrFactors()
+
+    def unread(self) -> Collection[str]:
+        """Return the switch that changes nothing where it is off."""
+        return () if self.tie_exchanges else ("tie_exchanges",)
 
     @property
     def message_selector_size(self) -> tuple[int, int]:

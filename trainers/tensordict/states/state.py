@@ -48,8 +48,8 @@ class State:
     iteration
         The number of finished training iterations.
     stage
-        The stage that made the state: ``"initial_state"``, ``"pretrain"``, ``"phase_state"`` or
-        ``"train"``.
+        The stage that made the state: ``"initial_state"``, ``"pretrain"``, ``"imitate"``,
+        ``"phase_state"`` or ``"train"``.
     agents
         Agent → name → parameter or buffer: its own, also while another plays in its place.
     normalization
