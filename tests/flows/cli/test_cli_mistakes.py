@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from ratchet.tracking.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[3]
 LANGUAGE = str(ROOT / "experiments" / "reverse_grpo.yaml")
@@ -205,6 +207,7 @@ def broken_run(folder: Path, work: str, *flags: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -234,18 +237,35 @@ def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "whole_group"),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGINT, True, id="as a terminal's Ctrl-C"),
+    ],
+)
 def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, whole_group: bool
 ) -> None:
     """In the middle of a stage that would take five minutes."""
     process = broken_run(tmp_path, "[__import__('time').sleep(0.05) for _ in range(6000)]")
     deadline = time.monotonic() + 120
     while not (tmp_path / "attempts.txt").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    process.send_signal(number)
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert any("temporary_server" in " ".join(each.cmdline()) for each in started)
+    if whole_group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
     assert "Interrupted. Finished stages are kept" in errors
     assert "Traceback" not in errors
+    assert "ConnectError" not in errors
     assert len((output + errors).splitlines()) < ONE_SCREEN
+    (run,) = (tmp_path / "runs").iterdir()
+    assert RunFolder(run).status == "interrupted"
+    _, left = psutil.wait_procs(started, timeout=15)
+    assert not left
