@@ -175,7 +175,6 @@ def _free_port() -> int:
 
 def _serve(port: int) -> None:
     """Serve until told to stop, or until the process that started this one is gone."""
-
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     import uvicorn
 
