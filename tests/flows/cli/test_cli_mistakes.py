@@ -177,6 +177,15 @@ def test_a_missing_extra_is_told_with_what_installs_it(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_search_says_that_optuna_is_missing(tmp_path: Path) -> None:
+    file = str(ROOT / "experiments" / "binary_erasure_channel_search.yaml")
+    done = ratchet_without(("optuna",), tmp_path, "sweep", file, "--dry-run")
+    assert done.returncode == 2, done.stderr
+    assert "a sweep of kind optuna needs optuna" in done.stderr
+    assert "pip install 'ratchet-experiments[sweeps]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_service_says_what_it_lacks(tmp_path: Path) -> None:
     done = ratchet_without(("tokenizers",), tmp_path, "llm", "serve")
     assert done.returncode == 2, done.stderr
