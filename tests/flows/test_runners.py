@@ -15,9 +15,12 @@ import pytest
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
 from flows.runners.checking import check_runner
+from flows.sweep_flow import play_sweep
 from flows.sweeps import playing
+from flows.sweeps.members import resolve_sweep
 from ratchet import lazy
 from ratchet.errors import DataError, MissingPackageError, ParameterError, StageFailedError
+from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder
 
@@ -84,6 +87,16 @@ def test_where_a_sweep_itself_fails_the_members_under_way_are_ended(monkeypatch)
 
     monkeypatch.setattr(playing, "_play", play)
     asyncio.run(sweep())
+
+
+def test_a_work_pool_is_not_asked_for_a_whole_search_at_once(lab):
+    varies = {"rl.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}}
+    search = {"kind": "optuna", "parameters": varies, "metric": "train/norm", "num_trials": 9}
+    settings = ExperimentSettings.from_dict(lab.settings(runner="work_pool"))
+    base = HyperParameters.from_dict(lab.hyper_params(**SHARED), settings.base_dir)
+    resolved = resolve_sweep(base, search, settings, None, name="tiny")
+    with pytest.raises(ParameterError, match=r"got none .* Add settings.max_parallel=N"):
+        asyncio.run(play_sweep(resolved, 1))
 
 
 @pytest.fixture
