@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_folder import list_runs
 
 ROOT = Path(__file__).parents[3]
 LANGUAGE = str(ROOT / "experiments" / "reverse_grpo.yaml")
@@ -201,8 +201,8 @@ def test_doctor_tells_extras(tmp_path: Path) -> None:
     assert rows["[llm]"]["result"] == "ok"
 
 
-def broken_run(folder: Path, work: str, *flags: str) -> subprocess.Popen[str]:
-    """Start a run whose training does what is said."""
+def broken_run(folder: Path, work: str, *flags: str, command: str = "run") -> subprocess.Popen[str]:
+    """Start a run, or a sweep, whose training does what is said."""
     (folder / "broken.py").write_text(BROKEN_TRAINER.format(work=work))
     (folder / "broken.yaml").write_text(
         "scenario: binary_erasure_channel\ntrainer: broken.py:Broken\ndataset: generated\n"
@@ -210,7 +210,7 @@ def broken_run(folder: Path, work: str, *flags: str) -> subprocess.Popen[str]:
         "settings: {retry_delay_seconds: 0, tracking: false}\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", RATCHET, "run", "broken.yaml", *flags],
+        [sys.executable, "-c", RATCHET, command, "broken.yaml", *flags],
         env=environment(),
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -247,18 +247,20 @@ def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "whole_group"),
+    ("number", "whole_group", "command"),
     [
-        (signal.SIGINT, False),
-        (signal.SIGTERM, False),
-        pytest.param(signal.SIGINT, True, id="as a terminal's Ctrl-C"),
+        (signal.SIGINT, False, ["run"]),
+        (signal.SIGTERM, False, ["run"]),
+        pytest.param(signal.SIGINT, True, ["run"], id="as a terminal's Ctrl-C"),
+        (signal.SIGTERM, False, ["sweep", "seed=0,1", "--name", "both"]),
     ],
 )
 def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
-    tmp_path: Path, number: signal.Signals, whole_group: bool
+    tmp_path: Path, number: signal.Signals, whole_group: bool, command: list[str]
 ) -> None:
     """In the middle of a stage that would take five minutes."""
-    process = broken_run(tmp_path, "[__import__('time').sleep(0.05) for _ in range(6000)]")
+    work = "[__import__('time').sleep(0.05) for _ in range(6000)]"
+    process = broken_run(tmp_path, work, *command[1:], command=command[0])
     deadline = time.monotonic() + 120
     while not (tmp_path / "attempts.txt").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -274,7 +276,7 @@ def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
     assert "Traceback" not in errors
     assert "ConnectError" not in errors
     assert len((output + errors).splitlines()) < ONE_SCREEN
-    (run,) = (tmp_path / "runs").iterdir()
-    assert RunFolder(run).status == "interrupted"
+    (run,) = list_runs(tmp_path / "runs")
+    assert run.status == "interrupted"
     _, left = psutil.wait_procs(started, timeout=15)
     assert not left
