@@ -21,10 +21,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from ratchet.parameters.settings import ExperimentSettings
 
 SMALL = {
     "scenario": "binary_erasure_channel",
@@ -75,25 +79,33 @@ class Result:
     grown: dict[str, Growth]
 
 
+def small_settings(
+    home: Path, folder: Path, runner: str, parallel: int, *, tracking: bool = False
+) -> ExperimentSettings:
+    """Return the settings of a small sweep whose runs and stages lie in ``folder``."""
+    from ratchet.parameters.settings import ExperimentSettings
+
+    return ExperimentSettings.from_dict(
+        {
+            "home": str(home),
+            "runs": str(folder / "runs"),
+            "store": str(folder / "store"),
+            "tracking": tracking,
+            "progress": "none",
+            "runner": runner,
+            "max_parallel": parallel,
+        }
+    )
+
+
 def measure(runner: str, members: int, parallel: int, *, tracking: bool) -> Result:
     """Run the sweep in this process, and look at what it leaves."""
     from flows import run_sweep
-    from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.run_folder import list_runs
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        settings = ExperimentSettings.from_dict(
-            {
-                "home": str(folder / "home"),
-                "runs": str(folder / "runs"),
-                "store": str(folder / "store"),
-                "tracking": tracking,
-                "progress": "none",
-                "runner": runner,
-                "max_parallel": parallel,
-            }
-        )
+        settings = small_settings(folder / "home", folder, runner, parallel, tracking=tracking)
         run_sweep(SMALL, {"seed": [members]}, settings, name="warm")  # starts the server
         places = {
             "store": folder / "store",

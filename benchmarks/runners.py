@@ -15,34 +15,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from flows import run_sweep
-from ratchet.parameters.settings import ExperimentSettings
+from many_experiments import SMALL, small_settings
 
-_SMALL = {
-    "scenario": "binary_erasure_channel",
-    "trainer": "solo_agent",
-    "dataset": "generated",
-    "interaction_protocol": "adp",
-    "solo_agent": {"num_epochs": 1},
-    "binary_erasure_channel": {"num_datapoints": 20},
-}
+from flows import run_sweep
 
 
 def seconds(folder: Path, runner: str, members: int, parallel: int) -> float:
     """Return how long a sweep takes that finds nothing."""
-    settings = ExperimentSettings.from_dict(
-        {
-            "home": str(folder / "home"),
-            "runs": str(folder / runner / "runs"),
-            "store": str(folder / runner / "store"),
-            "tracking": False,
-            "progress": "none",
-            "runner": runner,
-            "max_parallel": parallel,
-        }
-    )
+    settings = small_settings(folder / "home", folder / runner, runner, parallel)
     begin = time.perf_counter()
-    run_sweep(_SMALL, {"seed": list(range(members))}, settings, name="small")
+    run_sweep(SMALL, {"seed": list(range(members))}, settings, name="small")
     return time.perf_counter() - begin
 
 

@@ -22,17 +22,16 @@ from flows.forms.changes import LEFT_OUT, given
 from flows.forms.fields import Form
 from flows.forms.naming import describe, name_flow_run, tags_of
 from flows.process.environment import log_to_prefect
-from flows.runs.resolving import absolute_settings, resolve_file
+from flows.runs.resolving import resolve_file
 from flows.runs.retesting import resolve_retest
 from flows.sweep_flow import play_sweep
-from flows.sweeps.grid import read_grid
+from flows.sweeps.files import read_sweep_file
 from flows.sweeps.members import resolve_sweep
 from ratchet.errors import ParameterError
-from ratchet.experiment_files.loading import load_experiment, parse_overrides
+from ratchet.experiment_files.loading import parse_overrides
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.run_folder import find_run
-from trainers.registry import TRAINERS
 
 if TYPE_CHECKING:
     from flows.runs.resolving import ResolvedExperiment
@@ -122,7 +121,7 @@ async def sweep_from_file(
     overrides: _Overrides = LEFT_OUT,
     limit: _Limit = LEFT_OUT,
 ) -> list[dict[str, Any]]:
-    """Run an experiment for every combination of values; what is left empty is as in the file."""
+    """Run the members of a sweep; what is left empty is as in the file, and its section `sweep`."""
     grid = [
         *sent.values("seed", seeds),
         *sent.values("interaction_protocol", protocols),
@@ -132,10 +131,9 @@ async def sweep_from_file(
     top = {sent.ITERATIONS: iterations, sent.BUDGET: budget}
     chosen = sent.overrides(top, sections, settings, agents, overrides)
     resolved = await asyncio.to_thread(_resolve_sweep, file, grid, chosen, given(name, None))
-    first = resolved.members[0].experiment
     await name_flow_run(
         describe(file, [*grid, *sent.overrides(top, sections, None, agents, overrides)], "sweep"),
-        tags_of(first.name, first.arms[MAIN_ARM], f"sweep:{resolved.sweep_id}"),
+        tags_of(resolved.name, resolved.base, f"sweep:{resolved.sweep_id}"),
     )
     async with _prepared(limit):
         return await play_sweep(resolved, parallel)
@@ -208,12 +206,11 @@ async def _prepared(limit: str | None) -> AsyncIterator[None]:
 def _resolve_sweep(
     file: str, grid: Sequence[str], overrides: Sequence[str], name: str | None
 ) -> ResolvedSweep:
-    varying, single = read_grid(grid)
-    experiment = load_experiment(file, [*single, *overrides], {"trainer": TRAINERS})
+    experiment, spec, settings = read_sweep_file(file, grid, overrides)
     return resolve_sweep(
         experiment.hyper_params,
-        varying,
-        absolute_settings(experiment.settings),
+        spec,
+        settings,
         experiment.arm_changes,
         name=experiment.name,
         sweep_name=name,

@@ -24,7 +24,7 @@ from flows.sweeps.members import (
 )
 from flows.sweeps.playing import MemberDone, play_at_once
 from flows.sweeps.trials import Trials
-from ratchet.errors import StageFailedError
+from ratchet.errors import ParameterError, StageFailedError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import OptunaSweep
@@ -88,8 +88,11 @@ async def play_sweep(resolved: ResolvedSweep, parallel: int) -> list[dict[str, A
     """
     spec, runs = resolved.spec, resolved.settings.runs
     settings = side_by_side(resolved.settings, parallel)
-    trials = Trials(resolved, spec) if isinstance(spec, OptunaSweep) else None
-    if trials is None:
+    trials = None
+    if isinstance(spec, OptunaSweep):
+        _refuse_all_at_once(settings)
+        trials = Trials(resolved, spec)
+    else:
         write_sweep(runs, resolved.record(resolved.members))
     results: dict[str, dict[str, Any]] = trials.earlier_results() if trials else {}
     failures: dict[str, str] = {}
@@ -164,6 +167,16 @@ def side_by_side(settings: ExperimentSettings, parallel: int) -> ExperimentSetti
         return settings
     runner = "processes" if settings.runner == "inline" else settings.runner
     return settings.model_copy(update={"runner": runner, "max_parallel": parallel})
+
+
+def _refuse_all_at_once(settings: ExperimentSettings) -> None:
+    """Refuse a search all of whose members would be chosen before any has ended."""
+    if settings.runner == "work_pool" and settings.max_parallel is None:
+        raise ParameterError(
+            "settings.max_parallel: got none with settings.runner=work_pool, expected how many"
+            " members run at a time: a pool takes all at once, and Optuna chooses each from what"
+            " those before came to. Add settings.max_parallel=N."
+        )
 
 
 def _describe_failures(failures: dict[str, str], num_members: int) -> str:

@@ -219,23 +219,19 @@ def serve(work: Callable[[Answer], Answer]) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     requests: queue.Queue[str | None] = queue.Queue()
-    idle = threading.Event()
-    idle.set()
-    threading.Thread(target=_listen, args=(sys.stdin, requests, idle), daemon=True).start()
+    threading.Thread(target=_listen, args=(sys.stdin, requests), daemon=True).start()
     while (line := requests.get()) is not None:
         answer = json.dumps(_answered(work, json.loads(line)))
-        if requests.empty():
-            idle.set()
+        requests.task_done()
         answers.write(answer + "\n")
         answers.flush()
 
 
-def _listen(source: IO[str], requests: queue.Queue[str | None], idle: threading.Event) -> None:
+def _listen(source: IO[str], requests: queue.Queue[str | None]) -> None:
     """Pass requests on; when the parent is gone, end, in the middle of work if need be."""
     for line in source:
-        idle.clear()
         requests.put(line)
-    if not idle.is_set():
+    if requests.unfinished_tasks:
         os._exit(_PARENT_GONE)
     requests.put(None)
 

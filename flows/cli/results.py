@@ -34,6 +34,7 @@ def print_results(
 def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:
     """Say so if a mirror has not got all of the run, with the command that mends it."""
     from ratchet.tracking.mirrors import NAMES
+    from ratchet.tracking.urls import without_logins
     from tasks.save import is_behind
 
     if not settings.tracking:
@@ -41,8 +42,9 @@ def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:
     for kind, place in choose_mirrors(settings).items():
         if is_behind(folder, kind, place):
             print_warning(
-                f"{NAMES[kind]:8} at {place} could not be reached, or refused: tracking is behind,"
-                f" and the run folder has everything. Catch up: ratchet sync {folder.run_id}"
+                f"{NAMES[kind]:8} at {without_logins(place)} could not be reached, or refused:"
+                " tracking is behind, and the run folder has everything. Catch up:"
+                f" ratchet sync {folder.run_id}"
             )
 
 

@@ -85,6 +85,7 @@ def sync(
     from flows.process.tracking_uri import choose_mirrors
     from ratchet.parameters.settings import ExperimentSettings
     from ratchet.tracking.mirrors import NAMES, open_mirror
+    from ratchet.tracking.urls import without_logins
 
     known = {
         name: folder.manifest.settings[name]
@@ -101,7 +102,7 @@ def sync(
         except TrackingError as error:
             failed = failed or error
             continue
-        print_plain(f"{NAMES[kind]} at {place} has run {mirrored}")
+        print_plain(f"{NAMES[kind]} at {without_logins(place)} has run {mirrored}")
     if failed is not None:
         raise failed
     url = folder.manifest.tracking.get("url")

@@ -11,7 +11,6 @@ import typer
 
 from flows.cli.running import ExperimentPath, NoProgress
 from flows.process.messages import print_plain, print_table, print_warning
-from ratchet.errors import ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +62,9 @@ def sweep(
     values, or by the file's section `sweep`: a grid, values side by side, random or Sobol samples,
     or Optuna, which chooses each from what others came to, and may prune it.
     """
-    experiment, spec, settings = _read(file, assignments or [])
+    from flows.sweeps.files import read_sweep_file
+
+    experiment, spec, settings = read_sweep_file(file, assignments or [])
     if not dry_run:  # Prefect's server starts while this process imports what members need
         from flows.runs.running import prepare_process
 
@@ -89,33 +90,6 @@ def sweep(
         return
     _run(replace(resolved, retry_failed=retry_failed), parallel, quiet=no_progress)
     print_plain(f"Compare  {compare}")
-
-
-def _read(
-    file: str, assignments: list[str]
-) -> tuple[ExperimentFile, SweepSpec, ExperimentSettings]:
-    """Read what all members have in common, what varies, and the settings."""
-    from flows.runs.resolving import absolute_settings
-    from flows.sweeps.grid import read_grid
-    from flows.sweeps.points import with_assignments
-    from ratchet.experiment_files.loading import load_experiment
-    from trainers.registry import TRAINERS
-
-    grid, overrides = read_grid(assignments)
-    experiment = load_experiment(file, overrides, {"trainer": TRAINERS})
-    if not assignments and experiment.sweep is None:
-        raise ParameterError(
-            f"{file}: nothing varies: it has no section `sweep`. Say what varies, e.g. seed=0..4."
-        )
-    fixed = [override.partition("=")[0].strip() for override in overrides]
-    spec = with_assignments(experiment.sweep, grid, fixed)
-    settings = absolute_settings(experiment.settings)
-    if settings.run_id is not None:
-        raise ParameterError(
-            f"settings.run_id: got {settings.run_id!r}, but each member of a sweep has an id of its"
-            " own. Leave it out."
-        )
-    return experiment, spec, settings
 
 
 def _is_large(spec: SweepSpec) -> TypeGuard[GridSweep]:

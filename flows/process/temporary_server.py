@@ -1,13 +1,16 @@
 """A Prefect server for one process, when there is no other: started early, gone with the process.
 
 It takes seconds to start, so it is launched in a process of its own while this one imports what a
-run needs. It ends when this process ends, even by SIGKILL: it watches its standard input.
+run needs. It ends when this process ends, even by SIGKILL: it watches its standard input. It is in
+a session of its own: a terminal's Ctrl-C, which goes to all, must not take it from a run that has
+yet to say how it ended.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -30,8 +33,9 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
 }
 """What a Prefect server is started with here, unless the user has set it: it writes in batches."""
-START_SECONDS = 60.0
+START_SECONDS = 180.0  # it takes five CPU-seconds and more, and a machine may be busy
 STOP_SECONDS = 5.0
+_LOOK_SECONDS = 1.0
 _LOOPBACK = "127.0.0.1"
 _UNAVAILABLE = 503
 _SOON = (b"retry-after", b"0.1")
@@ -82,6 +86,7 @@ class TemporaryServer:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
                 self._await_health(self._process)
         except OSError as error:
@@ -170,12 +175,7 @@ def _free_port() -> int:
 
 def _serve(port: int) -> None:
     """Serve until told to stop, or until the process that started this one is gone."""
-
-    def watch() -> None:
-        sys.stdin.buffer.read()  # ends when the other side of the pipe is closed
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     import uvicorn
 
     uvicorn.run(
@@ -186,6 +186,13 @@ def _serve(port: int) -> None:
         log_level="error",
         lifespan="on",
     )
+
+
+def _end_with(parent: int) -> None:
+    """End when the other side of the pipe is closed, or when only a fork of the parent has it."""
+    while os.getppid() == parent and not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
+        pass
+    os._exit(0)
 
 
 def create_app() -> ASGIApp:

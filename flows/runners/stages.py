@@ -82,7 +82,7 @@ def _num_steps(session: ArmSession, call: StageCall) -> int:
 
 
 def _find_made(session: ArmSession, call: StageCall) -> Manifest:
-    manifest = session.store.find(call.key)
+    manifest = session.store.find(call.key, again=True)
     if manifest is None:
         raise StoreError(
             f"{call.label}: a worker made stage {call.key}, and it is not in"
@@ -162,4 +162,5 @@ def _new_session(arm: dict[str, Any]) -> ArmSession:
     assert isinstance(keys, ArmKeys)  # as that of whoever asks
     keys.pins = {(name, iteration): key for name, iteration, key in arm["pins"]}
     keys.imitated_rollouts = tuple(arm["imitated_rollouts"])
-    return ArmSession(keys, settings, StageStore(settings.store_url))
+    store = StageStore(settings.store_url, lease_seconds=settings.lease_seconds)
+    return ArmSession(keys, settings, store)

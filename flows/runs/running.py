@@ -122,7 +122,7 @@ def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> Experime
         temporary_server.ensure(experiment.settings.home)
         log_to_prefect()
         leave_tracebacks_out()
-        return ExperimentResult.from_dict(_to_end_or_signal(experiment, parameters))
+        return ExperimentResult.from_dict(run_to_end(lambda: _run_flow(experiment, parameters)))
     except RatchetError:
         raise
     except Exception as error:
@@ -131,15 +131,6 @@ def _run(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> Experime
             f"run {run_id} failed: {type(error).__name__}: {error}\nFinished stages are kept. Go on"
             f" with `ratchet resume {run_id}`, or with the same command."
         ) from error
-
-
-def _to_end_or_signal(experiment: ResolvedExperiment, parameters: dict[str, Any]) -> dict[str, Any]:
-    from prefect.exceptions import TerminationSignal
-
-    try:
-        return run_to_end(lambda: _run_flow(experiment, parameters))
-    except TerminationSignal as error:  # SIGTERM ends a run as Ctrl-C does
-        raise KeyboardInterrupt from error
 
 
 def prepare_process(settings: ExperimentSettings) -> None:
@@ -153,7 +144,19 @@ def prepare_process(settings: ExperimentSettings) -> None:
 
 
 def run_to_end(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-    """Run a coroutine, in a thread of its own where an event loop is running (notebooks)."""
+    """Run a coroutine, in a thread of its own where an event loop is running (notebooks).
+
+    SIGTERM ends it as Ctrl-C does.
+    """
+    from prefect.exceptions import TerminationSignal
+
+    try:
+        return _run_anywhere(run)
+    except TerminationSignal as error:
+        raise KeyboardInterrupt from error
+
+
+def _run_anywhere(run: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

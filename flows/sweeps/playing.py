@@ -31,7 +31,13 @@ async def play_at_once(members: Iterable[SweepMember], done: MemberDone, runner:
         for member in waiting:
             done(member, await _play(member, runner))
 
-    await asyncio.gather(*(work() for _ in range(runner.slots)))
+    workers = [asyncio.ensure_future(work()) for _ in range(runner.slots)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
 
 
 async def _play(member: SweepMember, runner: Runner) -> dict[str, Any]:

@@ -45,12 +45,15 @@ class Trials:
         return filter(has_failed, (self.members[number] for number in left))
 
     def earlier_results(self) -> dict[str, dict[str, Any]]:
-        """Return what members came to that had ended before, by run; they are not run again."""
+        """Return what members came to that had ended before, by run; they are not run again.
+
+        Of one whose run was deleted the study alone knows.
+        """
         found = {}
         for member, trial in zip(self.members, self.study.trials, strict=True):
-            folder = RunFolder(member.experiment.run_path)
-            if trial.state is not None and (folder.path / "manifest.json").exists():
-                found[trial.run_id] = ExperimentResult.from_folder(folder).to_dict()
+            path = member.experiment.run_path
+            if trial.state is not None and (path / "manifest.json").exists():
+                found[trial.run_id] = ExperimentResult.from_folder(RunFolder(path)).to_dict()
         return found
 
     def ended(self, member: SweepMember) -> None:

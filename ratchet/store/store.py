@@ -122,13 +122,18 @@ class StageStore:
             self._index[key] = (stamp, manifest)
         return manifest
 
-    def find(self, key: str) -> Manifest | None:
+    def find(self, key: str, *, again: bool = False) -> Manifest | None:
         """Find a finished stage and check it.
 
         Sizes and SHA-256 are checked when a process uses a stage for the first time, and again
         when its files' times or sizes have changed. A damaged stage is set aside and logged, and
         counts as not there. At a URL the files are downloaded to be checked, and what was not
         there counts so for a while: a claim looks again.
+
+        Parameters
+        ----------
+        again
+            Look, though it was not there a moment ago: somebody has said that it is now.
 
         Raises
         ------
@@ -138,7 +143,7 @@ class StageStore:
             If the store can't be read.
         """
         check_key(key)
-        return None if self._was_missing(key) else self._find(key)
+        return None if not again and self._was_missing(key) else self._find(key)
 
     def _was_missing(self, key: str) -> bool:
         """Return whether a look at a URL, which costs a request, has lately found nothing."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from ratchet.tracking.urls import without_logins
+
 PACKAGES = (
     "ratchet-experiments",
     "torch",
@@ -84,8 +86,8 @@ def author() -> str | None:
 
 
 def command_line() -> list[str]:
-    """Return the command that started this process."""
-    return list(sys.argv)
+    """Return the command that started this process, without logins: it is written down."""
+    return [without_logins(argument) for argument in sys.argv]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -93,6 +94,48 @@ def test_what_a_form_sends_is_read_as_the_command_line_is(project):
     assert overrides({"seed": LEFT_OUT}, None, LEFT_OUT, None, LEFT_OUT) == []
     assert values("seed", [0, 1]) == ["seed=0,1"]
     assert values("trainer", LEFT_OUT) == []
+
+
+SEARCH = """
+scenario: graph_isomorphism
+trainer: vanilla_ppo
+dataset: generated
+sweep:
+  kind: optuna
+  metric: train/verifier.accuracy
+  num_trials: 3
+  parameters: {rl.lr: {kind: uniform, low: 0.1, high: 0.2}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sent", "num_members", "varies"),
+    [
+        (SEARCH, {}, 3, ["rl.lr"]),
+        (SEARCH, {"overrides": ["sweep.num_trials=5"]}, 5, ["rl.lr"]),
+        (SEARCH.partition("sweep")[0], {"seeds": [1, 2]}, 2, ["seed"]),
+    ],
+)
+def test_a_sweep_that_a_form_asks_for_has_the_members_that_its_file_says(
+    text, sent, num_members, varies, project, monkeypatch
+):
+    (project / "search.yaml").write_text(text)
+    asked = []
+
+    async def play(resolved, parallel):
+        asked.append(resolved)
+        return []
+
+    monkeypatch.setattr(deployed, "play_sweep", play)
+    asyncio.run(deployed.sweep_from_file.fn(file="search.yaml", **sent))
+    (resolved,) = asked
+    assert resolved.num_members == num_members
+    assert list(resolved.spec.parameters) == varies
+
+
+def test_a_form_of_a_sweep_in_which_nothing_varies_is_refused(project):
+    with pytest.raises(ParameterError, match="nothing varies"):
+        asyncio.run(deployed.sweep_from_file.fn(file="experiments/one.yaml"))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,8 +16,12 @@ import pytest
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
 from flows.runners.checking import check_runner
+from flows.sweep_flow import play_sweep
+from flows.sweeps import playing
+from flows.sweeps.members import resolve_sweep
 from ratchet import lazy
-from ratchet.errors import MissingPackageError, ParameterError, StageFailedError
+from ratchet.errors import DataError, MissingPackageError, ParameterError, StageFailedError
+from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder
 
@@ -58,6 +64,40 @@ def test_a_missing_package_is_refused_with_what_installs_it(name, monkeypatch):
     monkeypatch.setattr(lazy, "is_installed", lambda package: False)
     with pytest.raises(MissingPackageError, match=rf"'{name}' needs prefect_{name}.*\[.*cluster"):
         check_runner(ExperimentSettings(runner=name))
+
+
+def test_where_a_sweep_itself_fails_the_members_under_way_are_ended(monkeypatch):
+    begun, ended = [], []
+
+    async def play(member, runner):
+        begun.append(member)
+        try:
+            await asyncio.sleep(60 if member else 0)
+        except asyncio.CancelledError:
+            ended.append(member)
+            raise
+        return {}
+
+    def done(member, answer):
+        raise DataError("no such metric")
+
+    async def sweep():
+        with pytest.raises(DataError, match="no such metric"):
+            await playing.play_at_once(range(5), done, SimpleNamespace(slots=2))
+        assert (begun, ended) == ([0, 1], [1]), "before the runner is closed"
+
+    monkeypatch.setattr(playing, "_play", play)
+    asyncio.run(sweep())
+
+
+def test_a_work_pool_is_not_asked_for_a_whole_search_at_once(lab):
+    varies = {"rl.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}}
+    search = {"kind": "optuna", "parameters": varies, "metric": "train/norm", "num_trials": 9}
+    settings = ExperimentSettings.from_dict(lab.settings(runner="work_pool"))
+    base = HyperParameters.from_dict(lab.hyper_params(**SHARED), settings.base_dir)
+    resolved = resolve_sweep(base, search, settings, None, name="tiny")
+    with pytest.raises(ParameterError, match=r"got none .* Add settings.max_parallel=N"):
+        asyncio.run(play_sweep(resolved, 1))
 
 
 @pytest.fixture

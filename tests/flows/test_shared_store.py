@@ -80,6 +80,20 @@ def test_a_killed_run_goes_on_on_another_machine_and_nothing_is_done_twice(
     assert Counter(lab.done()) == counts
 
 
+def test_what_workers_make_in_a_bucket_is_found_by_whoever_has_asked(
+    server: S3Server, lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Machine(lab, "one", "workers")
+    monkeypatch.setenv("XDG_CACHE_HOME", one.environment["XDG_CACHE_HOME"])
+    monkeypatch.setenv("TINY_LOG", str(lab.log))
+    chosen = {**one.settings, "runner": "processes", "max_parallel": 2}
+    settings = ExperimentSettings.from_dict(chosen)
+    params = lab.hyper_params(rl__num_iterations=3, pretrain_agents=False)
+    result = run_experiment(params, settings, arms={"other": {"seed": 5}}, name="tiny")
+    assert Counter(lab.done()) == {f"train {i}": 2 for i in range(3)} | {"test test": 2}
+    assert set(result.states) == {"main", "other"}
+
+
 def test_runs_in_a_bucket_are_packed_moved_checked_and_collected(
     server: S3Server, lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from flows import resume_experiment, run_sweep
+from flows.cli.main import app
 from flows.process.environment import prepare_environment
 from ratchet.errors import StageFailedError
 from ratchet.parameters.settings import ExperimentSettings
@@ -21,6 +24,7 @@ from ratchet.tracking.sweep_folder import read_sweep
 
 pytestmark = pytest.mark.slow
 
+HERE = Path(__file__).parent
 GRID = {"rl.lr": [0.1, 0.2], "seed": [0, 1]}
 SHARED = {"graph_isomorphism__dataset_seed": 0, "pretrain_agents": False}
 
@@ -83,6 +87,46 @@ def test_a_failing_member_leaves_the_others_alone_and_the_same_command_goes_on(l
     assert set(statuses(lab).values()) == {"completed"}
     # three of its seven iterations were stored when it failed
     assert Counter(what.split()[0] for what in lab.done()[before:]) == {"train": 4, "test": 1}
+
+
+SECTIONS = {
+    "grid": {"kind": "grid", "parameters": {"seed": [0, 1]}},
+    "optuna": {
+        "kind": "optuna",
+        "parameters": {"rl.lr": {"kind": "uniform", "low": 0.05, "high": 2.0}},
+        "metric": "train/norm",
+        "num_trials": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_with_retry_failed_just_the_members_that_have_failed_are_run(kind, lab, monkeypatch):
+    """Not those that have not begun, as a sweep that was cut off has them."""
+    trainer = {"module_path": str(HERE / "tiny_trainer.py"), "class_name": "TinyTrainer"}
+    content = lab.hyper_params(**SHARED, trainer=trainer)
+    settings = lab.settings(base_dir=str(lab.folder))
+    file = lab.folder / "tiny.yaml"
+    file.write_text(json.dumps({**content, "settings": settings, "sweep": SECTIONS[kind]}))
+
+    def ratchet_sweep(*options):
+        command = ["sweep", str(file), "--name", "search", "--no-progress", *options]
+        return CliRunner().invoke(app, command)
+
+    once = lab.folder / "once"
+    monkeypatch.setenv("RATCHET_FAULT", f"stage=train;iteration=6;kind=raise;once={once}")
+    assert ratchet_sweep().exit_code == 1
+    (failed,) = [run for run, status in statuses(lab).items() if status == "failed"]
+    (other,) = statuses(lab).keys() - {failed}
+    RunFolder(lab.folder / "runs" / other).delete()
+    before = len(lab.done())
+    told = ratchet_sweep("--retry-failed")
+    assert told.exit_code == 0, told.output
+    assert statuses(lab) == {failed: "completed"}
+    assert Counter(what.split()[0] for what in lab.done()[before:]) == {"train": 4, "test": 1}
+    told = ratchet_sweep("--retry-failed")
+    assert told.exit_code == 0, told.output
+    assert len(lab.done()) == before + 5
 
 
 def test_a_member_whose_process_is_killed_is_the_only_one_that_fails(lab, monkeypatch):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from flows.cli.main import app
 from ratchet.errors import DataError, RunNotFoundError
+from ratchet.reports.sweep.growing import GrowingPage
 from ratchet.reports.sweep.page import make_sweep_page, write_sweep_page
 from ratchet.tracking.presence import Presence
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, write_sweep
@@ -124,6 +125,18 @@ def test_pruned_members_stand_behind_and_less_may_be_better(tmp_path):
     figures = json.loads(re.search(r'type="application/json">(.*?)</script>', html, re.S)[1])
     best = figures[0]["data"][-1]
     assert (best["text"], best["meta"]["shade"]) == ("rl.lr=0.2: 10.0 %", pytest.approx(0.875))
+
+
+def test_a_search_has_a_page_before_any_member_has_recorded_its_metric(tmp_path, caplog):
+    make_run(tmp_path, "m0", 0, rl__lr=0.1)
+    spec = {"kind": "optuna", "metric": "validate/score"}
+    record(tmp_path, [("m0", {"rl.lr": 0.1})], spec)
+    GrowingPage(tmp_path, "s-1").close()
+    assert not caplog.records
+    assert "m0" in (tmp_path / "s-1" / "sweep.html").read_text()
+    assert make_sweep_page(tmp_path, "s-1").standing.scored == []
+    with pytest.raises(DataError, match="no member has recorded 'validate/score'"):
+        make_sweep_page(tmp_path, "s-1", "validate/score")
 
 
 def test_another_metric_can_be_the_score_while_members_still_run(begun):

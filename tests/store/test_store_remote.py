@@ -55,6 +55,15 @@ def test_another_machine_finds_what_one_has_made(remote: Remote, stage: Any) -> 
     assert other.size == made.size
 
 
+def test_who_is_told_that_a_stage_is_there_looks_again(remote: Remote, stage: Any) -> None:
+    asking = remote.store("two")
+    assert asking.find(stage.key) is None
+    made = stage.make(remote.store())
+    assert asking.find(stage.key) is None, "a look costs a request"
+    assert asking.find(stage.key, again=True) == made
+    assert asking.find(stage.key) == made
+
+
 def test_the_manifest_comes_last(
     remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from ratchet.tracking import (
     RunManifest,
 )
 from ratchet.tracking.content import flatten, metric_key, run_params
-from ratchet.tracking.environment import CodeState
+from ratchet.tracking.environment import CodeState, command_line
 from ratchet.tracking.mlflow.arm import ArmMirror
 from ratchet.tracking.mlflow.client import connect, default_tracking_uri, run_url
 from ratchet.tracking.mlflow.sweep import BestMember
@@ -313,6 +313,16 @@ def test_a_server_that_is_down_fails_fast_and_says_what_to_do(folder):
     with pytest.raises(TrackingError, match=r"ratchet sync RUN"):
         MlflowMirror(uri).sync(folder)
     assert time.monotonic() - started < 5
+
+
+def test_nobody_is_told_how_one_logs_in(folder, monkeypatch):
+    uri = f"http://somebody:hunter2@127.0.0.1:{_free_port()}"
+    with pytest.raises(TrackingError, match=r"tracking at http://127\.0\.0\.1:") as failure:
+        MlflowMirror(uri).sync(folder)
+    assert "hunter2" not in str(failure.value)
+    assert run_url(uri, "1", "2").startswith("http://127.0.0.1:")
+    monkeypatch.setattr("sys.argv", ["ratchet", "run", f"settings.tracking_uri={uri}"])
+    assert command_line()[-1] == f"settings.tracking_uri={uri.replace('somebody:hunter2@', '')}"
 
 
 @pytest.mark.slow

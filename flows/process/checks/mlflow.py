@@ -11,6 +11,7 @@ from pathlib import Path
 from flows.process.checks.base import Check, Places, bad, good, warning
 from flows.process.checks.servers import answers
 from flows.process.stack_file import running_stack
+from ratchet.tracking.urls import without_logins
 
 _PICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
 _KINDS = (
@@ -35,7 +36,7 @@ def mlflow(places: Places) -> Iterator[Check]:
         uri = f"sqlite:///{database}"
         yield bad("mlflow", f"{details} writes: `export MLFLOW_TRACKING_URI={uri}`")
     elif chosen:
-        yield good("mlflow", f"MLFLOW_TRACKING_URI: {chosen}")
+        yield good("mlflow", f"MLFLOW_TRACKING_URI: {without_logins(chosen)}")
     elif stack is not None:
         yield from answers(places, "mlflow", stack.mlflow_url, "the local stack")
     else:

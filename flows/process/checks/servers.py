@@ -15,6 +15,7 @@ from http.client import HTTPException
 
 from flows.process.checks.base import Answer, Check, Places, bad, good, warning
 from flows.process.checks.storage import SKEW_SECONDS
+from ratchet.tracking.urls import without_logins
 
 _SECONDS = 5
 _STARTUP = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
@@ -62,6 +63,7 @@ def answers(
 ) -> Iterator[Check]:
     """Say whether a server is well; with ``refusals`` those are answers of a server, too."""
     answer = ask_health(places, url)
+    url = without_logins(url)
     status = answer.status
     if status == 200:
         yield good(name, f"{url} answers")

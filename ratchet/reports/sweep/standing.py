@@ -162,11 +162,11 @@ def read_standing(
     Raises
     ------
     DataError
-        If members have begun and none has recorded the metric.
+        If members have begun and none has recorded ``metric``; what the sweep itself goes by may
+        come only at their ends.
     """
     own_metric = record.spec.get("metric")
     minimize = metric in (None, own_metric) and record.spec.get("direction") == "minimize"
-    metric = metric or own_metric
     folders = {
         member.run_id: RunFolder(path)
         for member in record.members
@@ -183,6 +183,7 @@ def read_standing(
         raise DataError(
             f"sweep {record.sweep_id}: no member has recorded {metric!r}.{nearest(metric, names)}"
         )
+    metric = metric or own_metric
     training = _training_metric(list(names))
     scores: Mapping[str, float | None]
     if metric is not None:

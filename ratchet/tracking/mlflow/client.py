@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ratchet.errors import TrackingError
+from ratchet.tracking.failures import tracking_error
 from ratchet.tracking.files import locked
+from ratchet.tracking.urls import without_logins
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -82,11 +83,7 @@ def tracking_errors(tracking_uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, CommandError, OSError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TrackingError(
-            f"tracking at {tracking_uri} failed: {reason[:300]}. The run folder has everything;"
-            " `ratchet sync RUN` brings the server up to it."
-        ) from error
+        raise tracking_error(f"tracking at {tracking_uri}", error) from error
 
 
 def run_url(tracking_uri: str, experiment_id: str, mlflow_run_id: str) -> str | None:
@@ -96,5 +93,6 @@ def run_url(tracking_uri: str, experiment_id: str, mlflow_run_id: str) -> str | 
     """
     if not tracking_uri.startswith(("http://", "https://")):
         return None
-    page = f"{tracking_uri.rstrip('/')}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
+    server = without_logins(tracking_uri).rstrip("/")
+    page = f"{server}/#/experiments/{experiment_id}/runs/{mlflow_run_id}"
     return f"{page}?workflowType=machine_learning"

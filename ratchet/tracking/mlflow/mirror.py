@@ -23,6 +23,7 @@ from ratchet.tracking.mlflow.client import (
 from ratchet.tracking.mlflow.cursor import ArmCursor, Cursor
 from ratchet.tracking.mlflow.sweep import BestMember, keep_files, sync_sweep
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.urls import without_logins
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,8 +147,9 @@ class MlflowMirror:
                 if experiment is None:
                     raise
         if experiment.lifecycle_stage != "active":
+            place = without_logins(self.tracking_uri)
             raise TrackingError(
-                f"the MLflow experiment {name!r} at {self.tracking_uri} is deleted. Restore it"
+                f"the MLflow experiment {name!r} at {place} is deleted. Restore it"
                 f" (`mlflow experiments restore -x {experiment.experiment_id}`) or set"
                 " settings.experiment_name, then `ratchet sync RUN`."
             )
@@ -175,7 +177,7 @@ class MlflowMirror:
         """Tell the run's manifest where it is mirrored."""
         runs = {arm: arm_cursor.mlflow_run_id for arm, arm_cursor in cursor.arms.items()}
         tracking = {
-            "uri": self.tracking_uri,
+            "uri": without_logins(self.tracking_uri),
             "experiment_id": cursor.experiment_id,
             "runs": runs,
             "url": run_url(self.tracking_uri, cursor.experiment_id, runs[MAIN_ARM]),

@@ -10,10 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from ratchet.tracking.run_folder import list_runs
 
 ROOT = Path(__file__).parents[3]
 LANGUAGE = str(ROOT / "experiments" / "reverse_grpo.yaml")
@@ -175,6 +177,15 @@ def test_a_missing_extra_is_told_with_what_installs_it(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_search_says_that_optuna_is_missing(tmp_path: Path) -> None:
+    file = str(ROOT / "experiments" / "binary_erasure_channel_search.yaml")
+    done = ratchet_without(("optuna",), tmp_path, "sweep", file, "--dry-run")
+    assert done.returncode == 2, done.stderr
+    assert "a sweep of kind optuna needs optuna" in done.stderr
+    assert "pip install 'ratchet-experiments[sweeps]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_service_says_what_it_lacks(tmp_path: Path) -> None:
     done = ratchet_without(("tokenizers",), tmp_path, "llm", "serve")
     assert done.returncode == 2, done.stderr
@@ -190,8 +201,8 @@ def test_doctor_tells_extras(tmp_path: Path) -> None:
     assert rows["[llm]"]["result"] == "ok"
 
 
-def broken_run(folder: Path, work: str, *flags: str) -> subprocess.Popen[str]:
-    """Start a run whose training does what is said."""
+def broken_run(folder: Path, work: str, *flags: str, command: str = "run") -> subprocess.Popen[str]:
+    """Start a run, or a sweep, whose training does what is said."""
     (folder / "broken.py").write_text(BROKEN_TRAINER.format(work=work))
     (folder / "broken.yaml").write_text(
         "scenario: binary_erasure_channel\ntrainer: broken.py:Broken\ndataset: generated\n"
@@ -199,12 +210,13 @@ def broken_run(folder: Path, work: str, *flags: str) -> subprocess.Popen[str]:
         "settings: {retry_delay_seconds: 0, tracking: false}\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", RATCHET, "run", "broken.yaml", *flags],
+        [sys.executable, "-c", RATCHET, command, "broken.yaml", *flags],
         env=environment(),
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -234,18 +246,37 @@ def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "whole_group", "command"),
+    [
+        (signal.SIGINT, False, ["run"]),
+        (signal.SIGTERM, False, ["run"]),
+        pytest.param(signal.SIGINT, True, ["run"], id="as a terminal's Ctrl-C"),
+        (signal.SIGTERM, False, ["sweep", "seed=0,1", "--name", "both"]),
+    ],
+)
 def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, whole_group: bool, command: list[str]
 ) -> None:
     """In the middle of a stage that would take five minutes."""
-    process = broken_run(tmp_path, "[__import__('time').sleep(0.05) for _ in range(6000)]")
+    work = "[__import__('time').sleep(0.05) for _ in range(6000)]"
+    process = broken_run(tmp_path, work, *command[1:], command=command[0])
     deadline = time.monotonic() + 120
     while not (tmp_path / "attempts.txt").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    process.send_signal(number)
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert any("temporary_server" in " ".join(each.cmdline()) for each in started)
+    if whole_group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 130, errors
     assert "Interrupted. Finished stages are kept" in errors
     assert "Traceback" not in errors
+    assert "ConnectError" not in errors
     assert len((output + errors).splitlines()) < ONE_SCREEN
+    (run,) = list_runs(tmp_path / "runs")
+    assert run.status == "interrupted"
+    _, left = psutil.wait_procs(started, timeout=15)
+    assert not left
