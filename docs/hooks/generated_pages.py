@@ -78,14 +78,18 @@ def parameters() -> Iterator[str]:
         if section.kind == "agents" and section is _first(found, "agents"):
             yield "\n## Agents\n\n`agents.NAME.…`, or `agents._default.…` for all; which there are"
             yield "follows from the scenario.\n"
+        if section.kind == "phases" and section is _first(found, "phases"):
+            yield "\n## Phases\n\nA list, see the [guide](../guides/curricula.md). On the command"
+            yield "line a phase is found by its name.\n"
         title = _TITLES[kind].format(section.name)
-        yield from _table(title, section, level=3 if kind in ("section", "agents") else 2)
+        yield from _table(title, section, level=2 if kind in ("top", "settings") else 3)
 
 
 _TITLES = {
     "top": "At the top",
     "section": "`{}`",
     "agents": "Agents of `{}`",
+    "phases": "`{}`",
     "settings": "Settings",
 }
 

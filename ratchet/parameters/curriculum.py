@@ -87,15 +87,6 @@ def read_phases(hyper_params: HyperParameters, agent_names: Sequence[str]) -> tu
     return tuple(found)
 
 
-def phase_spans(hyper_params: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Return name, first iteration and end of each phase of parameters as plain data."""
-    spans: list[tuple[str, int, int]] = []
-    for phase in hyper_params.get("phases", ()):
-        start = spans[-1][2] if spans else 0
-        spans.append((str(phase["name"]), start, start + int(phase["num_iterations"])))
-    return spans
-
-
 def _learners(
     base: HyperParameters, given: PhaseParameters, agent_names: Sequence[str]
 ) -> tuple[str, ...]:
@@ -309,6 +300,3 @@ def _check_agent_change(
             f"{where}: decides what the agent's network is, which must be the same in all phases,"
             " expected how it learns, such as body_lr_factor."
         )
-
-
-__all__ = ["Phase", "phase_spans", "read_phases"]

@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 from ratchet.parameters.base import AGENT_MODELS, SECTIONS, SubParameters
 from ratchet.parameters.discovery import load_plugins
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.phases import PartnerParameters, PhaseParameters
 from ratchet.parameters.purposes import declared_purposes
 from ratchet.parameters.settings import ExperimentSettings
 
@@ -55,13 +56,15 @@ class DocumentedSection:
 
 
 def documented_sections() -> Iterator[DocumentedSection]:
-    """Go through the top, all sections, the agents of each scenario, and the settings."""
+    """Go through the top, all sections, the agents of each scenario, phases, and the settings."""
     load_plugins()
     yield _section("top", "", HyperParameters, "")
     for name, section in sorted(SECTIONS.items()):
         yield _section("section", name, section.model, f"{name}.")
     for scenario, model in sorted(AGENT_MODELS.items()):
         yield _section("agents", scenario, model, _ANY_AGENT)
+    yield _section("phases", "phases", PhaseParameters, "phases.NAME.")
+    yield _section("phases", "partners", PartnerParameters, "phases.NAME.partners.AGENT.")
     yield _section("settings", "settings", ExperimentSettings, "settings.")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ratchet.reports.content import Arm
 from ratchet.reports.labels import metric_label
 from ratchet.reports.plots import Figure, counted_axis, rounded
+from ratchet.tracking.phase_spans import phase_spans
 
 MAX_POINTS = 500
 SMOOTH_FROM = 40
@@ -50,6 +51,7 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
             base, agent = split_agent(name, arm.agent_names())
             grouped[base][place, agent] = series
     agents = sorted({agent for curves in grouped.values() for _, agent in curves})
+    marks = phase_marks(arms) if x_title == "iteration" else {}
     standings = {base: _standing(base, grouped) for base in grouped}
     bases = sorted(grouped, key=lambda base: standings[base].place)
     figures = []
@@ -57,8 +59,34 @@ def curve_figures(arms: Sequence[Arm], stage_prefix: str, x_title: str) -> list[
         drawn = _curve_figure(
             f"{stage_prefix}-{number}", base, grouped[base], arms, agents, x_title
         )
-        figures.append(replace(drawn, note=standings[base].note, folded=standings[base].folded))
+        standing = standings[base]
+        layout = {**drawn.layout, **marks}
+        figures.append(replace(drawn, layout=layout, note=standing.note, folded=standing.folded))
     return figures
+
+
+def phase_marks(arms: Sequence[Arm]) -> dict[str, Any]:
+    """Mark where phases begin, with their names; nothing unless all that have any have the same.
+
+    An iteration's metrics stand at its number, so that a phase begins halfway before its first.
+    """
+    found = [spans for arm in arms if (spans := phase_spans(arm.hyper_params))]
+    if not found or any(spans != found[0] for spans in found):
+        return {}
+    line = {"dash": "dot", "width": 1}
+    top = {"yref": "paper", "y": 1, "yanchor": "bottom", "xanchor": "left", "showarrow": False}
+    return {
+        "shapes": [
+            {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line}
+            | {"x0": start - 0.5, "x1": start - 0.5}
+            for _, start, _ in found[0][1:]
+        ],
+        "annotations": [
+            {"x": max(start - 0.5, 0), "text": name, "font": {"size": 11}, **top}
+            for name, start, _ in found[0]
+        ],
+        "margin": {"l": 52, "r": 12, "t": 22, "b": 44},
+    }
 
 
 @dataclass(frozen=True)

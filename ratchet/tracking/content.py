@@ -19,6 +19,7 @@ from ratchet.statistics.returns import agents_by_return, has_decisions, mean_ret
 from ratchet.tracking.headline_metrics import metrics_that_matter
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.phase_spans import describe_phases
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.system_metrics import read_system_metrics
@@ -89,6 +90,7 @@ def run_tags(manifest: RunManifest, arm: str) -> dict[str, str]:
         "ratchet.version": manifest.versions.get("ratchet-experiments"),
         "ratchet.parent_run_id": manifest.parent_run_id,
         "ratchet.fork_parent": manifest.fork_parent,
+        "ratchet.phases": describe_phases(manifest.arms.get(arm, {})) or None,
         "ratchet.error": manifest.error,
         "ratchet.git_dirty": str(manifest.code.dirty).lower() if manifest.code.commit else None,
         "mlflow.source.git.commit": manifest.code.commit,
@@ -116,6 +118,9 @@ def run_note(manifest: RunManifest, arm: str) -> str:
         f"- its report: `ratchet report {manifest.run_id} --open`; go on: `ratchet resume"
         f" {manifest.run_id}`; go another way from a stage: `ratchet fork {manifest.run_id}`",
     ]
+    phases = describe_phases(given)
+    if phases:
+        lines.append(f"- phases, by iterations: {phases}")
     if manifest.prefect_ui_url and manifest.prefect_flow_run_ids:
         place = f"{manifest.prefect_ui_url.rstrip('/')}/runs/flow-run"
         lines.append(f"- [its flow run in Prefect]({place}/{manifest.prefect_flow_run_ids[-1]})")

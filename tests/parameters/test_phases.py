@@ -7,8 +7,9 @@ import pytest
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import expand_paths
 from ratchet.parameters.changes import merge_changes
-from ratchet.parameters.curriculum import phase_spans, read_phases
+from ratchet.parameters.curriculum import read_phases
 from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.tracking.phase_spans import describe_phases
 from trainers.combinations import check_combination
 
 AGENTS = ("prover", "verifier")
@@ -32,7 +33,7 @@ def test_phases_have_parameters_of_their_own_and_one_count_of_iterations():
     first, second = read_phases(hyper_params, AGENTS)
     assert hyper_params.rl.num_iterations == 7
     assert [(each.start, each.stop) for each in (first, second)] == [(0, 3), (3, 7)]
-    assert phase_spans(hyper_params.to_dict()) == [("first", 0, 3), ("second", 3, 7)]
+    assert describe_phases(hyper_params.to_dict()) == "first 0–3 · second 3–7"
     assert first.hyper_params.rl.lr == 0.1 != second.hyper_params.rl.lr
     assert first.hyper_params.rl.num_iterations == 3
     assert first.hyper_params.agents["prover"].use_manual_architecture

@@ -277,3 +277,18 @@ def test_the_headline_interval_respects_repeated_datapoints(arms):
     estimate = accuracy_rows(arms)[0].estimate
     naive = wilson_interval(round(estimate.value * 720), 720)
     assert estimate.high - estimate.low > naive.high - naive.low
+
+
+def test_curves_show_where_phases_begin():
+    phases = [{"name": "alone", "num_iterations": 2}, {"name": "joint", "num_iterations": 4}]
+    points = [MetricPoint("train", i, {"accuracy": i / 6}, "main") for i in range(6)]
+    arm = Arm("main", {"phases": phases}, points, {}, [])
+    (figure,) = curve_figures([arm], "train", "iteration")
+    assert [line["x0"] for line in figure.layout["shapes"]] == [1.5]
+    named = [(note["text"], note["x"]) for note in figure.layout["annotations"]]
+    assert named == [("alone", 0), ("joint", 1.5)]
+    plain = Arm("plain", {}, points, {}, [])
+    assert "shapes" in curve_figures([arm, plain], "train", "iteration")[0].layout
+    other = Arm("other", {"phases": phases[:1]}, points, {}, [])
+    assert "shapes" not in curve_figures([arm, other], "train", "iteration")[0].layout
+    assert "shapes" not in curve_figures([plain], "train", "iteration")[0].layout
