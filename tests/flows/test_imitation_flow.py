@@ -58,7 +58,7 @@ def test_a_run_killed_while_an_agent_imitates_ends_like_one_that_was_not(lab, gi
     assert sorted(points[0], key=str) == sorted(points[1], key=str)
     imitated = [values for stage, _, values in points[0] if stage == "imitate-prover"]
     assert len(imitated) == 4
-    assert "prover.test_right_actions" in imitated[-1]
+    assert "prover.test_correct_actions" in imitated[-1]
 
 
 def test_plans_forks_and_verifications_know_the_stage(lab, given):
@@ -77,7 +77,7 @@ def test_plans_forks_and_verifications_know_the_stage(lab, given):
     assert fork.found >= 5, "data, first state, two of imitation, the first iteration"
     for stage in IMITATING:
         assert verify_run(first.run_id, settings, stage=stage).remade.differences == ()
-    assert "right_actions" in build_report(RunFolder(Path(first.folder))).read_text()
+    assert "correct actions" in build_report(RunFolder(Path(first.folder))).read_text()
 
 
 def test_what_a_run_has_played_is_imitated(lab, given):

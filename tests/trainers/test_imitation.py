@@ -49,12 +49,12 @@ def test_a_prover_learns_to_answer_as_the_hand_made_one_does():
     trainer.initial_state()
     metrics = trainer.imitate("prover").metrics
     assert len(metrics) == 20
-    looks = [each for each in metrics if "prover.test_right_actions" in each]
+    looks = [each for each in metrics if "prover.test_correct_actions" in each]
     assert len(looks) == 10
     assert looks[-1] is metrics[-1]
     assert metrics[-1]["prover.train_loss"] < metrics[0]["prover.train_loss"] - 0.4
     assert looks[-1]["prover.test_loss"] < looks[0]["prover.test_loss"] - 0.4
-    gained = looks[-1]["prover.test_right_actions"] - looks[0]["prover.test_right_actions"]
+    gained = looks[-1]["prover.test_correct_actions"] - looks[0]["prover.test_correct_actions"]
     assert gained > 0.1
 
 
@@ -123,7 +123,7 @@ def test_a_runs_rollouts_are_imitated_as_they_are(tiny, tmp_path):
     learner = made(tiny, imitation__source="run:model", seed=5)
     result = learner.imitate("prover", files)
     assert result.metrics[-1]["prover.train_loss"] < result.metrics[0]["prover.train_loss"]
-    assert 0 <= result.metrics[-1]["prover.test_right_actions"] <= 1
+    assert 0 <= result.metrics[-1]["prover.test_correct_actions"] <= 1
     with pytest.raises(ParameterError, match="no rollouts were handed over"):
         learner.imitate("prover")
     other = made(tiny, imitation__source="run:model", nip_protocol__max_message_rounds=6)

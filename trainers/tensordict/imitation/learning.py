@@ -65,7 +65,7 @@ class ImitationLearner:
         """Learn from what is played anew; return losses, and at times the share of right actions.
 
         ``AGENT.train_loss``, measured while learning; of held-out datapoints ``AGENT.test_loss``
-        and ``AGENT.test_right_actions``.
+        and ``AGENT.test_correct_actions``.
         """
         scale = learning_rate_scale(iteration, self.num_iterations, anneal=self.section.anneal_lr)
         set_learning_rates(self.optimizer, self.section.lr * scale)
@@ -99,7 +99,7 @@ class ImitationLearner:
         finally:
             self.agents.train(training)
         right = self.source.right(frames, done, self.name).double().mean()
-        return {"test_loss": float(loss), "test_right_actions": float(right)}
+        return {"test_loss": float(loss), "test_correct_actions": float(right)}
 
     def _turns(self, frames: TensorDictBase) -> TensorDictBase:
         """Take the frames ``[N]`` in which the agent acts."""
