@@ -111,10 +111,7 @@ def _prefect_server(home: Path, stack: Stack, environment: dict[str, str]) -> Pa
     port = str(stack.prefect_port)
     return Part(
         name="prefect",
-        command=[
-            *(sys.executable, "-m", "prefect", "server", "start"),
-            *("--host", stack.host, "--port", port),
-        ],
+        command=[sys.executable, "-P", "-m", "deployments.prefect_server", stack.host, port],
         environment=environment | (prefect_access(read_logins(home)) if stack.is_open else {}),
         log=home / "logs" / "prefect.log",
         is_healthy=lambda: get_text(f"{stack.prefect_api_url}/health") == "true",

@@ -19,12 +19,8 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ratchet.errors import RatchetError, StageFailedError
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SERVER_SETTINGS = {
     # a transaction for each state of each task would keep SQLite busy for seconds after a run
@@ -37,9 +33,6 @@ START_SECONDS = 180.0  # it takes five CPU-seconds and more, and a machine may b
 STOP_SECONDS = 5.0
 _LOOK_SECONDS = 1.0
 _LOOPBACK = "127.0.0.1"
-_UNAVAILABLE = 503
-_SOON = (b"retry-after", b"0.1")
-"""Prefect's client would wait for two seconds; in a transaction's time SQLite is free again."""
 _launched: TemporaryServer | None = None
 
 
@@ -179,7 +172,7 @@ def _serve(port: int) -> None:
     import uvicorn
 
     uvicorn.run(
-        "flows.process.temporary_server:create_app",
+        "flows.process.asked_again:create_app",
         factory=True,
         host=_LOOPBACK,
         port=port,
@@ -193,27 +186,6 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent and not select.select([sys.stdin], [], [], _LOOK_SECONDS)[0]:
         pass
     os._exit(0)
-
-
-def create_app() -> ASGIApp:
-    """Return Prefect's server, which also says how soon to ask again when SQLite was busy."""
-    from prefect.server.api.server import create_app as create_prefect
-
-    return asked_again_soon(create_prefect())
-
-
-def asked_again_soon(server: ASGIApp) -> ASGIApp:
-    """Have a server that is busy say how soon to ask again."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_soon(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == _UNAVAILABLE:
-                message["headers"] = [*message.get("headers", ()), _SOON]
-            await send(message)
-
-        await server(scope, receive, send_soon)
-
-    return answer
 
 
 if __name__ == "__main__":
