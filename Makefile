@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: setup demo text-demo results test test-slow test-ray check docs format bench up down constraints clean help
+.PHONY: setup demo text-demo results results-text test test-slow test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,6 +44,14 @@ results: $(CORE)  ## run the study of protocols, or go on with it; write docs/re
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
 	$(BIN)/ratchet compare $(STUDY) --page docs/results/$(STUDY).md \
 		--title "Protocols on graph isomorphism"
+
+TEXT_STUDY := text_protocols
+results-text: $(LLM)  ## the same question with chat models: no key, no network (under an hour)
+	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
+		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
+	$(BIN)/ratchet compare $(TEXT_STUDY) --page docs/results/$(TEXT_STUDY).md \
+		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
+		--curve log_stats/accuracy --over iterations --title "Protocols on code validation"
 
 test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ratchet.errors import BudgetExceededError
 from ratchet.parameters.text_trainers import count_rollouts as rollouts_of_an_iteration
+from ratchet.parameters.text_trainers import count_tests
 from tasks.stages.datasets import TRAIN_DATASET
 from tasks.stages.sequence import StoredCourse, in_order
 from tasks.text.keys import TextArmKeys
@@ -64,8 +65,7 @@ def count_rollouts(store: StageStore, keys: AnyKeys) -> Mapping[str, int]:
     text_rl = keys.hyper_params.text_rl
     asked = keys.hyper_params.rl.rollouts_per_iteration
     per_iteration = rollouts_of_an_iteration(text_rl, asked, num_train)
-    datapoints = per_iteration // text_rl.rollouts_per_datapoint
-    tested = num_test if text_rl.test_on_whole_dataset else min(datapoints, num_test)
+    tested = count_tests(text_rl, per_iteration, num_test)
     return {"sample_rollouts": per_iteration, "test_during_training": tested, "test": tested}
 
 

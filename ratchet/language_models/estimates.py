@@ -20,7 +20,7 @@ from ratchet.language_models.fine_tune_jobs import AUTO_EPOCHS
 from ratchet.language_models.pricing import FREE, ModelPrice, PriceTable
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.settings import ExperimentSettings
-from ratchet.parameters.text_trainers import count_rollouts
+from ratchet.parameters.text_trainers import count_rollouts, count_tests
 
 if TYPE_CHECKING:
     from ratchet.language_models.asking import AskedModel
@@ -233,8 +233,7 @@ class _Table:
         """Return all stages in order."""
         rl, text_rl = self._hyper_params.rl, self._hyper_params.text_rl
         per_iteration = count_rollouts(text_rl, rl.rollouts_per_iteration, num_train)
-        datapoints = per_iteration // text_rl.rollouts_per_datapoint
-        tested = num_test if text_rl.test_on_whole_dataset else min(datapoints, num_test)
+        tested = count_tests(text_rl, per_iteration, num_test)
         last = rl.num_iterations - 1
         for iteration in range(rl.num_iterations):
             yield self._playing("sample_rollouts", iteration, per_iteration, self._branches)

@@ -21,7 +21,9 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     Of ``rl`` they read ``rollouts_per_iteration`` and ``num_iterations``. In training each
     datapoint is played ``rollouts_per_datapoint`` times in an iteration; so is each of the
     training set where the number of rollouts isn't given. ``test_scheme`` says in which iterations
-    the agents are tested; after the last one they always are.
+    the agents are tested; after the last one they always are. A test plays each datapoint
+    ``test_rollouts_per_datapoint`` times: more than once tells what always fails from what fails
+    now and then.
     """
 
     rollouts_per_datapoint: Annotated[PositiveInt, Purpose.ROLLOUTS] = 1
@@ -33,6 +35,11 @@ class TextRlParameters(SubParameters, read_for=Purpose.FINE_TUNING):
     transcript_format: Annotated[Literal["yaml", "json"], Purpose.REPORTS] = "yaml"
     test_scheme: Annotated[Literal["none", "all", "last", "first_and_last"], Purpose.ORDER] = "none"
     test_on_whole_dataset: Annotated[bool, Purpose.CHAT_TESTS] = True
+    test_rollouts_per_datapoint: Annotated[PositiveInt, Purpose.CHAT_TESTS] = 1
+
+    def unread(self) -> Collection[str]:
+        """Return what came later and is off: it is in no key."""
+        return ("test_rollouts_per_datapoint",) if self.test_rollouts_per_datapoint == 1 else ()
 
 
 def count_rollouts(
@@ -54,6 +61,13 @@ def count_rollouts(
             f" text_rl.rollouts_per_datapoint, {each}."
         )
     return rollouts_per_iteration
+
+
+def count_tests(text_rl: TextRlParameters, per_iteration: int, num_test: int) -> int:
+    """Return the number of a test's rollouts; ``per_iteration`` is how many training plays."""
+    datapoints = per_iteration // text_rl.rollouts_per_datapoint
+    tested = num_test if text_rl.test_on_whole_dataset else min(datapoints, num_test)
+    return tested * text_rl.test_rollouts_per_datapoint
 
 
 @register_parameters("pure_text_ei", trainers=("pure_text_ei",))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.files import load_nested_array_dict, save_nested_array_dict
 from ratchet.rollouts.outcomes import (
     episode_lengths,
@@ -23,8 +24,10 @@ from tasks.stages.session import TRANSCRIPTS_FILE
 
 if TYPE_CHECKING:
     from ratchet.language_models.usage import UsageMeter
+    from ratchet.parameters.test_groups import TestGroups
     from ratchet.protocols.handler import ProtocolHandler
     from ratchet.rollouts.nested_array_dict import NestedArrayDict
+    from ratchet.scenarios.base import Dataset
     from ratchet.store.store import StageStore
     from tasks.stages.tables import Table
 
@@ -96,8 +99,16 @@ def usage_metrics(usage: UsageMeter) -> dict[str, float]:
     }
 
 
-def result_table(rollouts: NestedArrayDict, protocol: ProtocolHandler) -> Table:
-    """Return what was decided on each datapoint, a row for each rollout."""
+def result_table(
+    rollouts: NestedArrayDict,
+    protocol: ProtocolHandler,
+    dataset: Dataset | None = None,
+    groups: Sequence[TestGroups] = (),
+) -> Table:
+    """Return what was decided on each datapoint, a row for each rollout.
+
+    ``groups`` add their columns of the dataset, where it has them.
+    """
     agents = protocol.agent_names
     verifier = verifier_index(agents, protocol.verifier_names[0])
     rewards = episode_rewards(rollouts)
@@ -110,6 +121,9 @@ def result_table(rollouts: NestedArrayDict, protocol: ProtocolHandler) -> Table:
     }
     for place, agent in enumerate(agents):
         table[f"{PREFIX}{agent}"] = rewards[:, place].tolist()
+    if isinstance(dataset, NestedArrayDictDataset):
+        for column in (each.column for each in groups if each.column in dataset.fields):
+            table[column] = dataset[column][rollouts.array("datapoint_id")].tolist()
     return table
 
 

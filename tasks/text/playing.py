@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ratchet.language_models.usage import UsageMeter
+from ratchet.parameters.declared_groups import test_groups
 from ratchet.store.manifest import IterationMetrics
 from tasks.stages.calls import StageCall
 from tasks.stages.decorator import Metrics, waiting_stage
-from tasks.stages.tables import write_table
+from tasks.stages.tables import Table, write_table
 from tasks.text.files import (
     finite,
     read_rollouts,
@@ -64,18 +65,24 @@ def test(call: StageCall, folder: Path, session: TextArmSession) -> Metrics:
     if tested is not None:
         rollouts = read_rollouts(session.store, tested.key)
         _keep(call, folder, session, rollouts, UsageMeter(call.stage))
-        write_table(folder, result_table(rollouts, session.protocol))
+        write_table(folder, _table(call, session, rollouts))
         return [IterationMetrics(iteration=call.iteration, values=tested.metrics[0].values)]
     with session.watched(call):
         trainer = session.trainer_at(session.keys.final_state_key, calls=True)
         rollouts, metrics, usage = trainer.test("test", session.journal(call), call.detail)
     _keep(call, folder, session, rollouts, usage)
-    write_table(folder, result_table(rollouts, session.protocol))
+    write_table(folder, _table(call, session, rollouts))
     return [IterationMetrics(iteration=call.iteration, values=finite(metrics))]
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # not a test case, whatever its name
 test_during_training.__test__ = False  # type: ignore[attr-defined]
+
+
+def _table(call: StageCall, session: TextArmSession, rollouts: NestedArrayDict) -> Table:
+    """Return the results of a test, with the columns that tell kinds of datapoints apart."""
+    groups = test_groups(session.keys.hyper_params)
+    return result_table(rollouts, session.protocol, session.datasets[call.detail], groups)
 
 
 def _keep(

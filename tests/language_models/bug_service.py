@@ -42,7 +42,8 @@ class BugService(LocalService):
         solution = read_program(request.json["messages"][-1]["content"]) or ""
         if manner == "mutant":
             changed = mutants(normalize(solution), numpy_generator(number, "bugs"))
-            text = f"Here it is:\n```python\n{next(changed, solution)}\n```\n"
+            program = next((mutant.source for mutant in changed), solution)
+            text = f"Here it is:\n```python\n{program}\n```\n"
         else:
             text = USELESS[manner].format(solution=solution)
         return Answer(body=chat_answer(text), delay=self.delay)

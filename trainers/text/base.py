@@ -315,7 +315,8 @@ class PureTextRlTrainer(TextTrainerComponents, StagedTextTrainer):
         datapoints = self.train_environment.num_rollouts_per_iteration // each
         if self._is_training(environment):
             return train_plan(seed, iteration, size, datapoints, each)
-        return test_plan(seed, size, None if text_rl.test_on_whole_dataset else datapoints)
+        tested = None if text_rl.test_on_whole_dataset else datapoints
+        return test_plan(seed, size, tested, text_rl.test_rollouts_per_datapoint)
 
     def _set_training_allowance(self) -> None:
         """Let the iteration's jobs be billed in the ledger."""

@@ -35,10 +35,10 @@ def train_plan(
     ]
 
 
-def test_plan(seed: int, size: int, count: int | None) -> list[PlannedRollout]:
+def test_plan(seed: int, size: int, count: int | None, each: int) -> list[PlannedRollout]:
     """Plan the rollouts of a test: the same in each iteration, so that tests are pairs.
 
-    ``count`` of ``size`` datapoints are played; all, in their order, when None.
+    ``count`` of ``size`` datapoints are played, ``each`` times; all, in their order, when None.
     """
     if count is None:
         ids = list(range(size))
@@ -47,7 +47,7 @@ def test_plan(seed: int, size: int, count: int | None) -> list[PlannedRollout]:
         ids = [int(datapoint) for datapoint in order.take(0, count)]
     return [
         PlannedRollout(place, datapoint, _seed(seed, TEST_STAGE, 0, place))
-        for place, datapoint in enumerate(ids)
+        for place, datapoint in enumerate(datapoint for datapoint in ids for _ in range(each))
     ]
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from ratchet.errors import ParameterError
 from ratchet.language_models.service.engine.interface import Engine
 from ratchet.language_models.service.models import StoredModel
-from ratchet.language_models.service.settings import BASE_MODEL, ServiceSettings
+from ratchet.language_models.service.settings import BASE_MODEL, SMALL_MODEL, ServiceSettings
 
-_RECIPES = {BASE_MODEL: "ratchet.scenarios.code_validation.tiny_model.build:ensure_base_model"}
+_BUILD = "ratchet.scenarios.code_validation.tiny_model.build"
+_RECIPES = {
+    BASE_MODEL: f"{_BUILD}:ensure_base_model",
+    SMALL_MODEL: f"{_BUILD}:ensure_small_model",
+}
 """Models that are made where they are not found, by what makes them: home → folder."""
 _ENGINES = {
     "torch": "ratchet.language_models.service.engine.torch_engine:TorchEngine",
@@ -29,14 +34,19 @@ def find_base_model(settings: ServiceSettings) -> StoredModel:
     """
     name = settings.model or BASE_MODEL
     if name in _RECIPES:
-        module, _, function = _RECIPES[name].partition(":")
-        make: Callable[[Path], Path] = getattr(importlib.import_module(module), function)
-        return StoredModel(name, make(settings.home), name)
+        return StoredModel(name, _make(name, settings.home), name)
     folder = Path(name).expanduser()
     if folder.is_dir():
         name = folder.resolve().name
         return StoredModel(name, folder.resolve(), name)
     return StoredModel(name, _fetch(name), name)
+
+
+def further_models(settings: ServiceSettings) -> dict[str, Callable[[], Path]]:
+    """Return what else can be made here, by name: beside a base model that was made too."""
+    name = settings.model or BASE_MODEL
+    others = [other for other in _RECIPES if name in _RECIPES and other != name]
+    return {other: partial(_make, other, settings.home) for other in others}
 
 
 def describe_base_model(settings: ServiceSettings) -> str:
@@ -68,6 +78,12 @@ def make_engine(settings: ServiceSettings) -> Engine:
             " of your own as module:Class."
         ) from error
     return engine
+
+
+def _make(name: str, home: Path) -> Path:
+    module, _, function = _RECIPES[name].partition(":")
+    make: Callable[[Path], Path] = getattr(importlib.import_module(module), function)
+    return make(home)
 
 
 def _fetch(name: str) -> Path:

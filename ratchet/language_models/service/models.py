@@ -1,4 +1,4 @@
-"""Which models there are: the base model and those that jobs have trained."""
+"""Which models there are: base models and those that jobs have trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,37 +65,66 @@ class ModelRegistry:
     """All models of a service; asked at every completion, so it answers from memory.
 
     What has no row in the database is removed from the folder of weights.
+
+    Parameters
+    ----------
+    base
+        The base model that is there from the start.
+    further
+        Base models that are made when they are first asked for, by name.
     """
 
-    def __init__(self, database: Database, folder: Path, base: StoredModel) -> None:
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        base: StoredModel,
+        further: Mapping[str, Callable[[], Path]] | None = None,
+    ) -> None:
         self._database = database
         self.folder = folder
         self.base = base
+        self._further = dict(further or {})
+        self._bases = {base.id}
         self._known: dict[str, StoredModel] = {}
         self._used: dict[str, float] = {}
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
-        with database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO models VALUES (?, ?, ?, ?, NULL)"
-                " ON CONFLICT (id) DO UPDATE SET folder = excluded.folder",
-                (base.id, str(base.folder), int(time.time()), base.id),
-            )
-            rows = connection.execute("SELECT folder FROM models").fetchall()
-        kept = {row["folder"] for row in rows}
+        self._put_base(base.id, base.folder)
+        kept = {row["folder"] for row in database.rows("SELECT folder FROM models")}
         for path in folder.iterdir():
             if path.name not in kept:  # a job was killed while it put its model into place
                 shutil.rmtree(path, ignore_errors=True)
 
     def get(self, model_id: str, *, param: str = "model") -> StoredModel:
-        """Find a model; raises a 404 if there is none of that id."""
+        """Find a model, or make it; raises a 404 if there is none of that id."""
         with contextlib.suppress(KeyError):
             return self._touched(self._known[model_id])
+        if self.is_to_be_made(model_id):
+            self._put_base(model_id, self._further[model_id]())
         with self._lock:  # a deletion must not come between reading and remembering
             row = self._row(model_id, param=param)
             model = _stored(self._database, self.folder, row)
             self._known[model_id] = model
         return self._touched(model)
+
+    def is_to_be_made(self, model_id: str) -> bool:
+        """Return whether it is a base model that nobody has asked for yet: making it takes long."""
+        return model_id in self._further and model_id not in self._bases
+
+    def base_of(self, model_id: str) -> StoredModel:
+        """Return the base model that one comes from; of what a client has brought, the first."""
+        root = self.get(model_id).root
+        return self.get(root) if root in self._bases | self._further.keys() else self.base
+
+    def _put_base(self, model_id: str, folder: Path) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(
+                "INSERT INTO models VALUES (?, ?, ?, ?, NULL)"
+                " ON CONFLICT (id) DO UPDATE SET folder = excluded.folder",
+                (model_id, str(folder), int(time.time()), model_id),
+            )
+        self._bases.add(model_id)
 
     def add(self, model_id: str, source: Path) -> None:
         """Take a folder that a client has brought as a model, unless there is one of that id."""
@@ -127,7 +156,7 @@ class ModelRegistry:
     def _touched(self, model: StoredModel) -> StoredModel:
         """Note at its folder that a model is used."""
         now = time.monotonic()
-        if model.id != self.base.id and now - self._used.get(model.id, -_HOUR) >= _HOUR:
+        if model.id not in self._bases and now - self._used.get(model.id, -_HOUR) >= _HOUR:
             self._used[model.id] = now
             with contextlib.suppress(OSError):  # it may be deleted right now
                 os.utime(model.folder)
@@ -204,7 +233,7 @@ class ModelRegistry:
 
     def _is_served(self, row: sqlite3.Row) -> bool:
         """Leave out base models of earlier starts: their folders are not ours to keep."""
-        return bool(row["job_id"] is not None or row["id"] == self.base.id)
+        return bool(row["job_id"] is not None or row["id"] in self._bases)
 
     def _to_object(self, row: sqlite3.Row) -> ModelObject:
         owner = "ratchet" if row["job_id"] is None else "user"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
 
 from ratchet.language_models.service.database import Database
 from ratchet.language_models.service.engine.batching import Batcher
@@ -29,13 +32,14 @@ class ModelService:
         make_engine: Callable[[], Engine],
         *,
         trainer: JobTrainer = PLAIN_TRAINER,
+        further: Mapping[str, Callable[[], Path]] | None = None,
     ) -> None:
         self.settings = settings
         folder, limits = settings.folder, settings.limits
         folder.mkdir(parents=True, exist_ok=True)
         self.database = Database(settings.database_file)
         self.files = FileStore(self.database, folder / "files", limits)
-        self.models = ModelRegistry(self.database, settings.models_folder, base)
+        self.models = ModelRegistry(self.database, settings.models_folder, base, further)
         self.jobs = JobStore(self.database, self.files, self.models, limits, trainer)
         self.history = JobHistory(self.database)
         self.training = TrainingSessions(self.database, self.models, folder / "training")
@@ -51,6 +55,12 @@ class ModelService:
             tidy=retention.sweep,
             memory=self.batcher.asleep,
         )
+
+    async def find(self, model_id: str) -> StoredModel:
+        """Find a model; others are answered while one is made."""
+        if self.models.is_to_be_made(model_id):
+            return await run_in_threadpool(self.models.get, model_id)
+        return self.models.get(model_id)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -22,6 +22,7 @@ from ratchet.language_models.service.api.connections import server_config
 from ratchet.language_models.service.base_models import (
     describe_base_model,
     find_base_model,
+    further_models,
     make_engine,
 )
 from ratchet.language_models.service.jobs.trainer_choice import choose_trainer
@@ -80,7 +81,11 @@ def serve(settings: ServiceSettings) -> None:
         base = find_base_model(settings)
         write_atomically(starting, f"Starting the engine of {base.id}")
         trainer = choose_trainer(settings, base.folder)
-        service = ModelService(settings, base, lambda: make_engine(settings), trainer=trainer)
+        service = ModelService(
+            *(settings, base, lambda: make_engine(settings)),
+            trainer=trainer,
+            further=further_models(settings),
+        )
         instance = secrets.token_hex(8)
         app = create_app(service, instance=instance)
         server = _Server(server_config(app, settings.limits))

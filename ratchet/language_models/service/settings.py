@@ -12,6 +12,8 @@ from ratchet.language_models.service.training.lora import Lora
 
 API_KEY_VARIABLE = "RATCHET_LLM_API_KEY"
 BASE_MODEL = "ratchet-tiny"
+SMALL_MODEL = "ratchet-tiny-small"
+"""Of half the width: learns what it is shown, and hardly anything by itself."""
 TrainerName = Literal["auto", "plain", "trl"]
 
 

@@ -65,6 +65,6 @@ def dummy_reply(request: ChatRequest) -> Completion:
     rng = numpy_generator(request.seed or 0, "bug_generator", purpose="dummy")
     solution = read_program(request.messages[-1].content) or ""
     program = None if rng.random() < _DUMMY_FAILURES else next(mutants(solution, rng), None)
-    text = "I can't." if program is None else f"```python\n{program}\n```"
+    text = "I can't." if program is None else f"```python\n{program.source}\n```"
     words = sum(len(message.content.split()) for message in request.messages)
     return Completion(text, "stop", words, len(text.split()), request.model)

@@ -16,6 +16,7 @@ import numpy as np
 from ratchet.errors import DataError, ParameterError
 from ratchet.rollouts.dataset import NestedArrayDictDataset
 from ratchet.rollouts.nested_array_dict import NestedArrayDict
+from ratchet.scenarios.code_validation.bug_kinds import NO_BUG
 from ratchet.scenarios.code_validation.bug_writer import BugWriter
 from ratchet.scenarios.code_validation.generator.examples import (
     Example,
@@ -44,9 +45,9 @@ def build_code_validation_datasets(
 ) -> dict[str, NestedArrayDictDataset]:
     """Make ``train`` and ``test``.
 
-    Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id`` and
-    ``level`` (-1 unknown) int64. Where a chat model writes the buggy programs, it is asked through
-    ``calls``, and the datasets' notes say what came of it.
+    Their fields: ``question``, ``solution``, ``source`` text; ``y``, ``datapoint_id``, ``level``
+    (-1 unknown) and ``bug`` (a number of ``bug_kinds``) int64. Where a chat model writes the buggy
+    programs, it is asked through ``calls``, and the datasets' notes say what came of it.
 
     Raises
     ------
@@ -102,11 +103,17 @@ def examples_to_dataset(examples: Sequence[Example], source: str) -> NestedArray
                 "y": np.array([example.y for example in examples], dtype=np.int64),
                 "datapoint_id": np.arange(len(examples), dtype=np.int64),
                 "level": np.array([example.level for example in examples], dtype=np.int64),
+                "bug": np.array([_bug_of(example) for example in examples], dtype=np.int64),
                 "source": [example.origin or source for example in examples],
             },
             len(examples),
         )
     )
+
+
+def _bug_of(example: Example) -> int:
+    """Return the number of the kind of bug that a program has; a right one has none."""
+    return NO_BUG if example.y == 1 else example.bug
 
 
 def hash_data_files(name: str) -> dict[str, str]:

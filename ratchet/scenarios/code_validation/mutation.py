@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
     "wrong_method": rules.wrong_method,
     "early_return": rules.early_return,
 }
-"""The kinds of bugs by name."""
+"""The kinds of bugs by name, in the order of ``bug_kinds.BUG_KINDS``."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,14 @@ class Mutation:
     kind: str
     node: int
     variant: int
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed program, and which kinds of changes were made."""
+
+    source: str
+    kinds: tuple[str, ...]
 
 
 def normalize(source: str) -> str:
@@ -98,17 +106,19 @@ def mutants(
     *,
     kinds: Sequence[str] = tuple(RULES),
     max_mutations: int = 1,
-) -> Iterator[str]:
+) -> Iterator[Mutant]:
     """Return different programs in random order, each with one to ``max_mutations`` bugs."""
     seen = {normalize(source)}
     for first in random_mutations(source, rng, kinds):
-        changed = apply_mutation(source, first)
+        changed, made = apply_mutation(source, first), [first.kind]
         for _ in range(int(rng.integers(max_mutations))):
             further = next(random_mutations(changed, rng, kinds), None)
-            changed = changed if further is None else apply_mutation(changed, further)
+            if further is not None:
+                changed = apply_mutation(changed, further)
+                made.append(further.kind)
         if changed not in seen:
             seen.add(changed)
-            yield changed
+            yield Mutant(changed, tuple(made))
 
 
 class _Replace(ast.NodeTransformer):

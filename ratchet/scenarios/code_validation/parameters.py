@@ -23,6 +23,8 @@ from ratchet.parameters.base import (
 from ratchet.parameters.chat_agents import TextAgentParameters
 from ratchet.parameters.purposes import SCENARIO, Purpose
 from ratchet.parameters.service_fields import BaseUrl, ExtraBody, KeyName, check_sampling
+from ratchet.parameters.test_groups import TestGroups
+from ratchet.scenarios.code_validation.bug_kinds import BUG_LABELS
 
 MAX_LEVEL = 4
 
@@ -61,6 +63,20 @@ class CodeValidationParameters(SubParameters, read_for=SCENARIO):
     max_test_size: PositiveInt | None = None
     time_limit: PositiveFloat = 4.0
     memory_mb: int = Field(default=256, ge=64)
+
+    def test_groups(self) -> tuple[TestGroups, ...]:
+        """Tell programs apart by their bug."""
+        return (
+            TestGroups(
+                name="bug",
+                column="bug",
+                title="the kind of bug",
+                axis="kind of bug",
+                note="Programs by the kind of change that made them wrong. A verifier that accepts"
+                " more is better on those without a bug and worse on all others.",
+                labels=BUG_LABELS,
+            ),
+        )
 
     @model_validator(mode="after")
     def _check_levels(self) -> CodeValidationParameters:

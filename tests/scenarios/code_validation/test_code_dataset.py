@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from ratchet.errors import DataError, ParameterError
+from ratchet.errors import DataError, ParameterError, UnknownNameError
 from ratchet.parameters import HyperParameters
+from ratchet.scenarios.code_validation.bug_kinds import (
+    BUG_KINDS,
+    NO_BUG,
+    SEVERAL_BUGS,
+    bug_number,
+)
 from ratchet.scenarios.code_validation.dataset import build_code_validation_datasets
 from ratchet.scenarios.code_validation.generator import examples as examples_module
 from ratchet.scenarios.code_validation.generator.examples import ExamplePlan, generate_examples
 from ratchet.scenarios.code_validation.generator.levels import LEVELS, Level
 from ratchet.scenarios.code_validation.generator.problem import Problem, call_tests
-from ratchet.scenarios.code_validation.mutation import normalize
+from ratchet.scenarios.code_validation.mutation import RULES, normalize
 from ratchet.scenarios.sandbox import programs as sandbox
 from ratchet.scenarios.sandbox.programs import Program, run_programs
 
@@ -39,7 +46,8 @@ def datasets():
 
 def test_fields_balance_and_levels(datasets):
     train = datasets["train"]
-    assert train.fields == ["datapoint_id", "level", "question", "solution", "source", "y"]
+    fields = ["bug", "datapoint_id", "level", "question", "solution", "source", "y"]
+    assert train.fields == fields
     assert len(train) == 20
     assert len(datasets["test"]) == 10
     assert train["datapoint_id"].tolist() == list(range(20))
@@ -47,6 +55,29 @@ def test_fields_balance_and_levels(datasets):
         assert train["y"][train["level"] == level].tolist().count(1) == 2
     assert set(train["source"].tolist()) == {"generated"}
     assert len(set(train["question"].tolist())) == 20
+
+
+def test_each_bug_has_the_number_of_what_was_changed(datasets):
+    """A change of an operator leaves the numbers as they were, and the other way round."""
+    made = generate_examples(ExamplePlan(seed=3, purpose="train", count=40, levels=(0,)))
+    kinds = {name: bug_number([name]) for name in ("arithmetic", "constant")}
+    buggy = [example for example in made if example.y == 0]
+    assert {example.bug for example in buggy} == set(kinds.values())
+    for example in buggy:
+        asked = re.findall(r"\d+", example.question)
+        written = re.findall(r"[+*-] (\d+)", example.solution)
+        assert (asked == written) == (example.bug == kinds["arithmetic"])
+    train = datasets["train"]
+    assert (train["bug"] == NO_BUG).tolist() == (train["y"] == 1).tolist()
+
+
+def test_numbers_of_kinds_are_stored_and_must_stay():
+    assert tuple(RULES) == BUG_KINDS
+    assert [bug_number([kind]) for kind in ("arithmetic", "constant", "early_return")] == [1, 5, 18]
+    assert bug_number(["index", "index"]) == 11
+    assert bug_number(["index", "slice"]) == SEVERAL_BUGS
+    with pytest.raises(UnknownNameError, match="unknown 'indx'"):
+        bug_number(["indx"])
 
 
 def test_train_and_test_share_no_question(monkeypatch):

@@ -84,7 +84,9 @@ def test_all_mutants_are_programs_and_none_is_the_original():
     source = "def f(a, n):\n" + "".join(
         f"    {line}\n" for line in ("t = 0", "for i in range(n):", "    t += a[i] * 2", "return t")
     )
-    made = list(mutants(source, np.random.default_rng(0), max_mutations=2))
+    mutated = list(mutants(source, np.random.default_rng(0), max_mutations=2))
+    made = [mutant.source for mutant in mutated]
+    assert {len(mutant.kinds) for mutant in mutated} == {1, 2}
     assert len(set(made)) == len(made) > 20
     assert normalize(source) not in made
     for program in made:

@@ -11,6 +11,7 @@ from ratchet.errors import ParameterError
 from ratchet.language_models.estimates import estimate_experiment
 from trainers.combinations import check_combination
 from trainers.registry import trainer_class
+from trainers.text import plans
 from trainers.text.plans import train_plan
 
 
@@ -60,6 +61,28 @@ def test_tests_play_as_many_datapoints_as_training_not_as_many_rollouts(tiny_tex
     )
     rollouts, *_ = trainer.test(0, tmp_path / "test.jsonl")
     assert len(rollouts) == 2
+
+
+@pytest.mark.parametrize(("whole", "datapoints"), [(True, 4), (False, 2)])
+def test_a_test_plays_each_datapoint_as_often_as_asked(tiny_text, tmp_path, whole, datapoints):
+    """Which tells what always fails from what fails now and then."""
+    changes = {"text_rl__test_rollouts_per_datapoint": 8, "rl__rollouts_per_iteration": 2}
+    trainer, _ = played(tiny_text, tmp_path, text_rl__test_on_whole_dataset=whole, **changes)
+    rollouts, stats, usage = trainer.test(0, tmp_path / "test.jsonl")
+    assert sorted(Counter(rollouts["datapoint_id"].tolist()).values()) == [8] * datapoints
+    assert len(set(rollouts["seed"].tolist())) == 8 * datapoints
+    assert stats["test_rollouts_per_datapoint"] == 8
+    assert stats["test_sometimes_solved_proportion"] > 0
+    stages = estimate_experiment(trainer.hyper_params, type(trainer), num_train=8, num_test=4)
+    estimate = stages.stages[-1]
+    assert estimate.stage == "test"
+    assert estimate.calls == 3 * len(rollouts) >= usage.total.calls
+
+
+def test_a_test_of_one_of_each_is_what_it_always_was():
+    once, thrice = plans.test_plan(5, 8, 6, 1), plans.test_plan(5, 8, 6, 3)
+    assert [rollout.datapoint_id for rollout in once] == [r.datapoint_id for r in thrice[::3]]
+    assert len({rollout.seed for rollout in thrice}) == len(thrice) == 18
 
 
 def test_a_number_that_does_not_come_out_even_is_refused_before_anything_is_built(tiny_text):

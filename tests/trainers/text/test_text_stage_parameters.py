@@ -30,6 +30,7 @@ ALL = set(STAGES) - {"await_fine_tune_jobs"}
         ("text_rl.rollouts_per_datapoint", 2, {"sample_rollouts"}),
         ("text_rl.test_scheme", "all", set()),
         ("text_rl.test_on_whole_dataset", False, TESTED),
+        ("text_rl.test_rollouts_per_datapoint", 2, TESTED),
         ("text_rl.fine_tune_on_all_previous_rollouts", True, {"create_fine_tune_jobs"}),
         ("text_rl.verifier_guess_replacement_proportion", 0.5, {"create_fine_tune_jobs"}),
         ("text_rl.transcript_format", "json", {"log_stats", *TESTED}),
@@ -65,6 +66,12 @@ def test_a_change_concerns_the_stages_that_read_it(tiny_text, path, value, stage
         if found.stage_key_parameters(before, stage) != found.stage_key_parameters(after, stage)
     }
     assert changed == stages
+
+
+def test_what_is_played_once_has_the_key_that_it_always_had(tiny_text):
+    hyper_params = tiny_text.parameters()
+    read = trainer_class(hyper_params).stage_key_parameters(hyper_params, "test")
+    assert "test_rollouts_per_datapoint" not in read["text_rl"]
 
 
 def test_rollouts_per_iteration_concern_tests_on_as_many(tiny_text):

@@ -46,7 +46,11 @@ def record_success(
         raise DataError(f"The trainer has left no folder {MODEL_FOLDER!r}.")
     job_id, root = row["id"], models.get(row["model"]).root
     # the base model's folder is named by its version: other weights give another name
-    made_of = [row["identity"], models.base.folder.name, *filter(None, [trainer_version])]
+    made_of = [
+        row["identity"],
+        models.base_of(row["model"]).folder.name,
+        *filter(None, [trainer_version]),
+    ]
     identity = hashlib.sha256(":".join(made_of).encode()).hexdigest()
     name = _free_name(database, f"ft:{root}:{row['suffix'] or 'ratchet'}:{identity[:12]}")
     places = [(name, job_id, folder / MODEL_FOLDER)]

@@ -15,10 +15,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ratchet.errors import DataError
+from ratchet.scenarios.code_validation.bug_kinds import UNKNOWN_BUG, bug_number
 from ratchet.scenarios.code_validation.bug_writer import BugTask
 from ratchet.scenarios.code_validation.generator.levels import LEVELS
 from ratchet.scenarios.code_validation.generator.problem import Problem
-from ratchet.scenarios.code_validation.mutation import mutants, normalize
+from ratchet.scenarios.code_validation.mutation import Mutant, mutants, normalize
 from ratchet.scenarios.sandbox.programs import (
     BUGGY,
     Program,
@@ -45,8 +46,9 @@ MAX_MUTANTS = 16
 class Example:
     """One datapoint: ``y`` is 1 for a right program, 0 for a buggy one.
 
-    ``origin`` says where the program comes from, if not from where the others do. ``program``
-    makes of a source what is run on the problem's own tests, where it has any.
+    ``origin`` says where the program comes from, if not from where the others do; ``bug`` what
+    kind of bug it has, as a number of ``bug_kinds``, where that is known. ``program`` makes of a
+    source what is run on the problem's own tests, where it has any.
     """
 
     question: str
@@ -54,6 +56,7 @@ class Example:
     y: int
     level: int = -1
     origin: str = ""
+    bug: int = UNKNOWN_BUG
     program: Callable[[str], Program] | None = field(default=None, compare=False)
 
 
@@ -89,7 +92,7 @@ class _Slot:
     y: int
     draws: int = 0
     problem: Problem | None = None
-    mutants: Iterator[str] = field(default_factory=lambda: iter(()))
+    mutants: Iterator[Mutant] = field(default_factory=lambda: iter(()))
     tried: int = 0
     example: Example | None = None
 
@@ -197,19 +200,20 @@ def _take_written(plan: ExamplePlan, slots: Sequence[_Slot], writer: BugWriter) 
 
 def _try_mutants(slots: Sequence[_Slot]) -> None:
     """Test further mutants of each slot; take the first that fails, or give the problem up."""
-    candidates: list[tuple[_Slot, Problem, str]] = []
+    candidates: list[tuple[_Slot, Problem, Mutant]] = []
     for slot in slots:
         assert slot.problem is not None  # drawn before
         count = 1 if slot.tried == 0 else 4
         found = list(islice(slot.mutants, count))
         slot.tried += len(found)
-        candidates += [(slot, slot.problem, source) for source in found]
+        candidates += [(slot, slot.problem, mutant) for mutant in found]
         if not found or slot.tried > MAX_MUTANTS:
             slot.problem = None
-    programs = [Program(source, problem.tests, MAX_STEPS) for _, problem, source in candidates]
-    for (slot, problem, source), result in zip(candidates, _run(programs), strict=True):
+    programs = [Program(each.source, problem.tests, MAX_STEPS) for _, problem, each in candidates]
+    for (slot, problem, mutant), result in zip(candidates, _run(programs), strict=True):
         if slot.example is None and result.status in BUGGY:
-            slot.example = Example(problem.question, source, 0, slot.level)
+            bug = bug_number(mutant.kinds)
+            slot.example = Example(problem.question, mutant.source, 0, slot.level, bug=bug)
 
 
 def _run(programs: Sequence[Program]) -> list[ProgramResult]:

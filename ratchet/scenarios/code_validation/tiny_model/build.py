@@ -1,17 +1,21 @@
-"""The base model as a folder: made once for each home, then found."""
+"""The base models as folders: made once for each home, then found."""
 
 from __future__ import annotations
 
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 
 from ratchet.language_models.local import model_folder_writing
 from ratchet.language_models.local.model_folder_writing import write_configuration
 from ratchet.language_models.service.engine import llama_shape, plain_llama, tokenizer
+from ratchet.language_models.service.engine.llama_shape import LlamaShape
 from ratchet.language_models.service.engine.model_folder import save_llama
 from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.service.training import optimization
@@ -25,7 +29,9 @@ from ratchet.scenarios.code_validation.tiny_model import (
 from ratchet.scenarios.code_validation.tiny_model.vocabulary import END, PAD
 from ratchet.tracking.files import locked
 
-NAME = "ratchet-tiny"
+NAME, SMALL_NAME = "ratchet-tiny", "ratchet-tiny-small"
+Shape: TypeAlias = "Callable[[int], LlamaShape]"
+"""Size of the vocabulary → the figures of a model."""
 _DIGEST_LENGTH = 12
 _RECIPE = (
     *(vocabulary, players, corpus, pretraining, level0),
@@ -40,25 +46,48 @@ def ensure_base_model(home: Path) -> Path:
     several processes that ask at once one makes it and the others wait; a killed one leaves
     nothing behind that would be taken for a model.
     """
+    return _ensure(home, NAME, pretraining.base_shape)
+
+
+def ensure_small_model(home: Path) -> Path:
+    """Return the folder of a model of half the base model's width, which was trained as that was.
+
+    It goes by an expert's marks as well as the other does, and compares worse: a weak verifier.
+    """
+    return _ensure(home, SMALL_NAME, small_shape)
+
+
+def small_shape(vocab_size: int) -> LlamaShape:
+    """Return the figures of the small model."""
+    return replace(
+        pretraining.base_shape(vocab_size),
+        hidden_size=32,
+        intermediate_size=64,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+
+
+def _ensure(home: Path, name: str, shape: Shape) -> Path:
     place = home / "llm" / "base"
-    folder = place / f"{NAME}-{recipe_digest()}"
+    folder = place / f"{name}-{recipe_digest(shape)}"
     if folder.is_dir():
         return folder
     place.mkdir(parents=True, exist_ok=True)
     with locked(place / ".lock"):
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=place, prefix=".making-") as work:
-                build_base_model(Path(work) / NAME)
-                shutil.move(Path(work) / NAME, folder)
+                build_base_model(Path(work) / name, shape)
+                shutil.move(Path(work) / name, folder)
     return folder
 
 
-def build_base_model(folder: Path) -> None:
-    """Make tokenizer and weights, and write them to a new folder."""
+def build_base_model(folder: Path, shape_of: Shape = pretraining.base_shape) -> None:
+    """Make tokenizer and weights of a shape, and write them to a new folder."""
     folder.mkdir(parents=True)
     words = vocabulary.make_tokenizer()
     vocabulary.save_tokenizer(words, folder)
-    shape = pretraining.base_shape(words.get_vocab_size())
+    shape = shape_of(words.get_vocab_size())
     write_configuration(folder, shape, words, end=END, pad=PAD)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so that the weights don't depend on how many there are
@@ -69,8 +98,10 @@ def build_base_model(folder: Path) -> None:
     save_llama(model, folder)
 
 
-def recipe_digest() -> str:
-    """Return the first digits of a SHA-256 of the code that makes the base model."""
-    sources = [Path(str(module.__file__)) for module in _RECIPE]
-    digest = hashlib.sha256(b"\0".join(source.read_bytes() for source in sources))
+def recipe_digest(shape: Shape = pretraining.base_shape) -> str:
+    """Return the first digits of a SHA-256 of the code that makes the base model, of its shape."""
+    sources = [Path(str(module.__file__)).read_bytes() for module in _RECIPE]
+    if shape is not pretraining.base_shape:  # which is in the code
+        sources.append(repr(shape(0)).encode())
+    digest = hashlib.sha256(b"\0".join(sources))
     return digest.hexdigest()[:_DIGEST_LENGTH]

@@ -50,7 +50,7 @@ def _add_chat(router: APIRouter, service: ModelService) -> None:
         """Answer a chat, whole or as a stream."""
         refuse_unknown(request, ())
         asked = await read_body(request, ChatCompletionRequest)
-        model, wanted = service.models.get(asked.model), generation_requests(asked)
+        model, wanted = await service.find(asked.model), generation_requests(asked)
         answer = ChatAnswer(asked)
         if asked.stream:
             return await streamed(answer.events(service.batcher.stream(model, wanted)))
@@ -69,7 +69,7 @@ def _add_text(router: APIRouter, service: ModelService) -> None:
         """Continue texts as they are, without a chat template."""
         refuse_unknown(request, ())
         asked = await read_body(request, TextCompletionRequest)
-        model, wanted = service.models.get(asked.model), text_requests(asked)
+        model, wanted = await service.find(asked.model), text_requests(asked)
         answer = TextAnswer(asked)
         if asked.stream:
             return await streamed(answer.events(service.batcher.stream(model, wanted)))
@@ -88,7 +88,7 @@ def _add_responses(router: APIRouter, service: ModelService) -> None:
         """Answer with text; nothing is stored."""
         refuse_unknown(request, ())
         asked = await read_body(request, ResponseRequest)
-        model, wanted = service.models.get(asked.model), response_request(asked)
+        model, wanted = await service.find(asked.model), response_request(asked)
         answer = ResponseAnswer(asked)
         if asked.stream:
             return await streamed(answer.events(service.batcher.stream(model, [wanted])))
@@ -104,6 +104,6 @@ def _add_embeddings(router: APIRouter, service: ModelService) -> None:
         """Turn texts into vectors: the mean of what the model's last layer gives for each token."""
         refuse_unknown(request, ())
         asked = await read_body(request, EmbeddingsRequest)
-        model = service.models.get(asked.model)
+        model = await service.find(asked.model)
         results = await service.batcher.embed(model, embedding_requests(asked))
         return Response(to_embeddings(asked, results), media_type=_JSON)
