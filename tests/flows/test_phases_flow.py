@@ -28,7 +28,7 @@ def test_forks_share_the_phases_before_their_point(lab):
     changes = {"phases.joint.changes.rl.lr": 0.01, "phases.joint.num_iterations": 2}
     request = {"run": parent["run_id"], "from": 5, "changes": changes}
     fork = lab.run(hyper_params, action="fork", **request)
-    assert fork["made"] == 3, "the joint phase: its first state, its training, the test"
+    assert fork["made"] == 4, "the joint phase: its state, training cut in two, the test"
     shared = {("train", i) for i in range(5)}
     metrics = {line[1:3]: line[3] for line in lab.metrics(fork)}
     before = {line[1:3]: line[3] for line in lab.metrics(parent)}
