@@ -106,10 +106,16 @@ class StagedTrainer(ABC):
         """Return whether an experiment with this trainer may have ``phases``."""
         return False
 
-    def take_over(self, folder: Path, pool: Mapping[tuple[str, int], Path]) -> None:
+    def take_over(
+        self,
+        folder: Path,
+        pool: Mapping[tuple[str, int], Path],
+        fresh: Mapping[str, Path],
+    ) -> None:
         """Begin with the agents of a state that a trainer with other parameters has saved.
 
-        ``pool``: agent and iteration → the folder of a state that has an earlier self of it.
+        ``pool``: agent and iteration → the folder of a state that has an earlier self of it;
+        ``fresh``: agent → the folder of the state whose weights it begins with instead.
         """
         raise NotImplementedError(f"{type(self).__name__} knows no phases; got {folder}.")
 

@@ -46,6 +46,8 @@ class Phase:
         The agents that learn.
     replaced
         The agents in whose place others play; their own weights are kept meanwhile.
+    fresh
+        The agents that begin with their first weights again.
     pools
         The iterations after which an agent was what it may be drawn as; by agent.
     """
@@ -56,6 +58,7 @@ class Phase:
     stop: int
     learners: tuple[str, ...]
     replaced: tuple[str, ...] = ()
+    fresh: tuple[str, ...] = ()
     pools: Mapping[str, tuple[int, ...]] | None = None
 
 
@@ -81,6 +84,7 @@ def read_phases(hyper_params: HyperParameters, agent_names: Sequence[str]) -> tu
                 stop=start + given.num_iterations,
                 learners=learners,
                 replaced=tuple(n for n, each in given.partners.items() if each.kind != "frozen"),
+                fresh=given.fresh,
                 pools=dict(_pools(given, found)),
             )
         )
@@ -124,6 +128,7 @@ def _check_names(given: PhaseParameters, agent_names: Sequence[str]) -> None:
     """Refuse agents that the protocol has not."""
     places = [(f"learners: {name!r}", name) for name in given.learners or ()]
     places += [(f"partners.{name}", name) for name in given.partners]
+    places += [(f"fresh: {name!r}", name) for name in given.fresh]
     changed = given.changes.get("agents")
     if isinstance(changed, Mapping):
         names = [str(name) for name in changed if name != DEFAULT_AGENT]

@@ -51,6 +51,7 @@ class PhaseParameters(SubParameters, read_for=Purpose.NOTHING):
     ``num_iterations`` is its own number of iterations. ``learners`` are the agents that learn, all
     that no partner stands in for when not given; the others stay as they are, bit for bit.
     ``partners`` say how agents play that do not learn; they are frozen if nothing is said.
+    ``fresh`` are agents that begin the phase with their first weights again, initial or pretrained.
     ``min_message_rounds`` and ``max_message_rounds`` bound the rounds of an episode within those of
     the experiment. ``changes`` are other parameters of learning and playing, nested or dotted, such
     as ``rl.lr``. ``name`` is what it is called in reports and by changes:
@@ -63,6 +64,7 @@ class PhaseParameters(SubParameters, read_for=Purpose.NOTHING):
     partners: dict[str, Annotated[PartnerParameters, BeforeValidator(_partner)]] = Field(
         default_factory=dict
     )
+    fresh: tuple[str, ...] = ()
     min_message_rounds: PositiveInt | None = None
     max_message_rounds: PositiveInt | None = None
     changes: Annotated[dict[str, Any], BeforeValidator(_changes)] = Field(default_factory=dict)

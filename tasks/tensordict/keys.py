@@ -268,6 +268,8 @@ class ArmKeys(BaseKeys):
             "data": self.build_scenario().key,
             "state": self.state_key(phase.start),
         }
+        if phase.fresh:
+            inputs["first"] = self.state_key(0)
         for agent, iterations in (phase.pools or {}).items():
             inputs |= {f"pool.{agent}.{each}": self.state_key(each) for each in iterations}
         return self._call(
@@ -371,8 +373,9 @@ class ArmKeys(BaseKeys):
             read = self._staged_class.stage_key_parameters(
                 hyper_params, _READ_AS.get(stage, stage), agent
             )
-        replaced = sorted(phase.replaced) if phase is not None and stage == "phase_state" else None
-        return read if replaced is None else {**read, "replaced": replaced}
+        if phase is None or stage != "phase_state":
+            return read
+        return {**read, "replaced": sorted(phase.replaced), "fresh": sorted(phase.fresh)}
 
     def _phase_of(self, stage: str, iteration: int) -> Phase | None:
         """Return the phase that a stage belongs to, which it then reads the parameters of."""

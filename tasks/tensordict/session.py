@@ -137,8 +137,10 @@ class ArmSession(BaseSession):
             for agent, iterations in pools.items()
             for iteration in iterations
         }
+        first = () if phase is None else phase.fresh
+        fresh = {agent: self._state_folder(self.keys.state_key(0)) for agent in first}
         staged = _staged(self.trainer)
-        staged.take_over(self._state_folder(key), earlier)
+        staged.take_over(self._state_folder(key), earlier, fresh)
         return staged
 
     def _state_folder(self, key: str) -> Path:

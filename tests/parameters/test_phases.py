@@ -93,6 +93,7 @@ def test_phases_are_changed_by_their_names():
             r"phases\.first\.learners: 'verifer'.* Did you mean 'verifier'",
         ),
         ({"partners": {"provr": "random"}}, r"phases\.first\.partners\.provr: .*no such agent"),
+        ({"fresh": ["provr"]}, r"phases\.first\.fresh: 'provr': .*no such agent"),
         ({"learners": []}, r"phases\.first\.learners: nobody learns"),
         (
             {"partners": {"verifier": "frozen"}},

@@ -1,7 +1,11 @@
-"""The smallest experiment with phases, and stages worked one by one without a flow."""
+"""The smallest experiment with phases, and stages worked one by one without a flow.
+
+Also a script that plays it into a folder, to be killed: `python -m tests.tasks.phased FOLDER`.
+"""
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -44,6 +48,12 @@ PHASES: list[dict[str, Any]] = [
     },
     {"name": "joint", "num_iterations": 3, "changes": {"rl": {"lr": 0.0003}}},
 ]
+POOLED: list[dict[str, Any]] = [
+    PHASES[0],
+    PHASES[1],
+    {**PHASES[2], "learners": ["verifier"], "partners": {"prover": {"kind": "pool", "every": 1}}},
+]
+"""The same, but for the last phase, in which the prover is drawn from a pool."""
 PARAMETERS: dict[str, Any] = {
     "scenario": "graph_isomorphism",
     "trainer": "vanilla_ppo",
@@ -107,3 +117,7 @@ class Played:
     def after(self, iteration: int) -> State:
         """Read the state after so many iterations."""
         return self.state(self.keys.state_key(iteration))
+
+
+if __name__ == "__main__":
+    Played(sys.argv[1], parameters(POOLED), per_task=1).play()

@@ -91,7 +91,7 @@ def test_experiments_without_phases_know_nothing_of_them():
     train = calls[5]
     assert train.inputs.keys() == {"data", "base", "base_iteration"}
     for call in calls:
-        for word in (b"phase", b"played_message_rounds", b"replaced"):
+        for word in (b"phase", b"played_message_rounds", b"replaced", b"fresh"):
             assert word not in canonical_json(call.parameters)
 
 

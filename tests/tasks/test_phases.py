@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from ratchet.store.manifest import Manifest
 from tasks.tensordict.session import ArmSession
-from tests.tasks.phased import PHASES, Played, parameters
+from tests.tasks.phased import PHASES, POOLED, Played, parameters
 from trainers.tensordict.states import snapshots
 from trainers.tensordict.states.state import State
 
-POOLED = [
+DRAWN = [
     {"name": "learn", "num_iterations": 3, "learners": ["prover"]},
     {
         "name": "robust",
@@ -35,7 +40,7 @@ def played(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pooled(tmp_path_factory):
-    arm = Played(tmp_path_factory.mktemp("pooled"), parameters(POOLED), per_task=1)
+    arm = Played(tmp_path_factory.mktemp("pooled"), parameters(DRAWN), per_task=1)
     arm.play()
     return arm
 
@@ -68,6 +73,23 @@ def test_a_replaced_agents_own_weights_come_back(played):
     assert weights(begun, "prover") == weights(first, "prover")
     assert begun.stand_ins == {}
     assert begun.optimizer == {}, "a phase begins with a new optimizer"
+
+
+def test_an_agent_may_begin_a_phase_with_its_first_weights(played, tmp_path):
+    attack = {
+        "name": "attack",
+        "num_iterations": 1,
+        "learners": ["prover"],
+        "fresh": ["prover"],
+        "min_message_rounds": 3,  # else the verifier may leave it no turn
+    }
+    arm = Played(tmp_path, parameters([*PHASES[:2], attack]))
+    arm.play()
+    begun = arm.state(arm.keys.phase_state(arm.keys.phases[2]).key)
+    first = played.state(played.keys.pretrained_state().key)
+    assert weights(begun, "prover") == weights(first, "prover")
+    assert weights(begun, "verifier") == weights(played.after(5), "verifier")
+    assert weights(arm.after(6), "prover") != weights(first, "prover")
 
 
 def test_rounds_and_rates_are_the_phases_own(played):
@@ -137,7 +159,7 @@ def test_earlier_selves_are_drawn_and_none_of_them_changes(pooled):
 
 
 def test_a_pool_is_drawn_alike_however_the_phase_is_cut(pooled, tmp_path):
-    whole = Played(tmp_path, parameters(POOLED), per_task=10)
+    whole = Played(tmp_path, parameters(DRAWN), per_task=10)
     whole.play()
     assert whole.after(6) == pooled.after(6)
     assert whole.keys.final_state_key == pooled.keys.final_state_key
@@ -152,3 +174,39 @@ def _draws(arm):
         for name, own in state.pool.items():
             if State(agents={"prover": own}) == mine:
                 yield name, iteration
+
+
+@pytest.mark.slow
+def test_killed_in_each_phase_and_between_them_is_as_if_never_killed(tmp_path):
+    whole = Played(tmp_path / "whole", parameters(POOLED))
+    whole.play()
+    faults = [
+        "stage=phase_state;iteration=0;within=0.05;seed=1",
+        "stage=train;iteration=2;within=0.1;seed=2",
+        "stage=phase_state;iteration=3;within=0.05;seed=3",
+        "stage=train;iteration=5;within=0.1;seed=4",
+        "stage=phase_state;iteration=5;within=0.05;seed=5",
+        "stage=train;iteration=8;within=0.1;seed=6",
+        "stage=test;within=0.05;seed=7",
+    ]
+    for number, fault in enumerate(faults):
+        once = tmp_path / f"once-{number}"
+        assert _play(tmp_path / "killed", f"{fault};kind=kill;once={once}") == -signal.SIGKILL
+        assert once.exists()
+    assert _play(tmp_path / "killed") == 0
+    killed = Played(tmp_path / "killed", parameters(POOLED), per_task=1)
+    assert killed.play() == []
+    for iteration in (3, 5, 8):
+        assert killed.after(iteration) == whole.after(iteration)
+        assert metrics(killed, iteration)[-1].values == metrics(whole, iteration)[-1].values
+    tests = [arm.store.find(arm.keys.test().key) for arm in (killed, whole)]
+    assert tests[0].files == tests[1].files, "not a byte is another"
+    assert tests[0].metrics == tests[1].metrics
+
+
+def _play(folder, fault=""):
+    """Play in a process of its own; return its exit status."""
+    command = [sys.executable, "-m", "tests.tasks.phased", str(folder)]
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "RATCHET_FAULT": fault, "PYTHONPATH": root}
+    return subprocess.run(command, env=environment, cwd=root, check=False).returncode

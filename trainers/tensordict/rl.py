@@ -231,10 +231,16 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         """Return True where it is run in stages: they can be of several phases."""
         return cls.supports_stages()
 
-    def take_over(self, folder: Path, pool: Mapping[tuple[str, int], Path]) -> None:
+    def take_over(
+        self,
+        folder: Path,
+        pool: Mapping[tuple[str, int], Path],
+        fresh: Mapping[str, Path],
+    ) -> None:
         """Begin with the agents of another phase; see :class:`Components`."""
         parts, before = self.components, TrainerState.load(folder)
-        parts.take_over(before, read_pool(pool))
+        first = {name: TrainerState.load(place).agents[name] for name, place in fresh.items()}
+        parts.take_over(replace(before, agents={**before.agents, **first}), read_pool(pool))
         self.callbacks.load({})
         self._iteration, self._stage = before.iteration, "phase_state"
 
