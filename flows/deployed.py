@@ -49,7 +49,8 @@ _Iterations = Annotated[
     int | None, Form("How many iterations are trained: rl.num_iterations.", fields.integer(1))
 ]
 _Budget = Annotated[
-    float | None, Form("What chat models may cost; the run stops there.", fields.amount)
+    float | None,
+    Form("What chat models may cost, in the prices' currency: it stops there.", fields.amount),
 ]
 _Sections = Annotated[_Object, Form("Any other parameter, by section.", sections.sections)]
 _Agents = Annotated[

@@ -1,4 +1,4 @@
-"""A deployed experiment: its schedule starts it, it fails once, a retry does what is left."""
+"""A deployed experiment: a schedule or a form starts it, it fails, a retry does what is left."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from deployments.deploying import PREFECT_FILE, deploy
 from deployments.local_stack import LocalStack
 from deployments.parts import get_text
+from flows.runs.verifying import verify_run
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.tracking.run_folder import RunFolder, list_runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TINY_TRAINER = Path(__file__).parents[1] / "flows" / "tiny_trainer.py"
 OVERRIDES = ["rl.lr=0.5", "settings.home=home"]
+ONE_RUN = {"MIN_RUNS": "1", "MAX_RUNS": "1", "LOOP_SECONDS": "600"}
+"""The schedule begins no second run while the first one is waited for."""
 EXPERIMENT = """\
 scenario: graph_isomorphism
 trainer: {module_path: tiny_trainer.py, class_name: TinyTrainer}
@@ -43,10 +50,15 @@ def project(folder: Path) -> Iterator[Path]:
     (project / "experiments").mkdir(parents=True)
     shutil.copy(TINY_TRAINER, project / "experiments")
     (project / "experiments" / "tiny.yaml").write_text(EXPERIMENT)
+    (folder / "go_on").touch()
     fault = f"stage=train;iteration=6;kind=raise;once={folder / 'struck'}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RATCHET_FAULT", fault)
         patch.setenv("TINY_LOG", str(folder / "log"))
+        for name, value in ONE_RUN.items():
+            patch.setenv(f"PREFECT_SERVER_SERVICES_SCHEDULER_{name}", value)
+        patch.setenv("TINY_HANG", "train 2")
+        patch.setenv("TINY_GO_ON", str(folder / "go_on"))
         patch.chdir(project)
         yield project
 
@@ -74,9 +86,8 @@ def soon(prefect_file: Path) -> None:
     content = yaml.safe_load(PREFECT_FILE.read_text())
     for deployment in content["deployments"]:
         if "file" in deployment.get("parameters", {}):
-            deployment["parameters"] = {"file": "experiments/tiny.yaml"}
+            deployment["parameters"] = {"file": "experiments/tiny.yaml", "overrides": OVERRIDES}
         if "schedules" in deployment:
-            deployment["parameters"]["overrides"] = OVERRIDES
             deployment["schedules"] = [{"interval": 15, "timezone": "UTC", "active": True}]
     prefect_file.write_text(yaml.safe_dump(content))
 
@@ -114,6 +125,12 @@ class Api:
                 return found
             time.sleep(0.5)
         raise AssertionError(f"the run came to none of {state_types}: {run()}")
+
+    def latest(self, deployment: str) -> dict[str, Any] | None:
+        """Return the run of a deployment that was asked for last."""
+        mine = {"deployments": {"name": {"any_": [deployment]}}}
+        runs = self.ask("flow_runs/filter", {**mine, "sort": "EXPECTED_START_TIME_DESC"})
+        return runs[0] if runs else None
 
     def task_states(self, flow_run_id: str) -> dict[str, str]:
         ids = {"flow_runs": {"id": {"any_": [flow_run_id]}}}
@@ -173,3 +190,127 @@ def check_page(api: Api, run: dict[str, Any]) -> None:
     assert "train main 0-2: made in" in log
     assert "train main 0-2: found in the store" in log
     assert '"hit"' not in log
+
+
+class Page:
+    """Prefect's UI in a browser."""
+
+    def __init__(self, browser: Any, api: Api) -> None:
+        self.browser, self.ui = browser, api.url.removesuffix("/api")
+
+    def open(self, path: str) -> None:
+        self.browser.get(f"{self.ui}/{path}")
+
+    def wait(self, seen: Callable[[Any], Any], what: str) -> Any:
+        """Wait until something is seen, and return it; elements may be drawn anew meanwhile."""
+        waiting = WebDriverWait(self.browser, 90, ignored_exceptions=[WebDriverException])
+        return waiting.until(seen, f"never seen: {what}")
+
+    def find(self, css: str, text: str) -> Any:
+        """Wait for an element that is shown and has a text."""
+
+        def shown(browser: Any) -> Any:
+            every = browser.find_elements("css selector", css)
+            return next((e for e in every if e.is_displayed() and e.text.strip() == text), None)
+
+        return self.wait(shown, f"{css} {text}")
+
+    def wait_for_text(self, text: str) -> None:
+        self.wait(lambda b: text in b.find_element("css selector", "body").text, text)
+
+    def press(self, text: str, within: str = "") -> None:
+        """Press a button as soon as it takes a click: what lies before it may be on its way out."""
+
+        def pressed(_: Any) -> bool:
+            self.find(f"{within} button", text).click()
+            return True
+
+        self.wait(pressed, f"a button {text} that takes a click")
+
+    def choose(self, option: str) -> None:
+        """Choose an option: fields are drawn one after the other, in no order."""
+
+        holds_it = f"//select[option[normalize-space()='{option}']]"
+
+        def chosen(browser: Any) -> bool:
+            Select(browser.find_element("xpath", holds_it)).select_by_visible_text(option)
+            return True
+
+        self.wait(chosen, f"a choice of {option}")
+
+    def type_into(self, field: str, text: str) -> None:
+        """Fill in the field that has a label."""
+        label = f"//*[normalize-space()='{field} (Optional)']"
+
+        def typed(browser: Any) -> bool:
+            browser.find_element("xpath", f"{label}/following::input[1]").send_keys(text)
+            return True
+
+        self.wait(typed, f"a field {field}")
+
+
+def start_by_form(page: Page, api: Api, seed: int) -> str:
+    """Fill the experiment's form in, and return the id of the flow run that it starts."""
+    deployment = api.ask("deployments/name/experiment-from-file/on-demand")["id"]
+    page.open(f"deployments/deployment/{deployment}/run")
+    page.choose("experiments/tiny.yaml")
+    page.type_into("seed", str(seed))
+    page.press("Submit")
+    page.wait(lambda browser: browser.current_url.endswith("?tab=Runs"), "the runs after Submit")
+    run = api.latest("on-demand")
+    assert run is not None
+    assert (run["parameters"]["seed"], run["parameters"]["overrides"]) == (seed, OVERRIDES)
+    return str(run["id"])
+
+
+def begun(project: Path, seed: int, seconds: float = 200.0) -> RunFolder:
+    """Wait until the run with a seed has stored two iterations."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for run in list_runs(project / "runs"):
+            is_it = run.manifest.seeds == {"main": seed}
+            if is_it and any(stage.iteration == 2 for stage in run.manifest.stages):
+                return run
+        time.sleep(0.3)
+    raise AssertionError(f"no run with seed {seed} has begun")
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")),
+    reason="needs chromium and chromedriver",
+)
+def test_a_form_is_filled_in_and_its_run_retried_and_cancelled(
+    api: Api, project: Path, folder: Path, browser: Any, failed: dict[str, Any]
+) -> None:
+    assert failed, "the one that the schedule began is out of the way"
+    page, log = Page(browser, api), folder / "log"
+    (folder / "struck").unlink(missing_ok=True)
+    log.unlink(missing_ok=True)
+
+    ident = start_by_form(page, api, seed=3)
+    first = api.wait_for(lambda: api.ask(f"flow_runs/{ident}"), "FAILED", "COMPLETED", "CRASHED")
+    assert first["state_type"] == "FAILED", first["state"]["message"]
+    assert log.read_text().splitlines() == [f"train {i}" for i in range(4)]
+
+    page.open(f"runs/flow-run/{ident}")
+    page.press("Retry")
+    page.press("Retry", within="[role=dialog]")
+    done = api.wait_for(lambda: api.ask(f"flow_runs/{ident}"), "COMPLETED", "CRASHED")
+    assert (done["state_type"], done["run_count"]) == ("COMPLETED", 2)
+    assert log.read_text().splitlines() == [f"train {i}" for i in range(6)] + ["test test"]
+    page.find("li", "Artifacts").click()
+    run = begun(project, seed=3)
+    for kind in ("progress", "results", "summary"):
+        page.wait_for_text(f"{run.run_id}-{kind}")
+
+    (folder / "go_on").unlink()
+    ident = start_by_form(page, api, seed=4)
+    stopped = begun(project, seed=4)
+    page.open(f"runs/flow-run/{ident}")
+    page.press("Cancel")
+    page.press("Confirm", within="[role=dialog]")
+    api.wait_for(lambda: api.ask(f"flow_runs/{ident}"), "CANCELLED")
+    assert stopped.status == "cancelled"
+    settings = ExperimentSettings(home=str(project / "home"), runs=str(project / "runs"))
+    assert verify_run(stopped.run_id, settings, remake=False).is_sound
