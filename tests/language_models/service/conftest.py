@@ -34,7 +34,9 @@ from micro_model import write_micro_model  # noqa: E402
 class RunningService:
     """A service in threads of this process."""
 
-    def __init__(self, home, engine, *, lora=None, model=None, trainer=None, **settings):
+    def __init__(
+        self, home, engine, *, lora=None, model=None, trainer=None, further=None, **settings
+    ):
         folder = model or home / "tiny"
         if model is None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +45,8 @@ class RunningService:
         self.settings = ServiceSettings(home=home, **settings)
         base = StoredModel("ratchet-tiny", folder, "ratchet-tiny")
         trainer = trainer or JobTrainer("fake_trainer", lora)
-        self.service = ModelService(self.settings, base, lambda: engine, trainer=trainer)
+        parts = (self.settings, base, lambda: engine)
+        self.service = ModelService(*parts, trainer=trainer, further=further)
         self.app = create_app(self.service, instance="test")
 
     @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The base model: its corpus is what the game shows, it is made once, and it plays as it should."""
 
+import json
 import threading
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_good_players_mark_and_decide_right():
 def test_two_starters_at_once_make_the_model_once(tmp_path, monkeypatch):
     made = []
 
-    def make(folder):
+    def make(folder, shape):
         made.append(folder)
         folder.mkdir()
         (folder / "config.json").write_text("{}")
@@ -87,6 +88,20 @@ def test_two_starters_at_once_make_the_model_once(tmp_path, monkeypatch):
     assert len(set(found)) == 1
     assert sorted(p.name for p in found[0].iterdir()) == ["config.json"]
     assert [p.name for p in found[0].parent.iterdir() if "making" in p.name] == []
+
+
+def test_the_small_model_is_another_one_of_half_the_width(tmp_path, monkeypatch):
+    monkeypatch.setattr(pretraining, "STEPS", {"good": 1, "mixed": 1})
+    monkeypatch.setattr(pretraining, "GAMES", {"good": 20, "mixed": 20})
+    folders = build.ensure_base_model(tmp_path), build.ensure_small_model(tmp_path)
+    assert [folder.name.rpartition("-")[0] for folder in folders] == [build.NAME, build.SMALL_NAME]
+    widths = [json.loads((folder / "config.json").read_text())["hidden_size"] for folder in folders]
+    assert widths == [64, 32]
+    assert build.ensure_small_model(tmp_path) == folders[1]
+
+
+def test_another_shape_has_another_folder():
+    assert build.recipe_digest() != build.recipe_digest(build.small_shape)
 
 
 def test_pretraining_is_repeatable_bit_for_bit(tmp_path, monkeypatch):

@@ -93,6 +93,8 @@ class JobStore:
             for another job, or LoRA where the trainer has none; 429 if too many jobs wait.
         """
         key = _idempotency_key(request, header_key)
+        if self._models.is_to_be_made(request.model):  # which takes long
+            self._models.get(request.model)
         with self._database.transaction() as connection:
             found = None
             if key is not None:
