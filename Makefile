@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: setup demo text-demo results results-text test test-slow test-ray check docs format bench up down constraints clean help
+.PHONY: setup demo text-demo results results-help results-text test test-slow test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,6 +44,13 @@ results: $(CORE)  ## run the study of protocols, or go on with it; write docs/re
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
 	$(BIN)/ratchet compare $(STUDY) --page docs/results/$(STUDY).md \
 		--title "Protocols on graph isomorphism"
+
+HELP_STUDY := graph_isomorphism_help
+results-help: $(CORE)  ## do learned provers lift a weak verifier: eight seeds of each way (an hour)
+	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=0..7
+	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --page docs/results/$(HELP_STUDY).md \
+		--line "alone, exact=0.650" --line "one question, exact=0.932" \
+		--title "Provers that help, on graph isomorphism"
 
 TEXT_STUDY := text_protocols
 results-text: $(LLM)  ## the same question with chat models: no key, no network (under an hour)
