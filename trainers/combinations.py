@@ -89,7 +89,7 @@ def find_cautions(
             " them: measured with the hand-made prover of graph isomorphism, a verifier's accuracy"
             " was 51.7 % after pretraining and 78.4 % from scratch, after the same iterations. If"
             f" {' and '.join(pretrained)} should learn to talk, set pretrain_agents: false; have"
-            " agents imitate first (imitation.agents), or train them one at a time."
+            " agents imitate first (imitation.agents), or train them one at a time (phases)."
         )
 
 
