@@ -16,7 +16,6 @@ from typing import Any
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.runs.cautions import note_cautions
 from flows.runs.ending import how_it_ended
 from flows.runs.pausing import heed
 from flows.runs.prefect_page import observed
@@ -82,7 +81,6 @@ async def play_experiment(experiment: ResolvedExperiment, *, force: bool = False
     with log_place(run=experiment.run_id), suppress(RunPrunedError):  # no failure: it keeps all
         run = await asyncio.to_thread(open_run, experiment, flow_run_id)
         async with observed(run), _recorded(run):
-            note_cautions(experiment, run.folder)
             with also_told(run.live):
                 await _play_arms(run, force=force)
             run.folder.set_status("completed")  # the report says so too

@@ -6,7 +6,6 @@ it: protocols of their common parameters, trainers of theirs (:meth:`Trainer.che
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,31 +65,6 @@ def check_combination(hyper_params: HyperParameters, base_dir: str | Path | None
     _check_compiled(hyper_params)
     check_callbacks(hyper_params, trainer, handler, folder)
     _check_phases(hyper_params, trainer, handler, folder)
-
-
-def find_cautions(
-    hyper_params: HyperParameters, base_dir: str | Path | None = None
-) -> Iterator[str]:
-    """Go through what would run but is seldom what was meant, each with what to do instead.
-
-    Paths to plug-ins start from ``base_dir``. The parameters go together, as
-    :func:`check_combination` says.
-    """
-    folder = None if base_dir is None else Path(base_dir)
-    trainer = trainer_class(hyper_params, folder)
-    if not hyper_params.pretrain_agents or not issubclass(trainer, StagedTrainer):
-        return
-    handler = build_protocol_handler(hyper_params, base_dir=folder)
-    pretrained = trainer.pretrained_agent_names(hyper_params)
-    if pretrained and handler.max_message_rounds > 1:
-        yield (
-            f"pretrain_agents: got true with the protocol {hyper_params.interaction_protocol!r},"
-            " in which agents exchange messages. A body that was trained alone seldom comes to use"
-            " them: measured with the hand-made prover of graph isomorphism, a verifier's accuracy"
-            " was 51.7 % after pretraining and 78.4 % from scratch, after the same iterations. If"
-            f" {' and '.join(pretrained)} should learn to talk, set pretrain_agents: false; have"
-            " agents imitate first (imitation.agents), or train them one at a time (phases)."
-        )
 
 
 def check_names(hyper_params: HyperParameters, base_dir: str | Path | None = None) -> None:

@@ -44,9 +44,9 @@ def doctor(
 
 def experiment(file: str) -> Iterator[Check]:
     """Check what would keep an experiment from running here."""
-    from flows.runs.cautions import cautions
     from flows.runs.preflight import find_problems
     from flows.runs.resolving import resolve_file
+    from trainers.cautions import find_cautions
 
     resolved = resolve_file(file)
     problems = list(find_problems(resolved))
@@ -54,4 +54,5 @@ def experiment(file: str) -> Iterator[Check]:
         yield Check(file, CheckResult.BAD, str(problem))
     if not problems:
         yield Check(file, CheckResult.GOOD, "could run here")
-        yield from (Check(file, CheckResult.WARNING, text) for text in cautions(resolved))
+        for text in find_cautions(resolved.arms, resolved.settings.base_dir):
+            yield Check(file, CheckResult.WARNING, text)

@@ -34,10 +34,10 @@ def plan(
     """
     from flows.planning.estimates import check_plan, remaining
     from flows.planning.plan import plan as plan_stages
-    from flows.runs.cautions import cautions
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.resolving import resolve_file
     from ratchet.language_models.ledger import Ledger
+    from trainers.cautions import find_cautions
 
     experiment = resolve_file(file, overrides or [])
     check_experiment(experiment.with_settings(device="cpu"))  # a plan needs no other
@@ -66,7 +66,7 @@ def plan(
     total = remaining(stages)
     if total is not None:
         print_plain(_total(total))
-    for caution in cautions(experiment):
+    for caution in find_cautions(experiment.arms, experiment.settings.base_dir):
         print_warning(caution)
     check_devices(experiment)
     limit = budget if budget is not None else experiment.settings.budget

@@ -27,6 +27,7 @@ from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE, film_name
 from tasks.stages.tables import read_table
 from tasks.tensordict.rollouts import ROLLOUTS_FILE
 from tasks.tensordict.run_trainer import HISTORY_FILE
+from trainers.cautions import CAUTION, find_cautions
 from trainers.language.rollouts import TRAJECTORIES_FILE
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class RunRecorder:
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
         self._forget_other_stages(arms)
+        self._note_cautions(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
         self._read: dict[str, set[str]] = {}
         self._arms = [keys.arm for keys in arms]
@@ -216,6 +218,15 @@ class RunRecorder:
         for keys in arms:
             for name, file in keys.played_files.items():
                 add_artifact(self.folder.path, f"{keys.arm}-{Path(name).stem}", "files", file)
+
+    def _note_cautions(self, arms: Sequence[AnyKeys]) -> None:
+        """Note what the run has not been told yet among its events, and in the log."""
+        told = {each["message"] for each in self.folder.read_events() if each["kind"] == CAUTION}
+        given = {keys.arm: keys.hyper_params for keys in arms}
+        for text in find_cautions(given, arms[0].base_path):
+            if text not in told:
+                self.folder.log_event(CAUTION, text)
+                logger.warning("run %s: %s", self.folder.run_id, text)
 
     def _forget_other_stages(self, arms: Sequence[AnyKeys]) -> None:
         """Say which modules have changed since the run's stages were made.

@@ -205,7 +205,7 @@ def read_arms(
     named like the main one, or its changes don't fit.
     """
     found = {MAIN_ARM: hyper_params}
-    complete = hyper_params.to_dict().keys()
+    complete = hyper_params.to_dict().keys() - {"phases"}  # left out where there are none
     for name, changes in (arms or {}).items():
         if name == MAIN_ARM:
             raise ParameterError(f"arms.{name}: this name is the main arm's. Choose another name.")

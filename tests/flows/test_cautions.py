@@ -8,17 +8,19 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.runs.cautions import cautions, note_cautions
+from flows.runs.recording import RunRecorder
 from flows.runs.resolving import resolve
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.run_folder import RunFolder
+from trainers.cautions import find_cautions
 
 GIVEN = {"scenario": "graph_isomorphism", "dataset": "generated", "trainer": "vanilla_ppo"}
 DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
 
 
 def said(arms=None, **changes):
-    return list(cautions(resolve({**GIVEN, **changes}, arms=arms)))
+    experiment = resolve({**GIVEN, **changes}, arms=arms)
+    return list(find_cautions(experiment.arms, experiment.settings.base_dir))
 
 
 def test_bodies_that_are_pretrained_for_a_game_of_messages_call_for_a_caution():
@@ -52,7 +54,7 @@ def test_a_run_notes_it_once(tmp_path, caplog):
     folder = RunFolder.create(tmp_path, RunManifest(run_id="demo-1", name="demo"))
     experiment = resolve({**GIVEN, "pretrain_agents": True})
     for _ in range(2):
-        note_cautions(experiment, folder)
+        RunRecorder(folder, experiment.store, {}, experiment.keys, None, None)
     (event,) = folder.read_events()
     assert event["kind"] == "caution"
     assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -28,9 +28,10 @@ from flows.cli.main import app
 DEMO = Path(__file__).parents[2] / "experiments" / "demo.yaml"
 SMALL = (
     "graph_isomorphism.num_pairs=40",
-    "graph_isomorphism.extra_test_sets.wl2.num_pairs=20",
-    "rl.num_iterations=1",
-    "solo_agent.num_epochs=1",
+    "imitation.num_iterations=1",
+    "phases.verifier.num_iterations=1",
+    "phases.both.num_iterations=1",
+    "rl.frames_per_batch=96",
     "settings.progress=plain",
 )
 BAR = 40
