@@ -26,6 +26,7 @@ from ratchet.seeding import derive_seed
 from trainers.base import Trainer
 from trainers.text.staged import StagedTextTrainer
 
+NUM_DATAPOINTS = 4  # of the experiments that it plays in, train and test alike
 NUM_ROLLOUTS = 6
 
 
@@ -85,7 +86,8 @@ class TinyTextTrainer(Trainer, StagedTextTrainer):
             texts = [asyncio.run(self._ask(what, i, journal, meter)) for i in range(NUM_ROLLOUTS)]
         spec = rollout_spec(self.max_message_rounds, 2, len(self._channels))
         rollouts = spec.zeros((NUM_ROLLOUTS,))
-        rollouts["rollout_id"] = rollouts["datapoint_id"] = np.arange(NUM_ROLLOUTS)
+        rollouts["rollout_id"] = np.arange(NUM_ROLLOUTS)
+        rollouts["datapoint_id"] = np.arange(NUM_ROLLOUTS) % NUM_DATAPOINTS
         rollouts["padding"] = np.arange(self.max_message_rounds)[None].repeat(NUM_ROLLOUTS, 0) > 0
         decision = rollouts["agents", "decision"]
         verifier = self.agent_names.index("verifier")
