@@ -25,6 +25,7 @@ from ratchet.tracking.environment import (
     command_line,
 )
 from ratchet.tracking.live_file import LiveFile
+from ratchet.tracking.logs import kept_log
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.observing import RunObserver
 from ratchet.tracking.presence import Presence
@@ -102,7 +103,8 @@ def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> Experim
     live = LiveFile(folder.path)
     observer = RunObserver(folder, live, settings.stall_seconds)
     usage = RunUsage(folder, store, ledger)
-    recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
+    with kept_log(folder.path, folder.run_id):  # it says what has changed, and cautions
+        recorder = RunRecorder(folder, store, mirrors, keys, usage, observer)
     recorder.on_metrics = reports
     store.on_damage = recorder.damaged
     spending = Spending(ledger)

@@ -10,6 +10,7 @@ import pytest
 
 from flows.planning.estimates import remaining_iterations
 from flows.planning.plan import plan
+from flows.runs.pinning import arm_keys
 from flows.runs.resolving import (
     absolute_settings,
     read_arms,
@@ -72,12 +73,19 @@ def test_a_flow_that_has_only_its_parameters_resolves_to_the_same_experiment(mai
 
 def test_keys_are_made_once_for_progress_and_run(main, tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr("flows.runs.resolving.arm_keys", lambda *args: made.append(args) or [])
+
+    def counted(*args):
+        made.append(args)
+        return arm_keys(*args)
+
+    monkeypatch.setattr("flows.runs.resolving.arm_keys", counted)
     resolved = resolve(main, ExperimentSettings(home=str(tmp_path), runs=str(tmp_path)))
     assert made == [], "not before they are needed"
-    assert remaining_iterations(resolved) == 0
-    assert open_run(resolved, None).sessions == []
-    assert plan(resolved) == []
+    assert remaining_iterations(resolved) > 0
+    run = open_run(resolved, None)
+    run.close()
+    assert [session.keys for session in run.sessions] == resolved.keys
+    assert plan(resolved)
     assert len(made) == 1
 
 
