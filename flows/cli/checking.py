@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
     from flows.runs.verifying import RemadeStage
+    from ratchet.tracking.run_folder import RunFolder
 
 _EXIT_DIFFERENT = 1
 
@@ -41,6 +43,10 @@ def verify(
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Only read the stored files again.")
     ] = False,
+    published: Annotated[
+        Path | None,
+        typer.Option("--published", help="The .json beside a page of results to compare with."),
+    ] = None,
     runs: RunsFolder = DEFAULT_RUNS,
 ) -> None:
     """Read all stored files of a run again, make one stage once more, and compare every bit."""
@@ -69,8 +75,33 @@ def verify(
     print_plain(f"{sound} of {len(found.stages)} stages are as they were written.")
     if found.remade is not None:
         _show(found.remade)
-    if not found.is_sound:
+    as_published = published is None or _show_published(folder, published)
+    if not (found.is_sound and as_published):
         raise typer.Exit(_EXIT_DIFFERENT)
+
+
+def _show_published(folder: RunFolder, path: Path) -> bool:
+    """Say how a run's tests stand beside the published ones, and return whether all are alike."""
+    from ratchet.reports.comparison.published import (
+        check_published,
+        different_versions,
+        read_published,
+    )
+    from ratchet.tracking.environment import capture_versions
+
+    published = read_published(path)
+    checked = check_published(folder, published)
+    different = [each for each in checked if not each.is_same]
+    for each in checked:
+        if each.is_same:
+            print_plain(f"As published, every decision: {each}.")
+    if different:
+        columns = ("arm", "test", "published", "here")
+        rows = [(c.arm, c.test, str(c.published), str(c.here or "not tested")) for c in different]
+        print_table("Other than published", columns, rows)
+        for difference in different_versions(published, capture_versions()):
+            print_plain(f"Published with {difference}.")
+    return not different
 
 
 def _show(remade: RemadeStage) -> None:

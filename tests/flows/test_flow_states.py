@@ -245,6 +245,19 @@ def test_the_command_line_verifies_and_says_what_it_found(lab):
     assert found.exit_code == 0, found.output
     assert f"{result.made} of {result.made} stages are as they were written." in found.output
     assert "every bit the same: train of arm main, 7 iterations" in found.output
+    page, published = lab.folder / "page.md", lab.folder / "page.json"
+    compared = CliRunner().invoke(app, ["compare", result.run_id, "--page", str(page), *runs])
+    assert compared.exit_code == 0, compared.output
+    check = ["verify", result.run_id, "--files-only", "--published", str(published), *runs]
+    found = CliRunner().invoke(app, check)
+    assert found.exit_code == 0, found.output
+    assert "As published, every decision: test of arm main" in found.output
+    (other,) = json.loads(published.read_text())["runs"]
+    digest = other["tests"]["test"]["sha256"]
+    published.write_text(published.read_text().replace(digest, "0" * 64))
+    found = CliRunner().invoke(app, check)
+    assert found.exit_code == 1
+    assert "Other than published" in found.output
     record = RunFolder(result.folder).manifest.stages[-1]
     table = stage_folder(lab, record) / "table.json"
     table.write_text(table.read_text().replace("1", "0", 1))

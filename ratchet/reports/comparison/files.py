@@ -24,6 +24,7 @@ from ratchet.reports.comparison.figures import (
     improvement_figures,
 )
 from ratchet.reports.comparison.picture import draw_picture
+from ratchet.reports.comparison.published import to_published
 from ratchet.reports.comparison.shown import learning_table, pair_table
 from ratchet.reports.comparison.text import ragged_notes, reading_notes, to_markdown, verdicts
 from ratchet.reports.page import figures_json, page_environment, plotly_js
@@ -73,7 +74,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> ComparisonFiles:
 
 
 def write_document(comparison: Comparison, page: Path) -> None:
-    """Put a comparison into a page of documents, with its picture beside it.
+    """Put a comparison into a page of documents, with its picture and its results beside it.
 
     Only what stands between the page's two marks is replaced, so that text written by hand stays.
     A page that is not there is made, with a heading.
@@ -100,6 +101,8 @@ def write_document(comparison: Comparison, page: Path) -> None:
         text = f"# {comparison.title}\n\n{between}\n"
     page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(picture, draw_picture(comparison))
+    results = to_published(comparison).model_dump_json(indent=1)
+    write_atomically(page.with_suffix(".json"), results + "\n")
     write_atomically(page, text)
 
 

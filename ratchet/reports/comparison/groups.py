@@ -14,6 +14,8 @@ from ratchet.errors import DataError, ParameterError, nearest
 from ratchet.reports.comparison.runs import ComparedRun
 from ratchet.reports.tables import show
 
+_ARM = "arm"
+
 
 @dataclass(frozen=True)
 class Group:
@@ -44,6 +46,11 @@ class Grouping:
     paths: Sequence[str]
     groups: Sequence[Group]
     tasks: Sequence[str]
+
+    @property
+    def is_by_arm(self) -> bool:
+        """Whether arms are the groups, whatever they differ in."""
+        return list(self.paths) == [_ARM]
 
 
 def group_runs(runs: Sequence[ComparedRun], task_paths: Sequence[str] = ()) -> Grouping:
@@ -96,8 +103,8 @@ def group_by_arm(runs: Sequence[ComparedRun]) -> Grouping:
                 f"compare: the runs of arm {arm} differ in {what}; expected them to differ in"
                 " their seed alone. Compare fewer runs, or leave --by-arm out."
             )
-    groups = [Group(arm, {"arm": arm}, [own]) for arm, own in by_arm.items()]
-    return Grouping(["arm"], groups, ["arm"])
+    groups = [Group(arm, {_ARM: arm}, [own]) for arm, own in by_arm.items()]
+    return Grouping([_ARM], groups, [_ARM])
 
 
 def differing_paths(runs: Sequence[ComparedRun]) -> list[str]:

@@ -48,6 +48,10 @@ class ComparedRun:
         The commit that it was begun with, "+" behind it if there were changes.
     arm
         Its name in its run.
+    run_id, experiment
+        The run, and the experiment file's name.
+    versions
+        Package → the version that it was made with.
     """
 
     label: str
@@ -59,6 +63,9 @@ class ComparedRun:
     points: Sequence[MetricPoint] = ()
     code: str = ""
     arm: str = ""
+    run_id: str = ""
+    experiment: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_compared_runs(
@@ -154,6 +161,9 @@ def _arms(folder: RunFolder, manifest: RunManifest) -> list[ComparedRun]:
             points=[point for point in points if point.arm == arm],
             code=code,
             arm=arm,
+            run_id=manifest.run_id,
+            experiment=manifest.name,
+            versions=manifest.versions,
         )
         for arm, hyper_params in manifest.arms.items()
     ]

@@ -1,0 +1,189 @@
+"""Results as they are published beside a page, and whether a run has the same ones.
+
+A page of results has a file of the same name, ``.json``, that says of each run what it differs in,
+what its tests came to and a digest of every decision. Whoever makes a run again can tell by it
+whether it came out alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ratchet.errors import DataError
+from ratchet.reports.comparison.comparison import Comparison
+from ratchet.reports.comparison.groups import differing_paths
+from ratchet.reports.comparison.runs import ComparedRun, read_compared_runs
+from ratchet.statistics.results import accuracy
+from ratchet.tracking.result_table import ResultTable
+from ratchet.tracking.run_folder import RunFolder
+
+_DECISIONS = ("datapoint_id", "y", "decision", "correct")
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class PublishedTest(_Plain):
+    """What one test came to; ``sha256`` is that of every row's datapoint, label and decision."""
+
+    rows: int
+    accuracy: float | None
+    sha256: str
+
+    def __str__(self) -> str:
+        right = "" if self.accuracy is None else f"{100 * self.accuracy:.2f} % of "
+        return f"{right}{self.rows:,} rows, {self.sha256[:8]}"
+
+
+class PublishedRun(_Plain):
+    """One trained experiment; ``differing`` are the parameters that tell it from the others."""
+
+    run: str
+    experiment: str
+    arm: str
+    seed: int
+    differing: dict[str, Any]
+    tests: dict[str, PublishedTest]
+
+
+class Published(_Plain):
+    """All runs of a page; ``versions`` are those of the packages that they were made with."""
+
+    schema_version: int = 1
+    commands: list[str]
+    versions: dict[str, str]
+    runs: list[PublishedRun]
+
+
+@dataclass(frozen=True)
+class CheckedTest:
+    """A test of a run beside the published one of the same experiment; ``here`` may be missing."""
+
+    arm: str
+    seed: int
+    test: str
+    published: PublishedTest
+    here: PublishedTest | None
+
+    def __str__(self) -> str:
+        return f"{self.test} of arm {self.arm} with the seed {self.seed}, {self.published}"
+
+    @property
+    def is_same(self) -> bool:
+        """Whether every decision is the same."""
+        return self.here is not None and self.here.sha256 == self.published.sha256
+
+
+def to_published(comparison: Comparison) -> Published:
+    """Return what a page's runs came to."""
+    grouping = comparison.grouping
+    runs = [run for group in grouping.groups for run in group.runs]
+    paths = [] if grouping.is_by_arm else differing_paths(runs)
+    versions: dict[str, set[str]] = {}
+    for run in runs:
+        for name, version in run.versions.items():
+            versions.setdefault(name, set()).add(version)
+    return Published(
+        commands=list(comparison.commands),
+        versions={name: ", ".join(sorted(found)) for name, found in sorted(versions.items())},
+        runs=[
+            PublishedRun(
+                run=run.run_id,
+                experiment=run.experiment,
+                arm=run.arm,
+                seed=run.seed,
+                differing={path: run.parameters[path] for path in paths if path in run.parameters},
+                tests={name: _published_test(table) for name, table in run.tables.items()},
+            )
+            for run in runs
+        ],
+    )
+
+
+def read_published(path: Path) -> Published:
+    """Read the file beside a page of results.
+
+    Raises
+    ------
+    DataError
+        If there is none, or if it is something else.
+    """
+    try:
+        return Published.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: there is no such file; expected the one that `ratchet compare --page` writes"
+            " beside a page of results, such as docs/results/NAME.json."
+        ) from None
+    except ValidationError as error:
+        raise DataError(
+            f"{path}: expected results as `ratchet compare --page` writes them, got {error}"
+        ) from error
+
+
+def check_published(folder: RunFolder, published: Published) -> list[CheckedTest]:
+    """Put a run's tests beside the published ones of the same experiments.
+
+    Raises
+    ------
+    DataError
+        If the run is not finished, or none of its arms is among what was published.
+    """
+    runs, _ = read_compared_runs([folder])
+    pairs = [(run, each) for run in runs for each in published.runs if _is_same(run, each)]
+    if not pairs:
+        names = sorted({each.experiment for each in published.runs})
+        seeds = sorted({each.seed for each in published.runs})
+        raise DataError(
+            f"{folder.run_id}: got a run of {runs[0].experiment!r} with the seed {runs[0].seed},"
+            f" expected one of the published experiments ({', '.join(names)}) with one of their"
+            f" seeds {seeds} and none but their parameters. The commands that made them:\n"
+            + "\n".join(published.commands)
+        )
+    return [
+        CheckedTest(
+            arm=run.arm,
+            seed=run.seed,
+            test=test,
+            published=there,
+            here=_published_test(run.tables[test]) if test in run.tables else None,
+        )
+        for run, each in pairs
+        for test, there in each.tests.items()
+    ]
+
+
+def different_versions(published: Published, here: Mapping[str, str]) -> list[str]:
+    """Say in which packages this machine differs from those that the results were made with."""
+    return [
+        f"{name} {version}, here {here.get(name, 'none')}"
+        for name, version in published.versions.items()
+        if name != "platform" and here.get(name) != version
+    ]
+
+
+def _is_same(run: ComparedRun, published: PublishedRun) -> bool:
+    same = (run.experiment, run.arm, run.seed)
+    return same == (published.experiment, published.arm, published.seed) and all(
+        run.parameters.get(path) == value for path, value in published.differing.items()
+    )
+
+
+def _published_test(table: ResultTable) -> PublishedTest:
+    columns = table.columns
+    decided = "correct" in columns
+    names: Sequence[str] = [n for n in _DECISIONS if n in columns] if decided else sorted(columns)
+    content = json.dumps([[name, list(columns[name])] for name in names])
+    return PublishedTest(
+        rows=len(table),
+        accuracy=accuracy(columns).value if decided else None,
+        sha256=hashlib.sha256(content.encode()).hexdigest(),
+    )

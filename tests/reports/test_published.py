@@ -1,0 +1,110 @@
+"""Results beside a page: what they say, and which runs have the same ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ratchet.errors import DataError
+from ratchet.reports.comparison.comparing import compare_runs
+from ratchet.reports.comparison.files import write_document
+from ratchet.reports.comparison.options import Options
+from ratchet.reports.comparison.published import (
+    check_published,
+    different_versions,
+    read_published,
+)
+from tests.reports.made_runs import hyper_params, make_run, make_sweep, table
+
+QUICK = Options(num_resamples=200)
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Publish two protocols with three seeds each."""
+    comparison = compare_runs(make_sweep(tmp_path / "runs"), title="Wins", options=QUICK)
+    write_document(comparison, tmp_path / "wins.md")
+    return tmp_path / "wins.json"
+
+
+def test_each_run_is_published_with_what_tells_it_from_the_others(page):
+    published = read_published(page)
+    assert [(r.run, r.experiment, r.arm, r.seed) for r in published.runs] == [
+        (f"{protocol}-{seed}", "made", "main", seed)
+        for protocol in ("adp", "nip")
+        for seed in range(3)
+    ]
+    assert published.runs[4].differing == {"interaction_protocol": "nip"}
+    assert [r.tests["test"].accuracy for r in published.runs] == [0.5, 0.6, 0.7, 0.8, 0.9, 0.9]
+    assert published.runs[0].tests["test"].rows == 60
+
+
+def test_a_run_that_was_made_again_has_the_published_decisions_whatever_its_id(page, tmp_path):
+    again = make_run(tmp_path / "other", "mine", 9, interaction_protocol="nip", seed=2)
+    (checked,) = check_published(again, read_published(page))
+    assert checked.is_same
+    assert str(checked).startswith("test of arm main with the seed 2, 90.00 % of 60 rows, ")
+
+
+def test_other_decisions_with_the_same_accuracy_are_seen(page, tmp_path):
+    again = make_run(tmp_path / "other", "mine", 9, interaction_protocol="nip", seed=2)
+    other = table("test", 9)
+    for name in ("decision", "correct"):
+        other.columns[name].reverse()
+    again.write_table(other)
+    (checked,) = check_published(again, read_published(page))
+    assert not checked.is_same
+    assert checked.here.accuracy == checked.published.accuracy
+
+
+def test_a_test_that_was_not_played_again_is_missing(page, tmp_path):
+    given = json.loads(page.read_text())
+    given["runs"][0]["tests"]["test-hard"] = given["runs"][0]["tests"]["test"]
+    page.write_text(json.dumps(given))
+    again = make_run(tmp_path / "other", "mine", 5, interaction_protocol="adp", seed=0)
+    same, missing = check_published(again, read_published(page))
+    assert same.is_same
+    assert missing.here is None
+    assert not missing.is_same
+
+
+@pytest.mark.parametrize("changes", [{"seed": 3}, {"interaction_protocol": "debate"}])
+def test_a_run_of_something_else_is_refused_with_the_commands(page, tmp_path, changes):
+    other = make_run(tmp_path / "other", "mine", 9, **{"interaction_protocol": "nip", **changes})
+    with pytest.raises(DataError, match="expected one of the published experiments"):
+        check_published(other, read_published(page))
+
+
+def test_arms_are_told_apart_by_their_names(tmp_path):
+    folders = make_sweep(tmp_path / "runs", protocols=("adp",), rights=((5, 6),))
+    for folder in folders:
+        adp = folder.manifest.arms["main"]
+        nip = hyper_params(interaction_protocol="nip", seed=adp["seed"]).to_dict()
+        hashes = folder.manifest.dataset_hashes
+        folder.update(
+            arms={"main": adp, "nip": nip}, dataset_hashes={**hashes, "nip": hashes["main"]}
+        )
+        folder.write_table(replace(table("test", 9), arm="nip"))
+    comparison = compare_runs(folders, by_arm=True, options=QUICK)
+    write_document(comparison, tmp_path / "arms.md")
+    published = read_published(tmp_path / "arms.json")
+    assert {run.arm for run in published.runs} == {"main", "nip"}
+    assert all(run.differing == {} for run in published.runs)
+
+
+def test_versions_that_differ_are_named(page):
+    published = read_published(page).model_copy(
+        update={"versions": {"torch": "2.13.0", "platform": "Linux-1", "numpy": "2.4"}}
+    )
+    here = {"torch": "2.14.0", "platform": "Linux-2", "numpy": "2.4"}
+    assert different_versions(published, here) == ["torch 2.13.0, here 2.14.0"]
+
+
+def test_what_holds_no_results_is_refused(tmp_path):
+    with pytest.raises(DataError, match="there is no such file"):
+        read_published(tmp_path / "none.json")
+    (tmp_path / "other.json").write_text('{"runs": 3}')
+    with pytest.raises(DataError, match="expected results as `ratchet compare --page`"):
+        read_published(tmp_path / "other.json")
