@@ -60,6 +60,14 @@ results-text: $(LLM)  ## the same question with chat models: no key, no network 
 		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
 		--curve log_stats/accuracy --over iterations --title "Protocols on code validation"
 
+CHANNEL_STUDY := binary_erasure_channel_proof
+results-channel: $(CORE)  ## is the known answer found every time, and is it safe: twenty seeds (six minutes)
+	$(BIN)/ratchet sweep experiments/$(CHANNEL_STUDY).yaml --name $(CHANNEL_STUDY) --parallel 2 \
+		seed=0..19
+	$(BIN)/ratchet compare $(CHANNEL_STUDY) --by-arm --page docs/results/$(CHANNEL_STUDY).md \
+		--metric test/test_prover.mean_episode_reward \
+		--line "known=0.900" --line "known alone=0.600" --title "The game with a known answer"
+
 test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 

@@ -41,6 +41,7 @@ def states(hyper_params, settings):
     return {(stage.stage, stage.iteration): stage.hit for stage in plan}
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_an_agent_imitates_ends_like_one_that_was_not(lab, given):
     pieces = lab.settings(iterations_per_task=1)
     lab.kill("stage=imitate;within=0.5;seed=3", given, pieces)
@@ -80,6 +81,7 @@ def test_plans_forks_and_verifications_know_the_stage(lab, given):
     assert "correct actions" in build_report(RunFolder(Path(first.folder))).read_text()
 
 
+@pytest.mark.slow
 def test_what_a_run_has_played_is_imitated(lab, given):
     model = {**given, "imitation": {}}
     source = f"run:{run_experiment(model, settings_of(lab), name='model').run_id}"

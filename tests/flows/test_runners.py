@@ -90,6 +90,7 @@ def test_where_a_sweep_itself_fails_the_members_under_way_are_ended(monkeypatch)
     asyncio.run(sweep())
 
 
+@pytest.mark.slow
 def test_a_work_pool_is_not_asked_for_a_whole_search_at_once(lab):
     varies = {"rl.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}}
     search = {"kind": "optuna", "parameters": varies, "metric": "train/norm", "num_trials": 9}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from flows.runs.result_table import result_table
 from ratchet.reports.comparison.comparing import compare_runs
 from ratchet.reports.report import build_report
@@ -13,6 +15,7 @@ SMALL = {"num_gnn_layers": 1, "num_transformer_layers": 1, "d_gin_mlp": 8}
 RL = {"num_iterations": 1, "frames_per_batch": 64, "num_test_iterations": 10}
 
 
+@pytest.mark.slow
 def test_both_accuracies_are_in_the_results_the_report_and_comparisons(lab):
     given = {"trainer": "vanilla_ppo", "pretrain_agents": False, "agents": {"_default": SMALL}}
     alone = lab.run(lab.hyper_params(**given, rl=RL))

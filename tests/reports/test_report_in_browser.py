@@ -72,6 +72,7 @@ def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):
     assert _cells(browser, "stage-table")[2] == ["main", "train", "240", "15", "9", "2 min 29 s"]
 
 
+@pytest.mark.slow
 def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
     browser.get(build_report(run).as_uri())
     look = (
@@ -92,6 +93,7 @@ def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
     assert _complaints(browser) == []
 
 
+@pytest.mark.slow
 def test_a_long_legend_leaves_the_plot_its_height_and_hides_what_is_clicked(run, browser):
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

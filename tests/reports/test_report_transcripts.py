@@ -283,6 +283,7 @@ def on_graphs(number):
     return {**facts, **shown, **more, "rounds": rounds, "graphs": graphs}
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @needs_browser
 def test_graphs_are_drawn_round_by_round_with_what_was_pointed_at(run, browser):
@@ -305,6 +306,7 @@ def test_graphs_are_drawn_round_by_round_with_what_was_pointed_at(run, browser):
     assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @needs_browser
 def test_a_transcript_has_an_address_that_opens_it(with_transcripts, browser):

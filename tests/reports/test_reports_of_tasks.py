@@ -177,6 +177,7 @@ def test_the_transcripts_of_tasks_say_what_is_known(told):
     assert 'data-told="mean reward 0.375"' in render(read_content([told]))
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(not shutil.which("chromedriver"), reason="needs chromium and chromedriver")
 def test_answers_are_filtered_by_what_is_known_of_them(told, browser):

@@ -229,6 +229,9 @@ def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
 
 
 def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> MetricComparison:
+    """Compare groups by a metric; those of which no run has recorded it are left out."""
+    if metric.kind == "metric":
+        groups = [g for g in groups if any(metric.score(run) is not None for run in g.runs)]
     scores = [_scores(group, metric) for group in groups]
     rows = [_row(group, own, metric, options) for group, own in zip(groups, scores, strict=True)]
     if metric.kind == "group":

@@ -156,6 +156,7 @@ def test_more_processes_than_devices_are_refused(
     assert expected in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("packages", "file", "override", "extra"),
     [

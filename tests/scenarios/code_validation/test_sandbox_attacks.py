@@ -213,6 +213,7 @@ def short_deadline(monkeypatch):
     start_with(monkeypatch, f"import {_SANDBOXED}.worker as w; w._WALL_FACTOR = 2")
 
 
+@pytest.mark.slow
 def test_a_drip_of_results_ends_in_time(monkeypatch):
     """One byte at a time: it is never idle for long, and needs hardly any CPU time."""
     short_deadline(monkeypatch)
@@ -220,6 +221,7 @@ def test_a_drip_of_results_ends_in_time(monkeypatch):
     assert run_within(30, drip, time_limit=0.1) == "timeout"
 
 
+@pytest.mark.slow
 def test_a_program_that_works_and_waits_in_turns_ends_at_the_deadline(monkeypatch):
     short_deadline(monkeypatch)
     source = (

@@ -1,0 +1,66 @@
+"""One run of each page of results, made again: its tests come out as they were published."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ratchet.reports.comparison.published import (
+    check_published,
+    different_versions,
+    read_published,
+)
+from ratchet.tracking.environment import capture_versions
+from ratchet.tracking.run_folder import RunFolder
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+CHOSEN = {
+    "binary_erasure_channel_proof": ["seed=7"],
+    "graph_isomorphism_help": ["seed=3", "arms=null"],
+    "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
+    "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
+}
+PAGES = sorted(path.stem for path in RESULTS.glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_how_it_is_made_again(page):
+    text = (RESULTS / f"{page}.md").read_text()
+    published = read_published(RESULTS / f"{page}.json")
+    assert all(command in text for command in published.commands)
+    assert published.commands[0].startswith(f"ratchet sweep experiments/{page}.yaml ")
+    assert {run.experiment for run in published.runs} == {page}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", PAGES)
+def test_a_run_that_is_made_again_ends_as_published(page, tmp_path):
+    published = read_published(RESULTS / f"{page}.json")
+    places = [f"settings.{name}={tmp_path / name}" for name in ("home", "runs")]
+    ratchet = Path(sys.executable).with_name("ratchet")
+    made = subprocess.run(
+        [ratchet, "run", f"experiments/{page}.yaml", *CHOSEN[page], *places],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    (manifest,) = (tmp_path / "runs").glob("*/manifest.json")
+    folder = RunFolder(manifest.parent)
+    elsewhere = different_versions(published, capture_versions())
+    for checked in check_published(folder, published):
+        if not elsewhere:
+            assert checked.is_same, checked
+            continue
+        group = [r for r in published.runs if r.arm == checked.arm]  # rounded otherwise elsewhere
+        seeds = [r.tests[checked.test].accuracy for r in group if checked.test in r.tests]
+        assert min(seeds) - 0.02 <= checked.here.accuracy <= max(seeds) + 0.02, checked
