@@ -6,7 +6,7 @@ CORE := $(VENV)/.core
 LLM := $(VENV)/.llm
 ALL := $(VENV)/.ready
 
-.PHONY: setup demo text-demo results results-help results-text test test-slow test-ray check docs format bench up down constraints clean help
+.PHONY: setup demo text-demo results results-help results-variants results-text results-channel test test-slow test-ray check docs format bench up down constraints clean help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -51,6 +51,12 @@ results-help: $(CORE)  ## do learned provers lift a weak verifier: eight seeds o
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --page docs/results/$(HELP_STUDY).md \
 		--line "alone, exact=0.650" --line "one question, exact=0.932" \
 		--title "Provers that help, on graph isomorphism"
+
+VARIANTS := graph_isomorphism_help_variants
+results-variants: $(CORE)  ## what of that is needed: three seeds of each variant (half an hour)
+	$(BIN)/ratchet sweep experiments/$(VARIANTS).yaml --name $(VARIANTS) --parallel 2 seed=0..2
+	$(BIN)/ratchet compare $(VARIANTS) --by-arm --page docs/results/$(VARIANTS).md \
+		--line "one question, exact=0.932" --title "What provers need to help"
 
 TEXT_STUDY := text_protocols
 results-text: $(LLM)  ## the same question with chat models: no key, no network (under an hour)
