@@ -14,7 +14,7 @@ from ratchet.reports.comparison.published import (
     different_versions,
     read_published,
 )
-from ratchet.tracking.environment import capture_versions
+from ratchet.tracking.processor import made_with
 from ratchet.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_a_run_that_is_made_again_ends_as_published(page, tmp_path):
     assert made.returncode == 0, made.stderr[-2000:]
     (manifest,) = (tmp_path / "runs").glob("*/manifest.json")
     folder = RunFolder(manifest.parent)
-    elsewhere = different_versions(published, capture_versions())
+    elsewhere = different_versions(published, made_with())
     for checked in check_published(folder, published):
         if not elsewhere:
             assert checked.is_same, checked

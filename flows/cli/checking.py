@@ -87,7 +87,7 @@ def _show_published(folder: RunFolder, path: Path) -> bool:
         different_versions,
         read_published,
     )
-    from ratchet.tracking.environment import capture_versions
+    from ratchet.tracking.processor import made_with
 
     published = read_published(path)
     checked = check_published(folder, published)
@@ -99,7 +99,7 @@ def _show_published(folder: RunFolder, path: Path) -> bool:
         columns = ("arm", "test", "published", "here")
         rows = [(c.arm, c.test, str(c.published), str(c.here or "not tested")) for c in different]
         print_table("Other than published", columns, rows)
-        for difference in different_versions(published, capture_versions()):
+        for difference in different_versions(published, made_with()):
             print_plain(f"Published with {difference}.")
     return not different
 

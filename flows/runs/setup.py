@@ -21,7 +21,6 @@ from ratchet.store.users import note_user
 from ratchet.tracking.environment import (
     author,
     capture_code_state,
-    capture_versions,
     command_line,
 )
 from ratchet.tracking.live_file import LiveFile
@@ -29,6 +28,7 @@ from ratchet.tracking.logs import kept_log
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.observing import RunObserver
 from ratchet.tracking.presence import Presence
+from ratchet.tracking.processor import made_with
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import STUDY_FILE
 from ratchet.tracking.system_metrics import SystemSampler
@@ -152,7 +152,7 @@ def _manifest(experiment: ResolvedExperiment, flow_run_id: str | None) -> RunMan
         name=experiment.name,
         arms={arm: params.to_saved_dict() for arm, params in experiment.arms.items()},
         settings=settings.to_dict(),
-        versions=capture_versions(),
+        versions=made_with(),
         author=author(),
         code=capture_code_state(),
         seeds={arm: params.seed for arm, params in experiment.arms.items()},

@@ -52,33 +52,19 @@ class CodeState(BaseModel):
 
 
 def capture_versions() -> dict[str, str]:
-    """List what results may depend on: Python, the platform, the processor, and packages."""
+    """List the versions of Python, the platform and the packages that results may depend on."""
     return dict(_versions())
 
 
 @functools.cache  # what is imported stays what it is
 def _versions() -> dict[str, str]:
-    versions = {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-    }
+    versions = {"python": platform.python_version(), "platform": platform.platform()}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     return versions
-
-
-def _processor() -> str:
-    """Return the processor's name; what the platform says of it where Linux does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return found[0] if found else platform.processor() or platform.machine()
 
 
 def capture_code_state(folder: Path | None = None) -> CodeState:
