@@ -41,10 +41,11 @@ from ratchet.store.keys import is_key
 from ratchet.store.manifest import MANIFEST_NAME, FileEntry, Manifest
 from ratchet.store.store import StageStore
 from ratchet.store.users import note_user
-from ratchet.tracking.environment import capture_code_state, capture_versions
+from ratchet.tracking.environment import capture_code_state
 from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import RunManifest
 from ratchet.tracking.presence import Presence
+from ratchet.tracking.processor import made_with
 from ratchet.tracking.run_folder import RunFolder
 
 _MOST_TEXT = 256 * 2**20
@@ -122,7 +123,7 @@ def import_run(
             new, other = _put_stages(archive, content.stages, store)
             if not place.exists():
                 _put_run(archive, content, settings, store, base_dir, scratch)
-    here = capture_versions(), capture_code_state()
+    here = made_with(), capture_code_state()
     environment = differences((content.index.versions, content.index.code), here)
     has_code = any(name.startswith(f"{CODE_FOLDER}/") for name in content.index.files)
     found = len(content.stages) - new
