@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLORS = ("#2457d6", "#d1700a", "#0c8a63", "#a936b8", "#c3303b", "#0f83a0", "#7a6a12", "#59606e")
+COLORS = (
+    *("#2457d6", "#d1700a", "#0c8a63", "#a936b8", "#c3303b"),
+    *("#0f83a0", "#7a6a12", "#59606e", "#e2739a", "#7fb135"),
+)
 LEGEND_CHARS = 110
+"""What one line of the legend holds, in letters; a mark and the gaps count as eight."""
 _GREY = "#8a8d96"
 _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of them
     "svg.hashsalt": "ratchet",
@@ -47,11 +51,11 @@ def draw_picture(comparison: Comparison) -> str:
 
     main = comparison.of_kind("accuracy") + comparison.of_kind("metric")
     grouped = comparison.by_groups()
-    num_groups = len(comparison.grouping.groups)
+    labels = [group.label for group in comparison.grouping.groups]
     with rc_context(_STYLE):
         curves = comparison.learning
         num_rows = bool(main) + len(grouped) + len(curves)
-        heights = ([1.3 + 0.4 * num_groups] if main else []) + [2.8] * (num_rows - bool(main))
+        heights = ([1.3 + 0.4 * len(labels)] if main else []) + [2.8] * (num_rows - bool(main))
         figure = Figure(figsize=(9.0, sum(heights)), layout="constrained", facecolor="white")
         FigureCanvasSVG(figure)
         rows = figure.add_gridspec(max(1, num_rows), 1, height_ratios=heights or None)
@@ -60,7 +64,7 @@ def draw_picture(comparison: Comparison) -> str:
             for each, found in zip(
                 places.subplots(sharey=True, squeeze=False)[0], main, strict=True
             ):
-                _draw_groups(each, found, comparison.lines)
+                _draw_groups(each, found, comparison.lines, labels)
         drawn = [figure.add_subplot(rows[k]) for k in range(bool(main), num_rows)]
         for axes, curve in zip(drawn[len(grouped) :], curves, strict=True):
             _draw_learning(axes, curve, comparison.lines, with_legend=not grouped)
@@ -81,13 +85,16 @@ def _fix_layout(figure: Figure) -> None:
         axes.set_position([round(x, 5) for x in axes.get_position().bounds])  # type: ignore[arg-type]
 
 
-def _draw_groups(axes: Axes, found: MetricComparison, lines: Sequence[KnownValue]) -> None:
+def _draw_groups(
+    axes: Axes, found: MetricComparison, lines: Sequence[KnownValue], labels: Sequence[str]
+) -> None:
+    """Draw a metric's groups, each in the row and colour that it has for all metrics."""
     if found.metric.kind == "accuracy":
         for line in lines:
             axes.axvline(100 * line.value, color=_GREY, lw=0.9, ls="--")
             axes.annotate(
                 f"{line.label} ",
-                (100 * line.value, len(found.rows) - 0.45),
+                (100 * line.value, len(labels) - 0.45),
                 rotation=90,
                 ha="right",
                 va="bottom",
@@ -95,7 +102,8 @@ def _draw_groups(axes: Axes, found: MetricComparison, lines: Sequence[KnownValue
                 color=_GREY,
             )
     scale = 100.0 if found.metric.kind != "metric" else 1.0
-    for place, row in enumerate(found.rows):
+    for row in found.rows:
+        place = labels.index(row.group.label)
         color = COLORS[place % len(COLORS)]
         scores = [scale * score for task in row.scores for score in task]
         axes.scatter(
@@ -106,8 +114,8 @@ def _draw_groups(axes: Axes, found: MetricComparison, lines: Sequence[KnownValue
                 [scale * row.iqm.low, scale * row.iqm.high], [place, place], color=color, lw=2
             )
         axes.scatter([scale * row.iqm.value], [place], s=42, color=color, zorder=3)
-    axes.set_yticks(range(len(found.rows)), [row.group.label for row in found.rows])
-    axes.set_ylim(len(found.rows) - 0.4, -0.6)
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_title(_upper(found.metric.title), loc="left")
     axes.set_xlabel("IQM and interval; circles are seeds" + (" (%)" if scale > 1 else ""))
     axes.tick_params(length=0)
@@ -157,7 +165,7 @@ def _draw_by_group(axes: Axes, found: Sequence[MetricComparison], *, with_legend
 
 
 def _legend_below(axes: Axes, labels: Sequence[str], height: float) -> None:
-    columns = max(1, min(len(labels), LEGEND_CHARS // max(map(len, labels))))
+    columns = max(1, min(len(labels), LEGEND_CHARS // (8 + max(map(len, labels)))))
     axes.legend(ncols=columns, loc="upper left", bbox_to_anchor=(0, height), frameon=False)
 
 
