@@ -13,6 +13,7 @@ from flows.process.messages import print_plain, print_table
 
 if TYPE_CHECKING:
     from flows.runs.verifying import RemadeStage
+    from ratchet.reports.comparison.published import Published
     from ratchet.tracking.run_folder import RunFolder
 
 _EXIT_DIFFERENT = 1
@@ -59,7 +60,9 @@ def verify(
     settings = settings.model_copy(update={"runs": str(folder.path.resolve().parent)})
     prepare_environment(settings.home, settings.num_threads)
     from flows.runs.verifying import verify_run
+    from ratchet.reports.comparison.published import read_published
 
+    results = None if published is None else read_published(published)
     found = verify_run(folder.run_id, settings, stage=stage, remake=not files_only)
     broken = [checked for checked in found.stages if checked.problems]
     if broken:
@@ -75,21 +78,16 @@ def verify(
     print_plain(f"{sound} of {len(found.stages)} stages are as they were written.")
     if found.remade is not None:
         _show(found.remade)
-    as_published = published is None or _show_published(folder, published)
+    as_published = results is None or _show_published(folder, results)
     if not (found.is_sound and as_published):
         raise typer.Exit(_EXIT_DIFFERENT)
 
 
-def _show_published(folder: RunFolder, path: Path) -> bool:
+def _show_published(folder: RunFolder, published: Published) -> bool:
     """Say how a run's tests stand beside the published ones, and return whether all are alike."""
-    from ratchet.reports.comparison.published import (
-        check_published,
-        different_versions,
-        read_published,
-    )
+    from ratchet.reports.comparison.published import check_published, different_versions
     from ratchet.tracking.processor import made_with
 
-    published = read_published(path)
     checked = check_published(folder, published)
     different = [each for each in checked if not each.is_same]
     for each in checked:

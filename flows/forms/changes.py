@@ -35,7 +35,7 @@ def overrides(
     """
     nested = {**given(sections, {}), "settings": settings, "agents": agents}
     found = {**dict(_leaves(nested)), **dict(_leaves(top))}
-    texts = [f"{path}={json.dumps(value)}" for path, value in found.items()]
+    texts = [f"{path}={_written(value)}" for path, value in found.items()]
     return [*texts, *given(others, ())]
 
 
@@ -46,7 +46,7 @@ def given(value: _Given | None, otherwise: _Given) -> _Given:
 
 def values(path: str, several: Iterable[Any] | None) -> list[str]:
     """Return what varies in a sweep, ``a.b=1,2``; nothing where nothing was chosen."""
-    chosen = ",".join(json.dumps(value) for value in given(several, ()))
+    chosen = ",".join(_written(value) for value in given(several, ()))
     return [f"{path}={chosen}"] if chosen else []
 
 
@@ -56,3 +56,8 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
             yield from _leaves(value, f"{prefix}{name}.")
         elif given(value, []) != []:
             yield f"{prefix}{name}", value
+
+
+def _written(value: object) -> str:
+    """Write a value as JSON that is YAML too: YAML knows no escaped pairs, as of an emoji."""
+    return json.dumps(value, ensure_ascii=False)

@@ -48,7 +48,8 @@ def _end_unwanted(
 ) -> None:
     while not answered.wait(_LOOK_SECONDS):
         if not is_wanted():
-            process.close()
+            if not answered.is_set():  # else it may work the next request already
+                process.close()
             return
 
 

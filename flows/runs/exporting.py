@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ratchet.tracking.manifest import RunManifest
 
 _LOCAL_SETTINGS = ("home", "runs", "store", "base_dir", "tracking_uri")
-_LEFT_HERE = (CODE_FOLDER, "tensorboard", "wandb", LOG_FILE)
+_LEFT_HERE = (CODE_FOLDER, "tensorboard", "wandb", "mlflow.json", LOG_FILE)
 _LOCAL_FIELDS: dict[str, object] = {
     "tracking": {},
     "prefect_flow_run_ids": [],

@@ -34,6 +34,7 @@ from flows.runs.result_table import result_table
 from ratchet.errors import RatchetError
 from ratchet.tracking.logs import kept_log
 from ratchet.tracking.manifest import MAIN_ARM
+from ratchet.tracking.urls import within_page
 
 if TYPE_CHECKING:
     from flows.runs.setup import ExperimentRun
@@ -208,7 +209,7 @@ def _places(run: ExperimentRun) -> list[str]:
     places = []
     if url:
         places += [f"- [The run in MLflow]({url}): metrics, report, transcripts, checkpoints"]
-        places += [f"- [The report]({url}/artifacts/report.html)"]
+        places += [f"- [The report]({within_page(url, 'artifacts/report.html')})"]
     if folder.report_path.exists():
         places += [f"- Report: `{folder.report_path}` (`ratchet report {folder.run_id} --open`)"]
     if folder.transcripts_path.exists():

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 def tell_mlflow(resolved: ResolvedSweep) -> None:
     """Bring the sweep's MLflow run up to how its members have ended."""
     settings = resolved.settings
-    if not settings.tracking:
+    if not settings.tracking or "mlflow" not in settings.mirrors:
         return
     from ratchet.tracking.mlflow.mirror import MlflowMirror
 

@@ -258,6 +258,9 @@ def test_the_command_line_verifies_and_says_what_it_found(lab):
     found = CliRunner().invoke(app, check)
     assert found.exit_code == 1
     assert "Other than published" in found.output
+    found = CliRunner().invoke(app, [*check[:-3], "none.json", *runs])
+    assert (found.exit_code, "none.json: cannot be read" in found.output) == (2, True)
+    assert "as they were written" not in found.output, "said before the work, not after it"
     record = RunFolder(result.folder).manifest.stages[-1]
     table = stage_folder(lab, record) / "table.json"
     table.write_text(table.read_text().replace("1", "0", 1))

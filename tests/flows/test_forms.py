@@ -14,6 +14,7 @@ from flows.forms.changes import LEFT_OUT, overrides, values
 from flows.forms.naming import chosen_name, describe
 from ratchet.errors import ParameterError
 from ratchet.experiment_files.loading import load_experiment
+from ratchet.parameters.yaml_files import parse_yaml
 
 FLOWS = ("experiment_from_file", "sweep_from_file", "retest", "analysis")
 
@@ -94,6 +95,8 @@ def test_what_a_form_sends_is_read_as_the_command_line_is(project):
     assert overrides({"seed": LEFT_OUT}, None, LEFT_OUT, None, LEFT_OUT) == []
     assert values("seed", [0, 1]) == ["seed=0,1"]
     assert values("trainer", LEFT_OUT) == []
+    (text,) = overrides({"text": "a “b” 😀\n"})
+    assert parse_yaml(text.partition("=")[2], "form") == "a “b” 😀\n"
 
 
 SEARCH = """

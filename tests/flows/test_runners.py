@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import pytest
 
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
+from flows.runners import cluster_worker
 from flows.runners.checking import check_runner
 from flows.sweep_flow import play_sweep
 from flows.sweeps import playing
@@ -24,6 +26,7 @@ from ratchet.errors import DataError, MissingPackageError, ParameterError, Stage
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.run_folder import RunFolder
+from trainers.companion import Companion
 
 SHARED = {"graph_isomorphism__dataset_seed": 0, "pretrain_agents": False}
 
@@ -88,6 +91,19 @@ def test_where_a_sweep_itself_fails_the_members_under_way_are_ended(monkeypatch)
 
     monkeypatch.setattr(playing, "_play", play)
     asyncio.run(sweep())
+
+
+def test_a_process_that_has_answered_is_kept_for_the_next_request():
+    answered, process = threading.Event(), Companion("none", "none")
+
+    def is_wanted():  # looked for when the answer has just been given
+        answered.set()
+        return False
+
+    cluster_worker._end_unwanted(process, answered, is_wanted)
+    assert not process.is_closed
+    cluster_worker._end_unwanted(process, threading.Event(), lambda: False)
+    assert process.is_closed
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from flows.runs.resolving import MAIN_ARM, stable_run_id
+from flows.sweeps.ending import tell_mlflow
 from flows.sweeps.grid import grid_points, read_grid
-from flows.sweeps.members import changes_of_data, sweep_id, sweep_members
+from flows.sweeps.members import changes_of_data, resolve_sweep, sweep_id, sweep_members
 from ratchet.errors import DataError, ParameterError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
@@ -142,3 +143,15 @@ def test_the_record_is_found_by_its_beginning_and_keeps_its_time(tmp_path):
     (folder / "sweep.json").write_text(json.dumps({"name": 3}))
     with pytest.raises(DataError, match="not a record of a sweep"):
         read_sweep(tmp_path, "exp-sweep-12")
+
+
+@pytest.mark.parametrize("mirrors", [["tensorboard"], ["mlflow"]])
+def test_mlflow_hears_of_a_sweep_where_it_is_a_mirror(mirrors, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    places = {"home": str(tmp_path / "home"), "runs": str(tmp_path / "runs")}
+    settings = ExperimentSettings.from_dict({**places, "mirrors": mirrors})
+    base = HyperParameters(scenario="graph_isomorphism", trainer="vanilla_ppo", dataset="generated")
+    resolved = resolve_sweep(base, {"seed": [0, 1]}, settings, None, name="exp")
+    write_sweep(resolved.settings.runs, resolved.record(resolved.members))
+    tell_mlflow(resolved)
+    assert (tmp_path / "home" / "mlflow.db").exists() == ("mlflow" in mirrors)

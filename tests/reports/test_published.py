@@ -103,8 +103,9 @@ def test_versions_that_differ_are_named(page):
 
 
 def test_what_holds_no_results_is_refused(tmp_path):
-    with pytest.raises(DataError, match="there is no such file"):
-        read_published(tmp_path / "none.json")
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(DataError, match=r"cannot be read \(.+ beside a page of results"):
+            read_published(path)
     (tmp_path / "other.json").write_text('{"runs": 3}')
     with pytest.raises(DataError, match="expected results as `ratchet compare --page`"):
         read_published(tmp_path / "other.json")

@@ -118,11 +118,12 @@ def read_published(path: Path) -> Published:
     """
     try:
         return Published.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    except OSError as error:
         raise DataError(
-            f"{path}: there is no such file; expected the one that `ratchet compare --page` writes"
-            " beside a page of results, such as docs/results/NAME.json."
-        ) from None
+            f"{path}: cannot be read ({error.strerror}); expected the file that"
+            " `ratchet compare --page` writes beside a page of results, such as"
+            " docs/results/NAME.json."
+        ) from error
     except ValidationError as error:
         raise DataError(
             f"{path}: expected results as `ratchet compare --page` writes them, got {error}"

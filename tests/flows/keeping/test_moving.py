@@ -73,6 +73,7 @@ def make_run(folder: Path) -> RunFolder:
     run.record_stages(records)
     run.append_metrics("train", 1, {"loss": 0.5})
     (run.path / "report.html").write_text("<html>")
+    (run.path / "mlflow.json").write_text('{"tracking_uri": "http://me:secret@there"}')
     (run.path / ".running").mkdir()
     return run
 

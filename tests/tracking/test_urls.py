@@ -1,0 +1,31 @@
+"""Addresses are shown without logins, and lead where they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratchet.tracking.urls import within_page, without_logins
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:secret@there:5000/a", "http://there:5000/a"),
+        ("tracking at http://me:sec@ret@there failed", "tracking at http://there failed"),
+        (
+            "postgresql://me:s:e@c@there/db and s3://you:x@here",
+            "postgresql://there/db and s3://here",
+        ),
+        ("http://there/a@b?c=d@e", "http://there/a@b?c=d@e"),
+        ("http://there?c=d@e", "http://there?c=d@e"),
+    ],
+)
+def test_of_an_address_all_is_shown_but_who_logs_in(text, shown):
+    assert without_logins(text) == shown
+
+
+def test_what_a_page_is_asked_for_stays_behind_a_path_within_it():
+    page = "http://there/#/experiments/1/runs/2"
+    assert within_page(page, "artifacts/a.html") == f"{page}/artifacts/a.html"
+    asked = within_page(f"{page}?workflowType=machine_learning", "artifacts/a.html")
+    assert asked == f"{page}/artifacts/a.html?workflowType=machine_learning"
