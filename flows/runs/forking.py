@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.runs.forks import Fork, ForkPoint, parse_point, parse_stage
 from flows.runs.resolving import Arms, ResolvedExperiment, resolve_arms, with_earlier_agents
@@ -17,7 +17,11 @@ from ratchet.parameters.settings import ExperimentSettings
 from ratchet.tracking.manifest import ITERATION_STAGES, RunManifest
 from ratchet.tracking.run_folder import find_run
 from tasks.stages.families import make_keys
+from tasks.tensordict.keys import ArmKeys
 from tasks.text.keys import TextArmKeys
+
+if TYPE_CHECKING:
+    from ratchet.parameters.curriculum import Phase
 
 _FIRST = ("train", ITERATION_STAGES[0])
 
@@ -90,10 +94,35 @@ def _check_state(
     manifest: RunManifest, arms: Arms, iteration: int, stage: str, base_dir: str | None
 ) -> None:
     for arm, hyper_params in arms.items():
-        if isinstance(make_keys(arm, hyper_params, base_dir=base_dir), TextArmKeys):
+        keys = make_keys(arm, hyper_params, base_dir=base_dir)
+        if isinstance(keys, TextArmKeys):
             _check_text_state(manifest, arm, ForkPoint.at(iteration, stage or ITERATION_STAGES[0]))
-        else:
-            _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
+            continue
+        _check_tensor_state(manifest, parse_stage(f"{iteration}:{stage}".rstrip(":")))
+        if isinstance(keys, ArmKeys) and keys.phases:
+            given = HyperParameters.from_dict(manifest.arms[arm], base_dir)
+            before = make_keys(arm, given, base_dir=base_dir)
+            assert isinstance(before, ArmKeys)  # the state is of the same family
+            _check_begun_phase(
+                keys.phase_from(iteration), before.phase_before(iteration), iteration
+            )
+
+
+def _check_begun_phase(phase: Phase | None, before: Phase | None, iteration: int) -> None:
+    """Refuse to change what a phase begins with where it has begun: the state has it as it was."""
+    if phase is None or phase.start >= iteration:
+        return
+    for what, now, then in (
+        ("its first iteration", phase.start, 0 if before is None else before.start),
+        ("the agents that are fresh", phase.fresh, () if before is None else before.fresh),
+        ("pools", phase.pools or {}, {} if before is None else before.pools or {}),
+    ):
+        if now != then:
+            raise ParameterError(
+                f"phases.{phase.name}: it has begun before iteration {iteration}, but the fork"
+                f" changes {what} from {then} to {now}, expected what the state was made with."
+                f" Fork where a phase begins, e.g. --from {phase.start}, or leave that as it was."
+            )
 
 
 def _check_text_state(manifest: RunManifest, arm: str, point: ForkPoint) -> None:

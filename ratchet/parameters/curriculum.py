@@ -129,16 +129,29 @@ def _check_names(given: PhaseParameters, agent_names: Sequence[str]) -> None:
     places = [(f"learners: {name!r}", name) for name in given.learners or ()]
     places += [(f"partners.{name}", name) for name in given.partners]
     places += [(f"fresh: {name!r}", name) for name in given.fresh]
-    changed = given.changes.get("agents")
-    if isinstance(changed, Mapping):
-        names = [str(name) for name in changed if name != DEFAULT_AGENT]
-        places += [(f"changes.agents.{name}", name) for name in names]
+    changed = _changed_agents(given)
+    places += [(f"changes.agents.{name}", name) for name in changed if name != DEFAULT_AGENT]
     for place, name in places:
         if name not in agent_names:
             raise ParameterError(
                 f"phases.{given.name}.{place}: the protocol has no such agent, expected one of"
                 f" {list(agent_names)}.{nearest(name, agent_names)}"
             )
+
+
+def _changed_agents(given: PhaseParameters) -> list[str]:
+    """Return the names of the agents that are changed; refuse what is no agent's parameters."""
+    changed = given.changes.get("agents", {})
+    parts: dict[str, object] = {"agents": changed}
+    if isinstance(changed, Mapping):
+        parts |= {f"agents.{name}": value for name, value in changed.items()}
+    for path, value in parts.items():
+        if not isinstance(value, Mapping):
+            raise ParameterError(
+                f"phases.{given.name}.changes.{path}: got {value!r}, expected parameters of agents,"
+                " such as agents.NAME.body_lr_factor."
+            )
+    return [str(name) for name in changed]
 
 
 def _pools(
@@ -296,7 +309,7 @@ def _check_agent_change(
     if field in _FLAGS.values():
         kind = next(kind for kind, flag in _FLAGS.items() if flag == field)
         raise ParameterError(f"{where}: say `partners: {{{name}: {kind}}}` instead.")
-    if field == "update_schedule" and name not in learners:
+    if field == "update_schedule" and name not in (*learners, DEFAULT_AGENT):
         raise ParameterError(f"{where}: {name!r} does not learn in this phase. Leave it out.")
     model: type[BaseModel] = type(base.agents[name])
     purposes = declared_purposes(model).get(field)

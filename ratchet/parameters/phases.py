@@ -33,6 +33,10 @@ class PartnerParameters(SubParameters, read_for=Purpose.NOTHING):
     def _check_pool(self) -> Self:
         if self.kind != "pool" and (self.phases, self.every) != (None, None):
             raise ValueError(f"expected phases and every of a pool only, got kind={self.kind!r}")
+        if self.phases == ():
+            raise ValueError(
+                "got a pool of no phases, expected one or more; leave phases out for all"
+            )
         return self
 
 

@@ -63,6 +63,17 @@ def test_changes_of_the_default_agent_are_every_agents():
     assert (agents["verifier"].num_gnn_layers, agents["prover"].num_gnn_layers) == (2, 3)
 
 
+def test_a_schedule_of_the_default_agent_is_that_of_who_learns():
+    schedule = {"kind": "contiguous_periodic", "period": 4, "start": 0, "stop": 1}
+    changes = {"agents._default.update_schedule": schedule}
+    (first,) = read({**FIRST, "changes": changes}, agents={"verifier": {"num_gnn_layers": 2}})
+    on = {
+        name: [first.hyper_params.agents[name].update_schedule.is_on(i, name) for i in range(3)]
+        for name in AGENTS
+    }
+    assert on == {"prover": [False, False, False], "verifier": [True, False, False]}
+
+
 def test_rounds_are_bounded_for_the_protocol_that_is_played():
     bounds = {"min_message_rounds": 3, "max_message_rounds": 3}
     (first,) = read({**FIRST, **bounds}, interaction_protocol="debate")
@@ -100,6 +111,12 @@ def test_phases_are_changed_by_their_names():
             r"phases\.first\.partners\.verifier: got 'frozen' for an agent that learns",
         ),
         ({"partners": {"prover": "pool"}}, r"partners\.prover: got a pool.* learns in no phase"),
+        ({"partners": {"prover": {"kind": "pool", "phases": []}}}, r"got a pool of no phases"),
+        (
+            {"changes": {"agents": 3}},
+            r"first\.changes\.agents: got 3, expected parameters of agents",
+        ),
+        ({"changes": {"agents.prover": 3}}, r"first\.changes\.agents\.prover: got 3, expected"),
         ({"changes": {"seed": 1}}, r"phases\.first\.changes\.seed: must be the same in all phases"),
         ({"changes": {"scenario": "x"}}, r"phases\.first\.changes\.scenario: must be the same"),
         ({"changes": {"dataset": "x"}}, r"phases\.first\.changes\.dataset: must be the same"),
