@@ -27,7 +27,7 @@ CHOSEN = {
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }
-PAGES = sorted(path.stem for path in RESULTS.glob("*.md"))
+PAGES = sorted(path.stem for path in RESULTS.glob("*.json"))
 
 
 @pytest.mark.parametrize("page", PAGES)
