@@ -263,14 +263,21 @@ def _check_same_agents(handler: ProtocolHandler, of_phase: ProtocolHandler) -> N
 
 
 def _check_partners(phase: Phase, handler: ProtocolHandler, folder: Path | None) -> None:
-    """Refuse hand-made agents where there are none, and frozen ones with a learner's network."""
+    """Refuse hand-made agents where there are none, and those whose network another one changes."""
     params = phase.hyper_params
     groups = {
         name: getattr(params.agents[name], "shared_model_group", None)
         for name in handler.agent_names
     }
     learning = {groups[name] for name in phase.learners} - {None}
+    drawn = {groups[name] for name in phase.pools or {}} - {None}
     for name in handler.agent_names:
+        if groups[name] in drawn and list(groups.values()).count(groups[name]) > 1:
+            raise ParameterError(
+                f"partners: agents of a pool have one network with {name!r}"
+                f" (agents.{name}.shared_model_group: {groups[name]!r}), expected networks of their"
+                " own, since they are drawn into them. Leave the group out, or say 'frozen'."
+            )
         if name not in phase.learners and groups[name] in learning:
             raise ParameterError(
                 f"learners: {name!r} is not among them, but has one network with one of them"

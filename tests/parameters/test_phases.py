@@ -186,6 +186,29 @@ def test_phases_that_do_not_go_together_with_the_rest_are_refused(changes, messa
         check_combination(experiment(FIRST).replace(changes))
 
 
+def test_agents_of_a_pool_have_no_network_with_others():
+    pytest.importorskip("mpe2")
+    groups = [{"shared_model_group": "both", "observes_agent_id": True}] * 2
+    hyper_params = HyperParameters(
+        scenario="gymnasium",
+        trainer="vanilla_ppo",
+        dataset="mpe2.simple_spread_v3",
+        gymnasium={"environment_kwargs": {"N": 3}},
+        agents=dict(zip(("agent_1", "agent_2"), groups, strict=True)),
+        phases=[
+            {"name": "first", "num_iterations": 1},
+            {
+                "name": "second",
+                "num_iterations": 1,
+                "learners": ["agent_0"],
+                "partners": {"agent_1": "pool", "agent_2": "frozen"},
+            },
+        ],
+    )
+    with pytest.raises(ParameterError, match=r"second: partners: agents of a pool have one netw"):
+        check_combination(hyper_params)
+
+
 def test_frozen_agents_have_no_network_with_one_that_learns():
     pytest.importorskip("mpe2")
     phase = {"name": "first", "num_iterations": 1, "learners": ["agent_1"]}
