@@ -188,15 +188,16 @@ def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
 
 
 def test_groups_that_have_not_recorded_a_metric_are_left_out_of_it(sweep):
+    name = "test-hard/prover.reward"
     for folder in sweep[:2]:
-        folder.append_metrics("test", 6, {"prover.reward": 0.5})
+        folder.append_metrics("test-hard", 6, {"prover.reward": 0.5})
     with pytest.raises(DataError, match="expected a number for every run"):
-        compare_runs(sweep, metrics=["test/prover.reward"], options=QUICK)
-    for folder in sweep[2:3]:
-        folder.append_metrics("test", 6, {"prover.reward": 0.5})
-    comparison = compare_runs(sweep, metrics=["test/prover.reward"], options=QUICK)
-    assert [row.group.label for row in by_name(comparison, "test/prover.reward").rows] == ["adp"]
+        compare_runs(sweep, metrics=[name], options=QUICK)
+    sweep[2].append_metrics("test-hard", 6, {"prover.reward": 0.5})
+    comparison = compare_runs(sweep, metrics=[name], options=QUICK)
+    assert [row.group.label for row in by_name(comparison, name).rows] == ["adp"]
     assert len(comparison.metrics[0].rows) == 2
+    assert draw_picture(comparison)
 
 
 def test_recorded_metrics_can_be_compared_and_unknown_ones_are_refused(sweep):
