@@ -207,7 +207,10 @@ def _load_pyfunc(path: str) -> PlayingAgents | WritingModel | ChatModels:
             f"model {folder}: its trainer {found.__name__} runs as a whole, expected one whose"
             " states can be set."
         )
-    trainer.state = _without_replay(state) or found.State.load(state)
+    if hyper_params.phases:  # whose last may have had another loss than the experiment's own
+        trainer.take_over(state, {}, {})
+    else:
+        trainer.state = _without_replay(state) or found.State.load(state)
     return PlayingAgents(trainer)
 
 

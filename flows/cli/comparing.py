@@ -172,7 +172,7 @@ def _default_folder(runs: Path, folders: list[RunFolder], sweeps: list[SweepReco
 
 def _commands(sweeps: list[SweepRecord]) -> list[str]:
     """Return the commands that made the sweeps, and this one, each once."""
-    from ratchet.tracking.environment import command_line
+    from ratchet.tracking.invocation import command_line
 
     commands = [*(_command(sweep.command) for sweep in sweeps), _command(command_line())]
     return list(dict.fromkeys(commands))

@@ -19,10 +19,9 @@ from ratchet.language_models.pricing import Budget
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.store.users import note_user
 from ratchet.tracking.environment import (
-    author,
     capture_code_state,
-    command_line,
 )
+from ratchet.tracking.invocation import author, command_line
 from ratchet.tracking.live_file import LiveFile
 from ratchet.tracking.logs import kept_log
 from ratchet.tracking.manifest import RunManifest

@@ -20,7 +20,7 @@ from ratchet.parameters.reading import data_parameters, without_paths
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.sweeps import GridSweep, OptunaSweep, SweepSpec, read_sweep_spec
 from ratchet.store.keys import canonical_json
-from ratchet.tracking.environment import command_line
+from ratchet.tracking.invocation import command_line
 from ratchet.tracking.run_folder import RunFolder
 from ratchet.tracking.sweep_folder import SweepMemberRecord, SweepRecord, read_sweep
 from trainers.combinations import check_combination

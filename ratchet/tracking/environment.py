@@ -6,16 +6,12 @@ Recorded in the run's manifest; never part of a stage's key.
 from __future__ import annotations
 
 import functools
-import getpass
 import platform
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
-
-from ratchet.tracking.urls import without_logins
 
 PACKAGES = (
     "ratchet-experiments",
@@ -75,19 +71,6 @@ def capture_code_state(folder: Path | None = None) -> CodeState:
         return CodeState()
     branch = _git(where, "rev-parse", "--abbrev-ref", "HEAD")
     return CodeState(commit=commit, branch=branch, dirty=bool(_git(where, "status", "--porcelain")))
-
-
-def author() -> str | None:
-    """Return the name of the user who runs this process; None if it has none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user without a name, in a container
-        return None
-
-
-def command_line() -> list[str]:
-    """Return the command that started this process, without logins: it is written down."""
-    return [without_logins(argument) for argument in sys.argv]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -156,6 +157,17 @@ def test_networks_play_datapoints_as_in_the_run_s_test(
         model.predict(pd.DataFrame({"datapoint_id": [9999]}))
     on_train = model.predict(pd.DataFrame({"datapoint_id": [1]}), params={"dataset": "train"})
     assert list(on_train["datapoint_id"]) == [1]
+
+
+def test_networks_of_a_phase_with_another_loss_play_as_they_did(load: Load) -> None:
+    learned = trained(NETWORKS | {"ppo": {"loss_type": "kl_penalty"}})
+    phase = {"name": "last", "num_iterations": 1, "changes": {"ppo.loss_type": "kl_penalty"}}
+    given = HyperParameters(**NETWORKS, phases=[phase])
+    table = learned.run_test().table
+    model = load(SimpleNamespace(state=learned.state, hyper_params=given), "networks", table)
+    again = model.predict(pd.DataFrame({"datapoint_id": [2, 0]}))
+    for name, column in table.items():
+        assert list(again[name]) == [column[2], column[0]], name
 
 
 def test_a_language_model_answers_prompts_as_in_the_run_s_test(load: Load) -> None:

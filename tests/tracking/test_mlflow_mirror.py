@@ -21,7 +21,8 @@ from ratchet.tracking import (
     RunManifest,
 )
 from ratchet.tracking.content import flatten, metric_key, run_params
-from ratchet.tracking.environment import CodeState, command_line
+from ratchet.tracking.environment import CodeState
+from ratchet.tracking.invocation import command_line
 from ratchet.tracking.mlflow.arm import ArmMirror
 from ratchet.tracking.mlflow.client import connect, default_tracking_uri, run_url
 from ratchet.tracking.mlflow.sweep import BestMember

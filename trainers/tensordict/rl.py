@@ -7,7 +7,7 @@ it does depends on the state before, the data and (seed, "train", iteration), on
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -284,39 +284,23 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
         if not hyper_params.pretrain_agents:
             return []
         names = build_protocol_handler(hyper_params).agent_names
-        sections = {name: hyper_params.agents[name] for name in names}
-        return [
-            name
-            for name, section in sections.items()
-            if not (
-                section.is_random
-                or section.use_manual_architecture
-                or section.load_checkpoint_and_parameters
-            )
-        ]
+        reasons = ("is_random", "use_manual_architecture", "load_checkpoint_and_parameters")
+        sections = [hyper_params.agents[name] for name in names]
+        may_learn = [not any(getattr(section, why) for why in reasons) for section in sections]
+        return [name for name, learns in zip(names, may_learn, strict=True) if learns]
 
     @property
     def pretrained_agents(self) -> list[str]:
         """The agents whose bodies are pretrained: not those without a solo head, or loaded."""
-        if not self.hyper_params.pretrain_agents:
-            return []
-        agents, sections = self.scenario_instance.agents, self.hyper_params.agents
-        return [
-            name
-            for name in self.agent_names
-            if agents[name].solo_head is not None
-            and not sections[name].load_checkpoint_and_parameters
-        ]
+        agents, named = (
+            self.scenario_instance.agents,
+            self.pretrained_agent_names(self.hyper_params),
+        )
+        return [name for name in named if agents[name].solo_head is not None]
 
     def pretrain(self, agent_name: str) -> PretrainResult:
         """Train an agent's body alone, starting from the state, which it does not change."""
-        before = self.state
-        try:
-            with ExitStack() as stack:
-                self._build_train_context(stack)
-                return pretraining.pretrain_agent(self, agent_name)
-        finally:
-            self.state = before
+        return self._learn_apart(lambda: pretraining.pretrain_agent(self, agent_name))
 
     def load_pretrained(self, agent_name: str, result: PretrainResult) -> None:
         """Put a pretrained body into the state."""
@@ -332,18 +316,22 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
 
     def imitate(self, agent_name: str, files: Sequence[Path] = ()) -> PretrainResult:
         """Have an agent learn what its model does, starting from the state; changes no state."""
-        before = self.state
-        try:
-            with ExitStack() as stack:
-                self._build_train_context(stack)
-                return learning.imitate(self, agent_name, files)
-        finally:
-            self.state = before
+        return self._learn_apart(lambda: learning.imitate(self, agent_name, files))
 
     def load_imitated(self, agent_name: str, result: PretrainResult) -> None:
         """Put what an agent has learned by imitation into the state."""
         learning.load_imitated(self.combined_agents, agent_name, result.weights)
         self._stage = "imitate"
+
+    def _learn_apart(self, learn: Callable[[], PretrainResult]) -> PretrainResult:
+        """Run what changes agents as training may, and put the state back."""
+        before = self.state
+        try:
+            with ExitStack() as stack:
+                self._build_train_context(stack)
+                return learn()
+        finally:
+            self.state = before
 
     # -- training --------------------------------------------------------------------------
 

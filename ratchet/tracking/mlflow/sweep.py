@@ -21,8 +21,8 @@ from ratchet.tracking.content import (
     file_digest,
     metric_key,
 )
-from ratchet.tracking.environment import author
 from ratchet.tracking.files import locked
+from ratchet.tracking.invocation import author
 from ratchet.tracking.manifest import MAIN_ARM
 from ratchet.tracking.presence import runners
 from ratchet.tracking.run_folder import RunFolder
