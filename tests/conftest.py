@@ -5,6 +5,7 @@ The environment is set while this file is imported, before any library reads it.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -61,6 +62,14 @@ for _name in _FOREIGN:
     os.environ.pop(_name, None)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of tests are interrupted
+
+gc.disable()  # all that is imported while tests are found is here to stay
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the garbage collector look at what tests make only, not at all that was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
