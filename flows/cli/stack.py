@@ -55,8 +55,10 @@ def deploy(
     cron: Annotated[str | None, typer.Option(help="When it runs, e.g. '0 3 * * *'.")] = None,
     interval: Annotated[float | None, typer.Option(help="Or every so many seconds.")] = None,
     rrule: Annotated[str | None, typer.Option(help="Or e.g. 'FREQ=DAILY;COUNT=7'.")] = None,
-    timezone: Annotated[str, typer.Option(help="Of the schedule.")] = "UTC",
-    slots: Annotated[int, typer.Option(help="How many of its runs go at a time.", min=1)] = 1,
+    timezone: Annotated[str | None, typer.Option(help="Of the schedule; UTC by default.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="How many of its runs go at a time; 1 by default.", min=1)
+    ] = None,
     home: Home = _DEFAULT_HOME,
     prefect_file: Annotated[str | None, typer.Option(help="Instead of the one shipped.")] = None,
     pool: Annotated[str, typer.Option(help="The work pool; made if there is none.")] = POOL,
@@ -67,10 +69,11 @@ def deploy(
     """Register deployments with the Prefect server: forms for runs on demand, and schedules."""
     file = ["--prefect-file", prefect_file] if prefect_file else []
     given = {"name": name, "cron": cron, "interval": interval, "rrule": rrule}
+    given |= {"timezone": timezone, "slots": None if slots is None else str(slots)}
     options = [f"--{key}={value}" for key, value in given.items() if value is not None]
     if options and experiment is None:
         raise ParameterError(f"deploy: got {' '.join(options)}, expected an experiment file too.")
-    options += [f"--timezone={timezone}", f"--slots={slots}", "--pool", pool, "--type", pool_type]
+    options += ["--pool", pool, "--type", pool_type]
     named = [] if experiment is None else ["--", experiment, *(overrides or ())]
     _hand_over("deploying", "--home", home, *file, *options, *named)
 

@@ -65,8 +65,15 @@ async def open_runner(
 @asynccontextmanager
 async def _in_thread(opening: AbstractContextManager[_Opened]) -> AsyncIterator[_Opened]:
     """Enter and leave what takes its time without keeping others from their work."""
-    opened = await asyncio.to_thread(opening.__enter__)
+    entering = asyncio.create_task(asyncio.to_thread(opening.__enter__))
     try:
-        yield opened
+        yield await asyncio.shield(entering)
     finally:
-        await asyncio.shield(asyncio.to_thread(opening.__exit__, None, None, None))
+        await asyncio.shield(_leave(opening, entering))
+
+
+async def _leave(opening: AbstractContextManager[_Opened], entering: asyncio.Task[_Opened]) -> None:
+    """Leave what has been entered, or still is when this begins: a thread can't be stopped."""
+    await asyncio.wait([entering])
+    if entering.exception() is None:
+        await asyncio.to_thread(opening.__exit__, None, None, None)

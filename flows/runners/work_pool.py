@@ -41,19 +41,22 @@ class WorkPool:
         """Have a member run; see :class:`flows.runners.base.Runner`."""
         async with self._free:
             parameters = request["parameters"]
-            run: FlowRun = await arun_deployment(
-                self._deployment,
-                parameters={"parameters": parameters},
-                flow_run_name=parameters["settings"]["run_id"],
-                timeout=0,
+            beginning: asyncio.Future[FlowRun] = asyncio.ensure_future(
+                arun_deployment(
+                    self._deployment,
+                    parameters={"parameters": parameters},
+                    flow_run_name=parameters["settings"]["run_id"],
+                    timeout=0,
+                )
             )
             try:
+                run = await asyncio.shield(beginning)
                 while run.state is None or not run.state.is_final():
                     await asyncio.sleep(_LOOK_SECONDS)
                     async with get_client() as client:
                         run = await client.read_flow_run(run.id)
             except asyncio.CancelledError:
-                await asyncio.shield(_cancel(run))
+                await asyncio.shield(_cancel(beginning))
                 raise
         return _answer(run)
 
@@ -70,7 +73,9 @@ def _answer(run: FlowRun) -> Answer:
     raise StageFailedError(f"flow run {run.name} is {run.state.name}: {message}")
 
 
-async def _cancel(run: FlowRun) -> None:
+async def _cancel(beginning: asyncio.Future[FlowRun]) -> None:
+    """Cancel a flow run, also one that is only being asked for."""
+    run = await beginning
     async with get_client() as client:
         await client.set_flow_run_state(run.id, Cancelling(), force=True)
 

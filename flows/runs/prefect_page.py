@@ -27,6 +27,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
+from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 
@@ -151,7 +152,10 @@ class PrefectPage:
                     )
                 )
                 self._known[key] = made.id
-        except httpx.HTTPError as error:
+        except (
+            httpx.HTTPError,
+            PrefectException,
+        ) as error:  # the run's results stand elsewhere too
             logger.info("Prefect did not take the %s of the run: %s", kind, error)
 
 

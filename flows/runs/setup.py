@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -68,16 +69,15 @@ class ExperimentRun:
 
     def close(self) -> None:
         """Let go of all that the run has started and built; it is no longer running then."""
-        try:
-            for session in self.sessions:
-                session.close()
-            self.services.close()
-            self.recorder.close()
-        finally:
+        with ExitStack() as stack:  # each is let go of, from the last on, even where others fail
+            stack.callback(self.presence.release)
+            stack.callback(self.live.close)
             if self.sampler is not None:
-                self.sampler.close()
-            self.live.close()
-            self.presence.release()
+                stack.callback(self.sampler.close)
+            stack.callback(self.recorder.close)
+            stack.callback(self.services.close)
+            for session in self.sessions:
+                stack.callback(session.close)
 
 
 def open_run(experiment: ResolvedExperiment, flow_run_id: str | None) -> ExperimentRun:

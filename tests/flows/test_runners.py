@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import psutil
@@ -16,8 +17,9 @@ import pytest
 
 from flows import run_experiment, run_sweep
 from flows.process.environment import prepare_environment
-from flows.runners import cluster_worker
+from flows.runners import cluster_worker, work_pool
 from flows.runners.checking import check_runner
+from flows.runners.choosing import _in_thread
 from flows.sweep_flow import play_sweep
 from flows.sweeps import playing
 from flows.sweeps.members import resolve_sweep
@@ -222,3 +224,64 @@ def test_arms_at_once_end_as_one_after_the_other(lab, new_lab, quiet, monkeypatc
 def test_a_work_pool_that_is_not_there_is_said_at_once(lab, quiet):
     with pytest.raises((ParameterError, StageFailedError), match=r"has no 'nowhere'.*work-pool"):
         sweep(lab, "work_pool", work_pool="nowhere")
+
+
+def test_a_cluster_that_is_starting_while_all_is_cancelled_is_ended():
+    happened, may_start = [], threading.Event()
+
+    @contextmanager
+    def cluster():
+        may_start.wait()
+        happened.append("started")
+        yield
+        happened.append("ended")
+
+    async def use():
+        async with _in_thread(cluster()):
+            happened.append("used")
+
+    async def cancel():
+        using = asyncio.create_task(use())
+        await asyncio.sleep(0.01)
+        using.cancel()
+        await asyncio.sleep(0.01)
+        may_start.set()
+        with pytest.raises(asyncio.CancelledError):
+            await using
+
+    asyncio.run(cancel())
+    assert happened == ["started", "ended"]
+
+
+def test_a_flow_run_that_is_being_asked_for_while_all_is_cancelled_is_cancelled(monkeypatch):
+    cancelled, may_begin = [], asyncio.Event()
+
+    async def begin(*_, **__):
+        await may_begin.wait()
+        return SimpleNamespace(id="the run")
+
+    class Client:
+        async def __aenter__(self):
+            return self
+
+        async def __aexit__(self, *_):
+            pass
+
+        async def set_flow_run_state(self, run, state, force):
+            cancelled.append((run, state.name))
+
+    monkeypatch.setattr(work_pool, "arun_deployment", begin)
+    monkeypatch.setattr(work_pool, "get_client", Client)
+    pool = work_pool.WorkPool("deployment", 1)
+
+    async def cancel():
+        asking = asyncio.create_task(pool.submit({"parameters": {"settings": {"run_id": "one"}}}))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.sleep(0.01)
+        may_begin.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    asyncio.run(cancel())
+    assert cancelled == [("the run", "Cancelling")]

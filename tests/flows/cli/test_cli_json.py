@@ -61,6 +61,8 @@ def test_mistakes_are_in_the_document_too() -> None:
     assert "Missing argument 'kind'" in ask("list", "--json", exit_code=2)["errors"][0]
     (said,) = ask("deploy", "--json", exit_code=2)["errors"]
     assert "Start it in another terminal: `ratchet up`." in said
+    (said,) = ask("deploy", "--slots", "3", "--json", exit_code=2)["errors"]
+    assert said == "deploy: got --slots=3, expected an experiment file too."
 
 
 def test_plan() -> None:
