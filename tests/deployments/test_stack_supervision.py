@@ -49,6 +49,7 @@ def alive(marks: dict[str, ProcessMark]) -> list[str]:
     return [name for name, mark in marks.items() if mark.is_alive()]
 
 
+@pytest.mark.slow
 def test_a_stack_says_where_it_is_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_part_that_ends_by_itself_is_told_with_its_log(
     assert read_stack(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_a_part_that_dies_is_started_again_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

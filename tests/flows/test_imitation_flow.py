@@ -62,6 +62,7 @@ def test_a_run_killed_while_an_agent_imitates_ends_like_one_that_was_not(lab, gi
     assert "prover.test_correct_actions" in imitated[-1]
 
 
+@pytest.mark.slow
 def test_plans_forks_and_verifications_know_the_stage(lab, given):
     settings = settings_of(lab)
     first = run_experiment(given, settings, name="tiny")

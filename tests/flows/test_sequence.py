@@ -27,7 +27,11 @@ from tasks.tensordict.stages import STAGES
 from tasks.text.stages import STAGES as TEXT_STAGES
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-SLOW = ("cartpole_dqn", "cartpole_ppo", "library_ppo", "pendulum_sac", "text_malt")
+SLOW = (
+    *("cartpole_dqn", "cartpole_ppo", "library_ppo", "pendulum_sac", "text_malt", "text_demo"),
+    *("graph_isomorphism_help", "graph_isomorphism_help_variants", "binary_erasure_channel_proof"),
+    "code_validation_token_grpo",
+)
 SHIPPED = [
     pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else [])
     for path in sorted(EXPERIMENTS.glob("*.yaml"))

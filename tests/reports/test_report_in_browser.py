@@ -55,6 +55,7 @@ def _drawn(browser):
     return [visible, full]
 
 
+@pytest.mark.slow
 def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):
     browser.get(build_report(run).as_uri())
     assert _drawn(browser) == [12, 12]

@@ -203,6 +203,7 @@ def _wait(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @needs_browser
 def test_transcripts_are_filtered_searched_and_read(with_transcripts, browser):
