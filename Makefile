@@ -59,12 +59,12 @@ results-variants: $(CORE)  ## what of that is needed: three seeds of each varian
 		--line "one question, exact=0.932" --title "What provers need to help"
 
 TEXT_STUDY := text_protocols
-results-text: $(LLM)  ## the same question with chat models: no key, no network (under an hour)
+results-text: $(LLM)  ## the same question with chat models: no key, no network (half an hour)
 	$(BIN)/ratchet sweep experiments/$(TEXT_STUDY).yaml --name $(TEXT_STUDY) --parallel 2 seed=0..4 \
 		interaction_protocol=solo_verifier,adp,nip,debate,merlin_arthur,mnip
 	$(BIN)/ratchet compare $(TEXT_STUDY) --page docs/results/$(TEXT_STUDY).md \
 		--metric test/test_always_failed_proportion --metric test/test_mean_episode_length \
-		--curve log_stats/accuracy --over iterations --title "Protocols on code validation"
+		--curve log_stats/accuracy --over iterations --title "Protocols on programs"
 
 CHANNEL_STUDY := binary_erasure_channel_proof
 results-channel: $(CORE)  ## is the known answer found every time, and is it safe: twenty seeds (six minutes)

@@ -24,6 +24,7 @@ RESULTS = ROOT / "docs" / "results"
 CHOSEN = {
     "binary_erasure_channel_proof": ["seed=7"],
     "graph_isomorphism_help": ["seed=3", "arms=null"],
+    "graph_isomorphism_help_variants": ["seed=0", "arms=null"],
     "graph_isomorphism_protocols": ["seed=2", "interaction_protocol=nip"],
     "text_protocols": ["seed=1", "interaction_protocol=solo_verifier"],
 }

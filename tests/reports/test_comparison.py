@@ -204,7 +204,7 @@ def test_recorded_metrics_can_be_compared_and_unknown_ones_are_refused(sweep):
     name = "test/mean_episode_length"
     comparison = compare_runs(sweep, metrics=[name], options=QUICK)
     assert list(by_name(comparison, name).rows[0].scores[0]) == [6.0, 7.0, 8.0]
-    assert "## Mean_episode_length (test)\n" in to_markdown(comparison)
+    assert "## Mean episode length (test)\n" in to_markdown(comparison)
     with pytest.raises(DataError, match="Did you mean 'test/mean_episode_length'"):
         compare_runs(sweep, metrics=["test/mean_episode_lenth"], options=QUICK)
 

@@ -20,6 +20,7 @@ from ratchet.reports.comparison.lines import KnownValue
 from ratchet.reports.comparison.options import Options
 from ratchet.reports.comparison.pairs import Pair, compare_pairs
 from ratchet.reports.comparison.runs import MAIN_TEST, ComparedRun, shared_tests
+from ratchet.reports.labels import metric_label
 from ratchet.statistics.aggregates import (
     Aggregate,
     interquartile_mean,
@@ -225,7 +226,8 @@ def recorded_metric(name: str, runs: Sequence[ComparedRun]) -> Metric:
         last = [p for p in run.points if p.stage == stage and short in p.values]
         return float(max(last, key=lambda point: point.iteration).values[short]) if last else None
 
-    return Metric(name, f"{short} ({stage})", "metric", "", score)
+    title = f"{metric_label(short.removeprefix(f'{stage}_'))} ({stage})"
+    return Metric(name, title, "metric", "", score)
 
 
 def _compare(groups: Sequence[Group], metric: Metric, options: Options) -> MetricComparison:

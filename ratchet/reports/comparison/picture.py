@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ COLORS = (
 )
 LEGEND_CHARS = 110
 """What one line of the legend holds, in letters; a mark and the gaps count as eight."""
+TITLE_CHARS = 90
+"""What a line of titles side by side holds."""
 _GREY = "#8a8d96"
 _STYLE: dict[Any, Any] = {  # matplotlib's type of its keys is a list of all of them
     "svg.hashsalt": "ratchet",
@@ -64,7 +67,7 @@ def draw_picture(comparison: Comparison) -> str:
             for each, found in zip(
                 places.subplots(sharey=True, squeeze=False)[0], main, strict=True
             ):
-                _draw_groups(each, found, comparison.lines, labels)
+                _draw_groups(each, found, comparison.lines, labels, TITLE_CHARS // len(main))
         drawn = [figure.add_subplot(rows[k]) for k in range(bool(main), num_rows)]
         for axes, curve in zip(drawn[len(grouped) :], curves, strict=True):
             _draw_learning(axes, curve, comparison.lines, with_legend=not grouped)
@@ -86,7 +89,11 @@ def _fix_layout(figure: Figure) -> None:
 
 
 def _draw_groups(
-    axes: Axes, found: MetricComparison, lines: Sequence[KnownValue], labels: Sequence[str]
+    axes: Axes,
+    found: MetricComparison,
+    lines: Sequence[KnownValue],
+    labels: Sequence[str],
+    title_chars: int,
 ) -> None:
     """Draw a metric's groups, each in the row and colour that it has for all metrics."""
     if found.metric.kind == "accuracy":
@@ -116,7 +123,7 @@ def _draw_groups(
         axes.scatter([scale * row.iqm.value], [place], s=42, color=color, zorder=3)
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    axes.set_title(_upper(found.metric.title), loc="left")
+    axes.set_title(textwrap.fill(_upper(found.metric.title), title_chars), loc="left")
     axes.set_xlabel("IQM and interval; circles are seeds" + (" (%)" if scale > 1 else ""))
     axes.tick_params(length=0)
 
