@@ -39,11 +39,11 @@ TaskNames = Annotated[
 ]
 MetricNames = Annotated[
     list[str] | None,
-    typer.Option("--metric", help="A recorded metric too, e.g. test/mean_episode_length."),
+    typer.Option("--metric", help="A recorded metric too, e.g. test/test_mean_episode_length."),
 ]
 CurveNames = Annotated[
     list[str] | None,
-    typer.Option("--curve", help="A learning curve to draw, e.g. train/mean_reward."),
+    typer.Option("--curve", help="A learning curve to draw, e.g. train/verifier.accuracy."),
 ]
 ReachedValues = Annotated[
     list[float] | None,
