@@ -125,8 +125,9 @@ class AgentBuilder(ABC, Generic[Section]):
     def build_manual_agent(self, plan: AgentPlan[Section]) -> Agent:
         """Make the hand-made agent for ``use_manual_architecture``; there is none by default."""
         raise ParameterError(
-            f"agents.{plan.name}.use_manual_architecture: got true, but the scenario"
-            f" {plan.hyper_params.scenario!r} has no hand-made agents. Set it to false."
+            f"agents.{plan.name}.use_manual_architecture: got true, or a phase's partner"
+            f" {plan.name}: hand_made, but the scenario {plan.hyper_params.scenario!r} has no"
+            " hand-made agents. Set it to false, or give the phase another partner."
         )
 
     def check_hand_made(
