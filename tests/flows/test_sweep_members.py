@@ -145,6 +145,7 @@ def test_the_record_is_found_by_its_beginning_and_keeps_its_time(tmp_path):
         read_sweep(tmp_path, "exp-sweep-12")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mirrors", [["tensorboard"], ["mlflow"]])
 def test_mlflow_hears_of_a_sweep_where_it_is_a_mirror(mirrors, tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

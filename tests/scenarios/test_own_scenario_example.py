@@ -90,6 +90,7 @@ def test_training_in_pieces_ends_in_the_same_bits(file, tmp_path):
     assert staged.run_test() == whole.test_results["test"]
 
 
+@pytest.mark.slow
 def test_a_process_that_is_given_plain_data_finds_the_file_from_the_folder(file):
     data = load_experiment(file).hyper_params.to_dict()
     code = (

@@ -115,6 +115,7 @@ def test_pretraining_in_stages_is_pretraining_in_train(tiny, tmp_path):
     assert trainer.state == state
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_gives_the_same_bits(tiny, tmp_path):
     script = Path(__file__).with_name("tiny_experiment.py")
     root = str(Path(__file__).parents[2])

@@ -178,6 +178,7 @@ def test_a_missing_extra_is_told_with_what_installs_it(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_search_says_that_optuna_is_missing(tmp_path: Path) -> None:
     file = str(ROOT / "experiments" / "binary_erasure_channel_search.yaml")
     done = ratchet_without(("optuna",), tmp_path, "sweep", file, "--dry-run")

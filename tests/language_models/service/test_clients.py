@@ -76,6 +76,7 @@ def test_langchain_with_tools_and_structured_output(running):
     assert responses.invoke("right?").text
 
 
+@pytest.mark.slow
 def test_openais_agents_with_a_type_for_the_output(running):
     agents = pytest.importorskip(
         "agents", reason="openai-agents is not installed (extra 'clients')"

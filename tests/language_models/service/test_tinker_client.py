@@ -178,6 +178,7 @@ def test_what_it_asks_wrongly_it_is_told(client):
         client.create_lora_training_client(base_model="none", rank=2).result()
 
 
+@pytest.mark.slow
 def test_what_is_lost_cut_doubled_or_late_changes_nothing(served, client):
     def trained(client):
         training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()

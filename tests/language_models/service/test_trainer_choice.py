@@ -59,6 +59,7 @@ def test_what_is_not_installed_is_said_when_the_service_starts(tmp_path, monkeyp
     assert choose(tmp_path, base) == PLAIN_TRAINER
 
 
+@pytest.mark.slow
 def test_a_service_starts_without_torch_and_trains_tiny_models_without_trl():
     subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=60)
 

@@ -142,6 +142,7 @@ def test_same_seed_same_bytes_other_seed_other_bytes():
         assert fixed[0][name].hash == fixed[1][name].hash
 
 
+@pytest.mark.slow
 def test_dataset_does_not_depend_on_pythons_hash_seed():
     code = (
         "from ratchet.parameters import HyperParameters\n"

@@ -251,6 +251,7 @@ def model_in_files(tmp_path):
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error::FutureWarning")
 def test_an_adapter_learns_is_cut_and_loaded_and_its_base_stays(model_in_files, tmp_path):
     before = (model_in_files / "model.safetensors").read_bytes()

@@ -61,6 +61,7 @@ def test_a_file_for_several_agents_trains_resumes_evaluates_and_is_tested(files,
     assert result.metrics["mean_episode_length"] == 5
 
 
+@pytest.mark.slow
 def test_what_files_are_built_on_is_seen_in_them(files):
     from trainers.torchrl.configuration import trainer_parameters
 

@@ -50,6 +50,7 @@ def test_frames_of_a_stored_stage_are_frames_to_begin_with(small, tmp_path):
     assert len(mixture.offline_buffer) == 48
 
 
+@pytest.mark.slow
 def test_keys_have_the_content_of_frames_and_the_length_of_their_decline(small, tmp_path):
     first, copy, other = (tmp_path / f"{name}.safetensors" for name in ("first", "copy", "other"))
     small.write_frames(first)

@@ -151,6 +151,7 @@ def test_a_files_environment_is_looked_at_once_until_the_file_changes(load, tmp_
         assert len(looked) == 1
 
 
+@pytest.mark.slow
 def test_keys_have_the_class_and_its_source_but_no_path(load, tmp_path):
     first = keys_of(load("my_env.py:Guess"))
     other = tmp_path / "elsewhere"

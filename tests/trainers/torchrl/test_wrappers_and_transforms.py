@@ -128,6 +128,7 @@ def test_transforms_follow_the_environments_own_and_their_means_resume(load):
     assert any("transform" in name for name in trainer.state.tensors)
 
 
+@pytest.mark.slow
 def test_keys_have_names_arguments_and_sources_but_no_paths(load, tmp_path):
     asked = {"wrappers": WRAPPERS, "transforms": TRANSFORMS}
     first = keys_of(load(**asked))
