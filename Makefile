@@ -78,7 +78,7 @@ test: setup  ## the default tests: under five minutes on two cores
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-slow: setup  ## the rest: real servers, kills, deployments, browsers, wheels
-	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest -m slow $(SIDE_BY_SIDE) --no-loadscope-reorder
 
 test-ray: setup  ## collectors on a Ray cluster of this machine
 	$(BIN)/python -m pytest -m ray

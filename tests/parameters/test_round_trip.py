@@ -110,7 +110,7 @@ def _with_one_sum(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "phases": phases, "rl": rl}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(experiments())
 def test_from_dict_undoes_to_dict(data: dict[str, Any]) -> None:
     hyper_params = HyperParameters.from_dict(data)

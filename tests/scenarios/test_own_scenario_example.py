@@ -48,6 +48,7 @@ def trainer_of(file: Path, *overrides: str):
     return build_trainer(hyper_params, instance, ExperimentSettings(), base_dir)
 
 
+@pytest.mark.slow
 def test_the_verifier_learns_from_the_prover():
     before, after = load_module(EXAMPLES / "own_scenario.py").train(num_iterations=15)
     assert before < 0.7

@@ -64,6 +64,7 @@ def _work(experiment):
     return metrics, LanguageState.load(store.open(keys.state_key(2)) / STATE_FOLDER)
 
 
+@pytest.mark.slow
 def test_what_was_cut_off_is_taken_again_and_ends_alike(work, monkeypatch):
     whole, last = work("whole")
     steps = []

@@ -32,6 +32,7 @@ def made(tiny, **changes):
     return trainer
 
 
+@pytest.mark.slow
 def test_a_prover_learns_to_answer_as_the_hand_made_one_does():
     agent = {"num_transformer_layers": 1, "use_batch_norm": False, "num_gnn_layers": 3}
     hyper_params = HyperParameters(

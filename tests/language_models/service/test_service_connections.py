@@ -85,6 +85,7 @@ def test_what_comes_in_time_is_answered_on_one_connection(dawdled):
     assert answer.count(b"200 OK") == 2
 
 
+@pytest.mark.slow
 def test_an_answer_may_take_longer_than_a_connection_may_idle(tmp_path, running_service):
     from fake_engine import FakeEngine
 

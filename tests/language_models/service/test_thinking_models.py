@@ -103,6 +103,7 @@ def test_it_is_read_fine_tuned_and_read_again(service, tmp_path, monkeypatch, ma
     assert thought.count("same" if may_think else None) > 0.9 * len(shown)
 
 
+@pytest.mark.slow
 def test_thinking_that_is_cut_off_is_no_answer_and_says_so(service, tmp_path, monkeypatch):
     monkeypatch.setenv("RATCHET_LLM_URL", f"{service.url}/v1")
     trainer = make_trainer(tmp_path, max_tokens_per_message=9)

@@ -410,6 +410,7 @@ def test_every_figure_of_the_optimizer_reaches_the_weights(served, open_session)
         assert not _equal(usual, trained(replace(STEP, **{name: value}))), name
 
 
+@pytest.mark.slow
 def test_a_service_that_starts_again_goes_on_from_what_was_accepted(
     tmp_path, running_service, model
 ):

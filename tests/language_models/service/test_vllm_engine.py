@@ -219,6 +219,7 @@ def test_schemas_echoes_and_tools_are_passed_as_vllm_takes_them(engine, monkeypa
     assert refused.code == "unsupported_model"
 
 
+@pytest.mark.slow
 def test_one_model_is_resident_at_a_time(engine):
     engine.generate([_request("1")])
     engine.generate([GenerationRequest("b", (ChatMessage("user", "1"),), 3)])
@@ -250,6 +251,7 @@ def family(vllm, tmp_path):
     return SimpleNamespace(base=base, x=tmp_path / "x", y=tmp_path / "y", z=tmp_path / "z")
 
 
+@pytest.mark.slow
 def test_several_adapters_answer_in_one_batch_on_one_base(family):
     engine = VllmEngine(max_loras=3)
     engine.load("base", family.base)
@@ -273,6 +275,7 @@ def test_several_adapters_answer_in_one_batch_on_one_base(family):
     assert len(FakeLlm.made) == 2
 
 
+@pytest.mark.slow
 def test_a_chain_of_adapters_is_one_to_vllm_with_the_same_change(family):
     engine = VllmEngine()
     engine.load("xz", family.base, [family.x, family.z])
@@ -291,6 +294,7 @@ def test_a_chain_of_adapters_is_one_to_vllm_with_the_same_change(family):
         engine.load("deep", family.base, [family.x] * 257)
 
 
+@pytest.mark.slow
 def test_one_bad_request_does_not_fail_its_batch(family, vllm, monkeypatch):
     engine = VllmEngine()
     engine.load("base", family.base)

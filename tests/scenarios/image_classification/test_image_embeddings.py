@@ -50,6 +50,7 @@ def by_hand(model, images):
         return network(pixel_values=pixels).last_hidden_state
 
 
+@pytest.mark.slow
 def test_each_images_embedding_is_what_the_backbone_makes_of_it(datasets, tiny_resnet, tmp_path):
     found = embed(datasets, tiny_resnet, tmp_path, pretrained_embeddings_batch_size=7)
     for name, data in datasets.items():
