@@ -152,10 +152,7 @@ class PrefectPage:
                     )
                 )
                 self._known[key] = made.id
-        except (
-            httpx.HTTPError,
-            PrefectException,
-        ) as error:  # the run's results stand elsewhere too
+        except (httpx.HTTPError, PrefectException) as error:
             logger.info("Prefect did not take the %s of the run: %s", kind, error)
 
 

@@ -226,6 +226,17 @@ def test_a_work_pool_that_is_not_there_is_said_at_once(lab, quiet):
         sweep(lab, "work_pool", work_pool="nowhere")
 
 
+async def cancel_before(work, beginning):
+    """Cancel what waits for its beginning, which comes then."""
+    working = asyncio.create_task(work)
+    await asyncio.sleep(0.01)
+    working.cancel()
+    await asyncio.sleep(0.01)
+    beginning.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+
 def test_a_cluster_that_is_starting_while_all_is_cancelled_is_ended():
     happened, may_start = [], threading.Event()
 
@@ -240,16 +251,7 @@ def test_a_cluster_that_is_starting_while_all_is_cancelled_is_ended():
         async with _in_thread(cluster()):
             happened.append("used")
 
-    async def cancel():
-        using = asyncio.create_task(use())
-        await asyncio.sleep(0.01)
-        using.cancel()
-        await asyncio.sleep(0.01)
-        may_start.set()
-        with pytest.raises(asyncio.CancelledError):
-            await using
-
-    asyncio.run(cancel())
+    asyncio.run(cancel_before(use(), may_start))
     assert happened == ["started", "ended"]
 
 
@@ -273,15 +275,6 @@ def test_a_flow_run_that_is_being_asked_for_while_all_is_cancelled_is_cancelled(
     monkeypatch.setattr(work_pool, "arun_deployment", begin)
     monkeypatch.setattr(work_pool, "get_client", Client)
     pool = work_pool.WorkPool("deployment", 1)
-
-    async def cancel():
-        asking = asyncio.create_task(pool.submit({"parameters": {"settings": {"run_id": "one"}}}))
-        await asyncio.sleep(0.01)
-        asking.cancel()
-        await asyncio.sleep(0.01)
-        may_begin.set()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-
-    asyncio.run(cancel())
+    asking = pool.submit({"parameters": {"settings": {"run_id": "one"}}})
+    asyncio.run(cancel_before(asking, may_begin))
     assert cancelled == [("the run", "Cancelling")]

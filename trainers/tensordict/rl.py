@@ -285,18 +285,14 @@ class TensorDictRlTrainer(StagedTensorDictTrainer):
             return []
         names = build_protocol_handler(hyper_params).agent_names
         reasons = ("is_random", "use_manual_architecture", "load_checkpoint_and_parameters")
-        sections = [hyper_params.agents[name] for name in names]
-        may_learn = [not any(getattr(section, why) for why in reasons) for section in sections]
-        return [name for name, learns in zip(names, may_learn, strict=True) if learns]
+        return [n for n in names if not any(getattr(hyper_params.agents[n], r) for r in reasons)]
 
     @property
     def pretrained_agents(self) -> list[str]:
         """The agents whose bodies are pretrained: not those without a solo head, or loaded."""
-        agents, named = (
-            self.scenario_instance.agents,
-            self.pretrained_agent_names(self.hyper_params),
-        )
-        return [name for name in named if agents[name].solo_head is not None]
+        agents = self.scenario_instance.agents
+        names = self.pretrained_agent_names(self.hyper_params)
+        return [name for name in names if agents[name].solo_head is not None]
 
     def pretrain(self, agent_name: str) -> PretrainResult:
         """Train an agent's body alone, starting from the state, which it does not change."""
