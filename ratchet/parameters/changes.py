@@ -1,12 +1,17 @@
-"""Put changes over plain, nested parameters."""
+"""Merge layers of plain, nested parameters: the one rule by which every layer is merged.
+
+Layers are ``agents._default`` under each agent, a base run under a file, a file under its arms,
+phases and overrides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT
+from ratchet.parameters.base import SubParameters
 from ratchet.parameters.custom_trainers import change_own_trainer, is_own_trainer
 from ratchet.parameters.torchrl import TORCHRL_TRAINERS
 from ratchet.parameters.torchrl_names import forget_names
@@ -29,6 +34,8 @@ def merge_nested(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     result = dict(data)
     for key, value in changes.items():
         old = result.get(key)
+        if isinstance(old, SubParameters) and isinstance(value, Mapping):
+            old = old.to_dict()
         if key == "trainer" and old in TORCHRL_TRAINERS and _is_group(value):
             result = merge_nested(result, {"torchrl": {"config": {key: value}}})
         elif key == "trainer" and is_own_trainer(old) and isinstance(value, Mapping):
@@ -42,6 +49,17 @@ def merge_nested(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
         else:
             result[key] = value
     return result
+
+
+def merge_agent(
+    default: Mapping[str, Any], agent: Mapping[str, Any], fields: Collection[str]
+) -> dict[str, Any]:
+    """Merge an agent's parameters over those of ``_default``.
+
+    Parameters that name all ``fields`` of an agent, as saved ones do, take nothing from
+    ``_default``.
+    """
+    return dict(agent) if agent.keys() >= set(fields) else merge_nested(default, agent)
 
 
 def change_every_agent(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,4 +135,7 @@ def _is_group(value: object) -> bool:
 
 
 def _same_kind(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether two mappings describe the same kind of object, by nip's name for it too."""
+    if "_type" in new and old.get("_type") != new["_type"]:
+        return False
     return "kind" not in new or old.get("kind", "constant") == new["kind"]

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SECTIONS
-from ratchet.parameters.changes import change_every_agent, merge_changes, merge_nested
+from ratchet.parameters.changes import change_every_agent, merge_agent, merge_changes
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.protocols import LongProtocolParameters
 from ratchet.parameters.purposes import Purpose, declared_purposes
@@ -216,7 +216,7 @@ def _agents_of(
     agents: dict[str, Any] = {}
     default = changed[DEFAULT_AGENT]
     for name in dict.fromkeys((*changed, *learners, *given.partners)):
-        own = dict(merge_nested(default, changed[name])) if name in changed else dict(default)
+        own = merge_agent(default, changed.get(name, {}), default.keys())
         if name not in learners:
             own["update_schedule"] = off
         partner = given.partners.get(name)

@@ -16,7 +16,12 @@ from pydantic_core import PydanticCustomError
 from ratchet.errors import ParameterError, RatchetError, nearest
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, Section, SubParameters
-from ratchet.parameters.changes import expand_paths, forget_iterations, merge_nested
+from ratchet.parameters.changes import (
+    expand_paths,
+    forget_iterations,
+    merge_agent,
+    merge_nested,
+)
 from ratchet.parameters.converters import PARAMETERS_VERSION, VERSION_KEY, upgraded
 from ratchet.parameters.custom_trainers import gather_trainer, path_of_own_trainer
 from ratchet.parameters.discovery import agent_model, load_files, load_plugins
@@ -279,6 +284,8 @@ def _read_agents(
         errors.append(error)
         return None
     default = data.get(DEFAULT_AGENT, {})
+    if isinstance(default, SubParameters):
+        default = default.to_dict()
     found: dict[str, AgentParameters] = {}
     for name in dict.fromkeys((DEFAULT_AGENT, *data)):
         under = default if DEFAULT_AGENT in found else {}  # whose own mistakes are said already
@@ -299,7 +306,7 @@ def _read_agent(
     if not isinstance(value, Mapping):
         raise ParameterError(f"agents.{name}: got {value!r}, expected a mapping of parameters.")
     try:
-        agent = model.model_validate({**default, **value})
+        agent = model.model_validate(merge_agent(default, value, model.model_fields))
     except ValidationError as error:
         message = describe_validation_error(error, prefix=f"agents.{name}", model=model)
         raise ParameterError(message) from error

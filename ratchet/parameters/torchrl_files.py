@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ratchet.parameters.changes import merge_nested
 from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 from ratchet.parameters.torchrl_names import library_defaults, resolved, with_names
 
@@ -58,7 +59,7 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
         elif name in known or not (name in config or is_group(name)):
             result[name] = value
         else:
-            config[name] = _merged(config.get(name), value)
+            config = merge_nested(config, {name: value})
     for part, content in (("config", config), ("choices", choices)):
         if content:
             section[part] = content
@@ -117,12 +118,6 @@ def _flat(choices: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     for name, value in choices.items():
         result |= _flat(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
     return {f"{above}{name}": value for name, value in result.items()}
-
-
-def _merged(old: object, new: object) -> object:
-    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
-        return new
-    return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
 
 
 def _move_seed(data: dict[str, Any], section: dict[str, Any]) -> None:
