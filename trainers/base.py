@@ -15,6 +15,7 @@ from ratchet.errors import CalledHere, CheckPointNotFoundError, ParameterError
 from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.checkpoint_folders import StateFinder, find_checkpoint
 from trainers.checkpointing import CheckpointingTrainer, MetricRecord
+from trainers.custom_state import is_custom
 from trainers.progress import declared_iterations
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Trainer(CalledHere, CheckpointingTrainer, NamedTrainer):
     """Base of all trainers. Subclasses write :meth:`train`.
 
     ``hyper_params`` hold all that decides the result, ``settings`` all that must not change it.
+    Attributes that a subclass assigns to ``self`` are stored with the state, and restored when a
+    run is resumed; see :mod:`trainers.custom_state`.
     """
 
     called_here: ClassVar[Mapping[str, str]] = {
@@ -102,6 +105,11 @@ class Trainer(CalledHere, CheckpointingTrainer, NamedTrainer):
     def needed_packages(cls, hyper_params: HyperParameters) -> Sequence[str]:
         """Return the optional packages that this trainer needs; none by default."""
         return ()
+
+    @classmethod
+    def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
+        """Return whether each stage builds a new trainer; so for classes outside Ratchet."""
+        return is_custom(cls)
 
     @classmethod
     def loads_agents(cls) -> bool:

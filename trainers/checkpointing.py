@@ -32,6 +32,13 @@ from ratchet.tracking.checkpoint_folders import (
     checkpoint_versions,
 )
 from ratchet.tracking.environment import PACKAGES, capture_code_state, capture_versions
+from trainers.custom_state import (
+    KeepsAttributes,
+    load_attributes,
+    put_attributes,
+    save_attributes,
+    take_attributes,
+)
 from trainers.models import load_models, save_models
 from trainers.state import State
 
@@ -55,7 +62,7 @@ class MetricRecord:
     values: dict[str, float]
 
 
-class CheckpointingTrainer(ABC):
+class CheckpointingTrainer(KeepsAttributes, ABC):
     """What every trainer can keep of itself, and continue from."""
 
     hyper_params: HyperParameters
@@ -156,6 +163,7 @@ class CheckpointingTrainer(ABC):
         from trainers.state_tree import save_tree
 
         self.save_state_to(folder / STATE_FOLDER)
+        save_attributes(take_attributes(self, strict=False, in_place=False), folder)
         progress = {
             "history": [asdict(record) for record in self.history],
             "scopes": list(self._scopes),
@@ -244,9 +252,11 @@ class CheckpointingTrainer(ABC):
         return self.state_finder(run_id, version).open()
 
     def _load_progress(self, base: Path) -> None:
-        """Take up metrics and generators; checkpoints of before have none."""
+        """Restore metrics, plain attributes and generators; old checkpoints have none."""
         from trainers.state_tree import load_tree
 
+        if attributes := load_attributes(base):
+            put_attributes(self, attributes)
         if not (base / f"{PROGRESS_NAME}.json").is_file():
             return
         progress = load_tree(base, PROGRESS_NAME)

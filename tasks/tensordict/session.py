@@ -1,7 +1,9 @@
 """``ArmSession``: what the stages of one arm of networks share, built once and when needed.
 
 A trainer is kept between stages, but its state never is: a stage continues from the stored state
-that its key names, so that no result depends on what ran before in the process.
+that its key names, so that no result depends on what ran before in the process. A trainer of a
+user's class is built again for each stage: what its state lacks is then lost in an undisturbed run
+too, rather than in a resumed one alone.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ratchet.errors import StateError
 from ratchet.experiment_files.saved_states import find_saved_state
+from ratchet.seeding import derive_seed, seeded_globals
 from ratchet.tracking.checkpoint_folders import checkpoint_folder, remove_checkpoints
 from tasks.stages.datasets import DATASETS_FOLDER
 from tasks.stages.session import STATE_FOLDER, BaseSession
@@ -82,9 +85,10 @@ class ArmSession(BaseSession):
     def trainer(self) -> Trainer:
         """The trainer in whatever state it is; whoever takes it may change that."""
         if self._trainer is None:
-            self._trainer = self.keys.trainer_class(
-                self._hyper_params, self.instance, self.settings
-            )
+            instance = self.instance
+            seed = derive_seed(self._hyper_params.seed, "initial_state", 0, "trainer")
+            with seeded_globals(seed):  # a user's constructor may create networks
+                self._trainer = self.keys.trainer_class(self._hyper_params, instance, self.settings)
             if self._phase is not None:
                 _staged(self._trainer).phase = self._phase
             self._trainer.state_finder = partial(find_saved_state, settings=self.settings)
@@ -96,10 +100,14 @@ class ArmSession(BaseSession):
         return self.keys.hyper_params if self._phase is None else self._phase.hyper_params
 
     def _go_to(self, phase: Phase | None) -> None:
-        """Build for a phase, or for none, what comes next."""
-        if phase is not self._phase:
+        """Build for a phase, or for none, what comes next; a user's trainer for each stage."""
+        if phase is not self._phase or (self._trainer is not None and self._rebuilds):
             self._let_go()
             self._phase = phase
+
+    @property
+    def _rebuilds(self) -> bool:
+        return self.keys.trainer_class.is_rebuilt_between_stages(self._hyper_params)
 
     def rebuilt_trainer(self) -> Trainer:
         """Build everything anew, for a trainer whose state cannot be set."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,11 @@ class FakeTrainer(StagedTrainer):
     State = FakeState
     state = None
     learns_tokens = False
+    is_custom = False
+
+    @classmethod
+    def is_rebuilt_between_stages(cls, hyper_params):
+        return cls.is_custom
 
     def __init__(self, hyper_params, instance, settings):
         pass
@@ -34,7 +40,7 @@ class FakeTrainer(StagedTrainer):
 
 class FakeKeys:
     arm = "main"
-    hyper_params = None
+    hyper_params = SimpleNamespace(seed=0)
     trainer_class = FakeTrainer
 
 
@@ -71,3 +77,11 @@ def test_whoever_takes_the_trainer_may_change_its_state(session):
     assert session.trainer is not None
     session.trainer_at("a")
     assert FakeState.loaded == ["a", "a", "a"]
+
+
+def test_a_custom_trainer_is_rebuilt_for_each_stage(session, monkeypatch):
+    monkeypatch.setattr(FakeTrainer, "is_custom", True)
+    first = session.trainer_at("a")
+    session.holds("b")
+    assert session.trainer_at("b") is not first
+    assert FakeState.loaded == ["a", "b"]

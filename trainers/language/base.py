@@ -21,6 +21,7 @@ from ratchet.parameters.language import LanguageParameters
 from ratchet.parameters.messages import describe_validation_error
 from trainers.base import NamedTrainer, Trainer
 from trainers.callbacks.base import CallbackState
+from trainers.custom_state import KeepsAttributes
 
 if TYPE_CHECKING:
     from ratchet.language_models.endpoints import ModelAddress
@@ -71,13 +72,18 @@ class Beginning:
     only_plays: bool = False
 
 
-class BaseTrainer(NamedTrainer):
+class BaseTrainer(KeepsAttributes, NamedTrainer):
     """What one model learns by. Subclasses write :meth:`train`.
 
     ``config`` has what the experiment file says, by name: the fields of the section ``language``
     (``config.optimizer.lr``, ``config.train_service``, ``config.algorithm.get("mine", 0.5)``), the
     trainer's own section (``config.grpo``) and ``total_train_steps``. What is not there has its
     default, so that a trainer can be made alone, of a small config.
+
+    Attributes that a subclass assigns to ``self`` are stored with the state, and restored when a
+    run is resumed: numbers, texts, tensors and containers of these; modules, optimizers, random
+    generators and other objects if ``__init__`` creates them. An attribute that cannot be stored
+    is an error that names it, unless it is listed in ``transient_attributes``.
     """
 
     section: ClassVar[str] = ""

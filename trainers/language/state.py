@@ -10,8 +10,9 @@ from typing import Any
 
 from ratchet.errors import StateError
 from ratchet.rollouts.trajectory import Trajectory
-from trainers.state_tree import flatten_tree, load_tree, save_tree
-from trainers.tensordict.states.state import same_bits
+from trainers.custom_state import Attributes
+from trainers.state_tree import load_tree, save_tree
+from trainers.tensordict.states.state import same_trees
 
 STATE_NAME = "language"
 
@@ -38,6 +39,8 @@ class LanguageState:
         What was played with the weights of the iteration before and is to be learned from next.
     pending_metrics
         How that was played.
+    attributes
+        The attributes that a user's trainer class has assigned.
     """
 
     iteration: int = 0
@@ -50,25 +53,21 @@ class LanguageState:
     pending_metrics: dict[str, float] = field(default_factory=dict)
     callbacks: dict[str, Any] = field(default_factory=dict)
     callback_tensors: dict[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare bit by bit."""
         if not isinstance(other, LanguageState):
             return NotImplemented
-        (mine, my_tensors), (its, its_tensors) = (
-            flatten_tree(state.to_dict()) for state in (self, other)
-        )
-        return (
-            mine == its
-            and my_tensors.keys() == its_tensors.keys()
-            and all(same_bits(tensor, its_tensors[name]) for name, tensor in my_tensors.items())
-        )
+        return same_trees(self.to_dict(), other.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as nested plain data and tensors."""
         content = {part.name: getattr(self, part.name) for part in fields(self)}
         if self.pending is not None:
             content["pending"] = [trajectory.to_dict() for trajectory in self.pending]
+        if not self.attributes:
+            del content["attributes"]
         return content
 
     @classmethod
@@ -81,7 +80,7 @@ class LanguageState:
             If it has other fields.
         """
         expected = {part.name for part in fields(cls)}
-        if content.keys() != expected:
+        if content.keys() | {"attributes"} != expected:
             raise StateError(
                 f"state: got the fields {sorted(content)}, expected {sorted(expected)}. It is of"
                 " another version of the trainer; train anew."

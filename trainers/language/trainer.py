@@ -24,6 +24,13 @@ from ratchet.scenarios.language_task.options import check_options
 from ratchet.scenarios.language_task.validation import check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
+from trainers.custom_state import (
+    Attributes,
+    is_custom,
+    is_custom_method,
+    put_attributes,
+    take_attributes,
+)
 from trainers.language.base import BaseTrainer, Beginning, LearningMoment, config_of
 from trainers.language.models import MADE_HERE, build_model, load_built_model
 from trainers.language.player import BesideTrainer
@@ -115,8 +122,9 @@ class LanguageTrainer(StagedTensorDictTrainer):
 
         agent, section = instance.agents[name].parameters, self.learner_class.section
         base_dir = self.settings.base_dir
-        learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
         seed = derive_seed(self.hyper_params.seed, "initial_state")
+        with seeded_globals(derive_seed(self.hyper_params.seed, "initial_state", 0, "trainer")):
+            learner = self.learner_class(config_of(self.hyper_params, section, agent, base_dir))
         with self._threads(), seeded_globals(seed):
             intent = f"{instance.train_dataset.hash}:{self.hyper_params.seed}:{name}"
             learner.begin(Beginning(build, agent, settings, intent, self.only_plays))
@@ -174,6 +182,16 @@ class LanguageTrainer(StagedTensorDictTrainer):
         return 1 if self.settings.test_run else len(self.scenario_instance.test_dataset)
 
     @classmethod
+    def is_rebuilt_between_stages(cls, hyper_params: HyperParameters) -> bool:
+        """Return whether the learner is a user's and its engine is cheap to start.
+
+        An inference server keeps running: it takes a minute to start, and its GPU memory.
+        """
+        language = hyper_params.language
+        default = type(language).model_fields["engine"].default
+        return is_custom(cls.learner_class) and language.engine == default
+
+    @classmethod
     def loads_agents(cls) -> bool:
         """Return False: a model to begin with is the agent's parameter ``model``."""
         return False
@@ -199,6 +217,13 @@ class LanguageTrainer(StagedTensorDictTrainer):
             pending=None if self._pending is None else list(self._pending.trajectories),
             pending_metrics={} if self._pending is None else dict(self._pending.metrics),
         )
+
+    def _take_attributes(self) -> Attributes:
+        learner = self.learner
+        return take_attributes(learner, strict=not is_custom_method(type(learner), "take_state"))
+
+    def _put_attributes(self, attributes: Attributes) -> None:
+        put_attributes(self.learner, attributes)
 
     def _load_state(self, state: LanguageState) -> None:
         found = self.scenario_instance.train_dataset.hash

@@ -19,6 +19,7 @@ from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.purposes import Purpose
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
+from trainers.custom_state import Attributes, put_attributes, take_attributes
 from trainers.progress import IterationContext, attach_progress_bar, report_iterations
 from trainers.sampled_tests import sampled_test, tests_both_ways
 from trainers.stage_parameters import StagePurposes, stage_parameters
@@ -117,6 +118,7 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
                 " or set a saved one."
             )
         state = self._take_state(self._iteration, self._stage)
+        state.attributes = self._take_attributes()
         if self.callbacks:
             state.callbacks = self.callbacks.take_values()
             state.callback_tensors = self.callbacks.take_tensors()
@@ -125,9 +127,16 @@ class StagedTensorDictTrainer(CallingTrainer, TensorDictTrainer, StagedTrainer):
     @state.setter
     def state(self, state: Any) -> None:  # noqa: ANN401
         self._load_state(state)
+        self._put_attributes(state.attributes)
         if self.callbacks:
             self.callbacks.load(state.callbacks, state.callback_tensors)
         self._iteration, self._stage = state.iteration, state.stage
+
+    def _take_attributes(self) -> Attributes:
+        return take_attributes(self)
+
+    def _put_attributes(self, attributes: Attributes) -> None:
+        put_attributes(self, attributes)
 
     @classmethod
     def calls_callbacks(cls) -> bool:

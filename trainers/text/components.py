@@ -15,6 +15,7 @@ from ratchet.tracking.checkpoint_folders import METADATA_FILE
 from trainers.callbacks.base import CallbackState
 from trainers.callbacks.trainer import CallingTrainer
 from trainers.checkpointing import write_json
+from trainers.custom_state import put_attributes, take_attributes
 from trainers.text.run_files import RunFiles
 from trainers.text.state import AgentState, TrainLoopStage
 from trainers.text.state import State as TrainerState
@@ -142,6 +143,7 @@ class TextTrainerComponents(CallingTrainer):
             train_loop_stage=self._stage,
             shared_model_groups={name: group.state for name, group in groups.items()},
             callbacks=self._take_callbacks(),
+            attributes=take_attributes(self),
         )
 
     @state.setter
@@ -155,6 +157,7 @@ class TextTrainerComponents(CallingTrainer):
         for name, group in groups.items():
             group.state = state.shared_model_groups[name]
         self._iteration, self._stage = state.iteration, state.train_loop_stage
+        put_attributes(self, state.attributes)
         self.load_callbacks(state)
 
     def save_state_to(self, folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 from ratchet.errors import CheckPointNotFoundError, StateError
 from ratchet.scenarios.pure_text.agents.group_state import PureTextSharedModelGroupState
+from trainers.custom_state import Attributes, load_attributes, save_attributes
 
 SCHEMA = 1
 STATE_FILE = "state.json"
@@ -49,6 +50,8 @@ class State:
     callbacks
         What callbacks continue from, and whether one has stopped the run; empty without any. See
         :class:`trainers.callbacks.calling.Callbacks`.
+    attributes
+        The attributes that a user's trainer class has assigned, in files of their own.
     """
 
     iteration: int = 0
@@ -57,6 +60,7 @@ class State:
     shared_model_groups: dict[str, PureTextSharedModelGroupState] = field(default_factory=dict)
     base_run_state_artifact_version: int = 0
     callbacks: dict[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
@@ -107,6 +111,7 @@ class State:
         text = json.dumps(self.to_dict(), sort_keys=True, indent=1)
         aside = directory / f".{STATE_FILE}.{os.getpid()}"
         aside.write_text(text + "\n", encoding="utf-8")
+        save_attributes(self.attributes, directory)
         os.replace(aside, directory / STATE_FILE)
 
     @classmethod
@@ -126,4 +131,4 @@ class State:
             data = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise StateError(f"the state in {directory} is damaged: {error}.") from error
-        return cls.from_dict(data)
+        return dataclasses.replace(cls.from_dict(data), attributes=load_attributes(path.parent))

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ratchet.errors import CheckPointNotFoundError, StateError
+from trainers.custom_state import Attributes, load_attributes, save_attributes
 from trainers.staged import FolderOf
 from trainers.state_tree import Json, Tensors
-from trainers.tensordict.states.state import same_bits
+from trainers.tensordict.states.state import same_trees
 from trainers.torchrl.replay import Frames, ReplayContent, frames_file
 
 SCHEMA = 1
@@ -40,7 +40,8 @@ class TorchRlState:
     """What a TorchRL trainer continues from.
 
     ``iteration`` counts finished training iterations; ``stage``, ``"initial_state"`` or
-    ``"train"``, made the state; ``values`` are nested, with marks where the tensors were.
+    ``"train"``, made the state; ``values`` are nested, with marks where the tensors were;
+    ``attributes`` are those that a user's trainer class has assigned.
     """
 
     iteration: int = 0
@@ -48,6 +49,7 @@ class TorchRlState:
     values: Json = field(default_factory=dict)
     tensors: Tensors = field(default_factory=dict)
     buffers: dict[str, ReplayContent] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare bit by bit, NaN with NaN included, the buffers' contents as well."""
@@ -59,7 +61,7 @@ class TorchRlState:
             other.values,
         ):
             return False
-        return _same_tensors(self.tensors, other.tensors) and (
+        return same_trees([self.tensors, self.attributes], [other.tensors, other.attributes]) and (
             self.buffers.keys() == other.buffers.keys()
             and all(_same_content(mine, other.buffers[n]) for n, mine in self.buffers.items())
         )
@@ -105,6 +107,7 @@ class TorchRlState:
         save_file(self.tensors, directory / TENSORS_FILE)
         text = json.dumps(values, sort_keys=True, indent=1, allow_nan=False)
         (directory / VALUES_FILE).write_text(text + "\n", encoding="utf-8")
+        save_attributes(self.attributes, directory)
 
     @classmethod
     def load(cls, directory: str | Path, folder_of: FolderOf | None = None) -> TorchRlState:
@@ -129,7 +132,10 @@ class TorchRlState:
             buffers = {name: _read_buffer(directory, name, folder_of) for name in values["buffers"]}
         except (OSError, SafetensorError) as error:
             raise StateError(f"the state in {directory} is damaged: {error}.") from error
-        return cls(values["iteration"], values["stage"], values["values"], tensors, buffers)
+        attributes = load_attributes(directory)
+        return cls(
+            values["iteration"], values["stage"], values["values"], tensors, buffers, attributes
+        )
 
 
 def _read_values(directory: Path) -> dict[str, Any]:
@@ -188,8 +194,4 @@ def _walk_back(
 def _same_content(one: ReplayContent, other: ReplayContent) -> bool:
     if (one.write_count, one.size) != (other.write_count, other.size):
         return False
-    return _same_tensors(one.joined(), other.joined())
-
-
-def _same_tensors(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(same_bits(one[n], other[n]) for n in one)
+    return same_trees(one.joined(), other.joined())

@@ -17,6 +17,7 @@ from torchrl.trainers import Trainer
 
 from ratchet.errors import ParameterError, StateError
 from ratchet.seeding import derive_seed, seeded_globals
+from trainers.custom_state import take_attributes
 from trainers.progress import IterationContext
 from trainers.staged import FolderOf, Metrics, TestResult
 from trainers.state_tree import flatten_tree, unflatten_tree
@@ -215,7 +216,8 @@ class TorchRlTrainer(StagedTensorDictTrainer):
             name: take_replay(buffer, stored[name].write_count if name in stored else 0)
             for name, buffer in replay_buffers(trainer).items()
         }
-        return TorchRlState(iteration, stage, values, tensors, buffers)
+        attributes = take_attributes(self)
+        return TorchRlState(iteration, stage, values, tensors, buffers, attributes)
 
     def _load_state(self, state: TorchRlState) -> None:
         trainer = self.torchrl_trainer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ratchet.errors import CheckPointNotFoundError, StateError
+from trainers.custom_state import Attributes, load_attributes, save_attributes
+from trainers.state_tree import Tree, flatten_tree
 
 SCHEMA = 1
 TENSORS_FILE = "state.safetensors"
@@ -33,7 +35,7 @@ _TENSOR_FIELDS = (
     "pool",
 )
 _VALUE_FIELDS = ("iteration", "stage", "schedule", "data_cursor", "callbacks")
-_ADDED_FIELDS = ("callbacks", "callback_tensors", "stand_ins", "pool")
+_ADDED_FIELDS = ("callbacks", "callback_tensors", "stand_ins", "pool", "attributes")
 """What states of before may lack."""
 
 TensorTree = dict[str, dict[str, Tensor]]
@@ -72,6 +74,8 @@ class State:
         As ``agents``, of those who play in an agent's place in a phase.
     pool
         Earlier selves that an agent may be drawn as in a phase, as ``agents``: ``AGENT@ITERATION``.
+    attributes
+        The attributes that a user's trainer class has assigned.
     """
 
     iteration: int = 0
@@ -87,6 +91,7 @@ class State:
     callback_tensors: TensorTree = field(default_factory=dict)
     stand_ins: TensorTree = field(default_factory=dict)
     pool: TensorTree = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         """Compare bit by bit, NaN with NaN included."""
@@ -95,18 +100,16 @@ class State:
         if any(getattr(self, name) != getattr(other, name) for name in _VALUE_FIELDS):
             return False
         mine, others = dict(self._tensors()), dict(other._tensors())
-        return mine.keys() == others.keys() and all(
-            same_bits(mine[name], others[name]) for name in mine
-        )
+        return same_trees(mine, others) and same_trees(self.attributes, other.attributes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the state holds by name; the tensors are the state's own."""
-        return {name: getattr(self, name) for name in (*_VALUE_FIELDS, *_TENSOR_FIELDS)}
+        return {part.name: getattr(self, part.name) for part in fields(self)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> State:
         """Make a state of what :meth:`to_dict` returned; StateError if it has other names."""
-        expected = {*_VALUE_FIELDS, *_TENSOR_FIELDS}
+        expected = {part.name for part in fields(cls)}
         if content.keys() | set(_ADDED_FIELDS) != expected:
             raise StateError(f"state: got {sorted(content)}, expected {sorted(expected)}.")
         return cls(**content)
@@ -126,6 +129,7 @@ class State:
             raise StateError(f"state: a value cannot be written as JSON: {error}.") from error
         save_file(tensors, directory / TENSORS_FILE)
         (directory / VALUES_FILE).write_text(text + "\n", encoding="utf-8")
+        save_attributes(self.attributes, directory)
 
     @classmethod
     def load(cls, directory: str | Path) -> State:
@@ -147,7 +151,7 @@ class State:
         except (ValueError, SafetensorError) as error:
             raise StateError(f"the state in {directory} is damaged: {error}.") from error
         content: dict[str, Any] = {**_checked_values(values, directory), **_unflatten(tensors)}
-        return cls(**content)
+        return cls(**content, attributes=load_attributes(directory))
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for part in _TENSOR_FIELDS:
@@ -191,6 +195,16 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
         return False
     flat = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)]
     return torch.equal(*flat)
+
+
+def same_trees(one: Tree, other: Tree) -> bool:
+    """Return whether two nested states are equal, their tensors bit by bit."""
+    (mine, my_tensors), (its, its_tensors) = flatten_tree(one), flatten_tree(other)
+    return (
+        bool(mine == its)
+        and my_tensors.keys() == its_tensors.keys()
+        and all(same_bits(tensor, its_tensors[name]) for name, tensor in my_tensors.items())
+    )
 
 
 def _checked_values(values: object, directory: Path) -> dict[str, Any]:

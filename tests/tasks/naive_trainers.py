@@ -1,0 +1,262 @@
+"""Trainers as a user might write them first: what they learn with is kept on ``self``.
+
+Also a script that runs all stages of an experiment with one of them, to be killed:
+``python -m tests.tasks.naive_trainers FAMILY FOLDER CHANGES``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from collections import deque
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from examples.own_torchrl_trainer import OwnTrainer
+from ratchet.language_models.ledger import Ledger
+from ratchet.parameters.hyper_parameters import HyperParameters
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.store.store import StageStore
+from tasks.stages.decorator import make_stage
+from tasks.stages.families import AnyKeys, arm_session, make_keys, stage_functions
+from tasks.stages.sequence import StoredCourse, in_order
+from tasks.stages.session import BaseSession
+from tasks.stages.spending import Spending
+from tasks.text.keys import TextArmKeys
+from tasks.text.session import TextArmSession
+from tests.tasks.phased import PARAMETERS as GRAPHS
+from trainers import (
+    PureTextRlTrainer,
+    RemoteApiTrainer,
+    SelfHostedTrainer,
+    TensorDictTrainer,
+    attach_progress_bar,
+)
+from trainers.tensordict.vanilla_ppo import VanillaPpoTrainer
+
+
+class Average:
+    """A running mean: an object of the user's own."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay, self.value = decay, 0.0
+
+    def add(self, value: float) -> float:
+        """Take a value in and return the mean."""
+        self.value = self.decay * self.value + (1 - self.decay) * value
+        return self.value
+
+
+class Keeping:
+    """Changes everything that it keeps, once an iteration, and reports a sum of it."""
+
+    def _make(self) -> None:
+        self._baseline = 0.0
+        self._seen = deque([0.0], maxlen=3)
+        self._average = Average(0.9)
+        self._generator = random.Random(3)
+        self._critic = torch.nn.Linear(1, 1)
+        self._critic_optimizer = torch.optim.Adam(self._critic.parameters(), lr=0.1)
+        self._rule = lambda reward: 2 * reward
+
+    def _note(self, reward: float) -> dict[str, float]:
+        self._baseline = 0.9 * self._baseline + 0.1 * self._rule(reward)
+        self._seen.append(reward + self._generator.random())
+        loss = (self._critic(torch.ones(1, 1)) - reward).square().sum()
+        self._critic_optimizer.zero_grad()
+        loss.backward()
+        self._critic_optimizer.step()
+        self._counts = getattr(self, "_counts", 0) + 1
+        return {
+            "kept/baseline": self._baseline,
+            "kept/seen": sum(self._seen),
+            "kept/average": self._average.add(reward),
+            "kept/critic": loss.item(),
+            "kept/counts": float(self._counts),
+        }
+
+
+class NaiveHosted(Keeping, SelfHostedTrainer):
+    """Subtracts a running baseline."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._make()
+
+    def _prepare_batch(self, batch: Any) -> Any:
+        rewards = batch.metadata["rewards"]
+        metrics = self._note(float(rewards.mean()))
+        batch.metadata["advantages"] = rewards - self._baseline
+        return batch, metrics
+
+
+class NaiveRemote(Keeping, RemoteApiTrainer):
+    """The same for a model at a service."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._make()
+
+    def _prepare_trajectories(self, trajectories: Any, metrics: dict[str, Any]) -> Any:
+        metrics |= self._note(sum(each.reward for each in trajectories) / len(trajectories))
+        for each in trajectories:
+            each.advantage = each.reward - self._baseline
+        return trajectories
+
+
+class NaiveNetworks(Keeping, VanillaPpoTrainer):
+    """Adds a running mean to the statistics."""
+
+    def __init__(self, *components: Any) -> None:
+        super().__init__(*components)
+        self._make()
+
+    def _get_log_stats(
+        self, rollouts: Any, mean_loss_vals: Any = None, *, train: bool = True
+    ) -> Any:
+        stats = super()._get_log_stats(rollouts, mean_loss_vals, train=train)
+        if train:
+            stats |= self._note(float(rollouts["next", "agents", "reward"].mean()))
+        return stats
+
+
+class NaiveLibrary(Keeping, OwnTrainer):
+    """Logs a running mean from a hook of the library's trainer."""
+
+    def __init__(self, *components: Any) -> None:
+        super().__init__(*components)
+        self._make()
+
+    def build_trainer(self) -> Any:
+        """Add the hook."""
+        trainer = super().build_trainer()
+        trainer.register_op("pre_steps_log", self._log)
+        return trainer
+
+    def _log(self, batch: Any) -> dict[str, Any]:
+        return {**self._note(float(batch["next", "reward"].mean())), "log_pbar": False}
+
+
+class NaiveLoop(TensorDictTrainer):
+    """Has its own loop, with a checkpoint after each iteration."""
+
+    def __init__(self, *components: Any) -> None:
+        super().__init__(*components)
+        self._baseline = 0.0
+
+    def train(self) -> None:
+        """Continue from the checkpoint; killed in the fourth iteration if asked to."""
+        with ExitStack() as stack:
+            self._build_train_context(stack)
+            self._run_train_loop()
+
+    @attach_progress_bar(lambda self: self.hyper_params.rl.num_iterations)
+    def _run_train_loop(self, iteration_context: Any) -> None:
+        for iteration in range(self.state.iteration, self.hyper_params.rl.num_iterations):
+            if iteration == 3 and "KILL_ONCE" in os.environ:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._baseline = 0.9 * self._baseline + 0.1 * (1 + iteration)
+            self.log_stats({"baseline": self._baseline}, iteration=iteration, stage="train")
+            self.state.iteration = iteration + 1
+            self.save_checkpoint()
+            iteration_context.step()
+
+
+class NaiveChat(Keeping, PureTextRlTrainer):
+    """Learns from rollouts that do better than a running baseline."""
+
+    def __init__(self, *components: Any) -> None:
+        super().__init__(*components)
+        self._make()
+
+    def _stage_create_fine_tune_jobs(self, rollouts: Any) -> None:
+        rewards = rollouts["agents", "reward"].sum((1, 2))
+        self._note(float(rewards.mean()))
+        better = rollouts[rewards >= self._baseline]
+        for group in self.shared_model_groups.values():
+            group.create_supervised_fine_tune_job(dict.fromkeys(group.agent_names, better))
+
+
+SMALL = {"layers": 1, "d_model": 8, "heads": 2, "context_length": 32}
+LANGUAGE = {
+    "scenario": "language_task",
+    "dataset": "reverse",
+    "rl": {"num_iterations": 6},
+    "language_task": {"num_train": 8, "num_test": 2, "reverse": {"length": 2, "num_symbols": 4}},
+    "agents": {"_default": {"max_tokens": 3, "small_model": SMALL, "warm_up": {"num_steps": 1}}},
+    "language": {"tasks_per_step": 2, "group_size": 2, "optimizer": {"lr": 0.01}},
+}
+FAMILIES: dict[str, tuple[type, dict[str, Any]]] = {
+    "self_hosted": (NaiveHosted, LANGUAGE),
+    "remote": (NaiveRemote, LANGUAGE),
+    "networks": (
+        NaiveNetworks,
+        {**GRAPHS, "rl": {**GRAPHS["rl"], "num_iterations": 6}, "pretrain_agents": False},
+    ),
+    "library": (
+        NaiveLibrary,
+        {
+            "scenario": "gymnasium",
+            "dataset": "CartPole-v1",
+            "gymnasium": {"num_test_episodes": 2, "num_train_seeds": 4},
+            "rl": {"num_iterations": 6, "frames_per_batch": 24, "minibatch_size": 8},
+        },
+    ),
+    "loop": (NaiveLoop, {**GRAPHS, "rl": {"num_iterations": 6}, "pretrain_agents": False}),
+    "chat": (
+        NaiveChat,
+        {
+            "scenario": "code_validation",
+            "dataset": "generated",
+            "nip_protocol": {"max_message_rounds": 3},
+            "code_validation": {"num_train": 6, "num_test": 2},
+            "rl": {"num_iterations": 4, "rollouts_per_iteration": 6},
+            "text_rl": {"test_scheme": "none"},
+            "agents": {"_default": {"use_dummy_api": True}},
+        },
+    ),
+}
+
+
+class NaiveArm:
+    """An experiment whose stages this process makes, one after another."""
+
+    def __init__(self, family: str, folder: Path, **changes: Any) -> None:
+        trainer, parameters = FAMILIES[family]
+        reference = {"module_path": Path(__file__).name, "class_name": trainer.__name__}
+        base_dir = str(Path(__file__).parent)
+        self.settings = ExperimentSettings(
+            home=str(folder), base_dir=base_dir, iterations_per_task=2, progress="none"
+        )
+        self.keys: AnyKeys = make_keys(
+            "main",
+            HyperParameters(**{**parameters, "trainer": reference}).replace(changes),
+            base_dir=base_dir,
+        )
+        self.store = StageStore(self.settings.store_url, reserve_bytes=0)
+
+    def work(self) -> dict[tuple[str, int], dict[str, float]]:
+        """Make the stages that are not stored; return all metrics by stage and iteration."""
+        functions, metrics = stage_functions(self.keys), {}
+        with closing(self._session()) as session:
+            for call in in_order(self.keys.stages(StoredCourse(self.store, self.settings))):
+                outcome = make_stage(functions[call.stage], call, session)
+                for each in outcome.manifest.metrics:
+                    metrics[call.name, each.iteration] = dict(each.values)
+        return metrics
+
+    def _session(self) -> BaseSession:
+        if isinstance(self.keys, TextArmKeys):
+            return TextArmSession(self.keys, self.settings, self.store, Spending(Ledger()))
+        return arm_session(self.keys, self.settings, self.store)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    NaiveArm(sys.argv[1], Path(sys.argv[2]), **json.loads(sys.argv[3])).work()

@@ -1,0 +1,132 @@
+"""Attributes that a user's trainer class assigns to ``self``: recorded, stored and restored.
+
+States of every family of trainers contain them, so that a resumed run continues from the values
+that an undisturbed one has. Light: what they are stored as is :mod:`trainers.attribute_tree`'s.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ratchet.errors import StateError
+
+Attributes = dict[str, Any]
+"""Attribute → plain data and tensors, with marks where an object is restored in place."""
+
+ATTRIBUTES_NAME = "attributes"
+"""The files of stored attributes, next to the rest of a state."""
+
+_FRAMEWORK = frozenset({"ratchet", "trainers", "tasks", "flows", "deployments"})
+
+
+class KeepsAttributes:
+    """Base of trainers: records the attributes that code outside Ratchet assigns to ``self``."""
+
+    transient_attributes: ClassVar[Collection[str]] = ()
+    """Attributes that states leave out, such as connections and caches that can be rebuilt."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        frame = sys._getframe(1)
+        if not _is_framework(frame.f_globals.get("__name__", "")):
+            code, variables = frame.f_code, frame.f_locals
+            first = variables.get(code.co_varnames[0]) if code.co_argcount else None
+            if first is self or variables.get("self") is self:
+                self.__dict__.setdefault("_assigned", {})[name] = None
+        super().__setattr__(name, value)
+
+
+def is_custom(kind: type) -> bool:
+    """Return whether a class is defined outside Ratchet."""
+    return not _is_framework(kind.__module__)
+
+
+def is_custom_method(kind: type, name: str) -> bool:
+    """Return whether a class outside Ratchet defines a class's method."""
+    return is_custom(next(each for each in kind.__mro__ if name in vars(each)))
+
+
+def take_attributes(
+    owner: KeepsAttributes, *, strict: bool = True, in_place: bool = True
+) -> Attributes:
+    """Return what a state has to contain of the attributes that a user's class has assigned.
+
+    Parameters
+    ----------
+    owner
+        The trainer. Its first state marks the end of its construction.
+    strict
+        Whether an attribute that cannot be stored is an error; otherwise it is left out, for
+        classes that store it themselves.
+    in_place
+        Whether objects are stored that must exist when they are restored, such as modules.
+
+    Raises
+    ------
+    StateError
+        If an attribute cannot be stored, or could not be restored; the message names it.
+    """
+    built = _built(owner) if in_place else {}
+    result: Attributes = {}
+    for name, value in sorted(_assigned(owner).items()):
+        if name in owner.transient_attributes:
+            continue
+        from trainers.attribute_tree import take_attribute  # torch takes seconds
+
+        try:
+            stored = take_attribute(value, f"self.{name}", built.get(name), owner)
+        except StateError:
+            if strict:
+                raise
+            continue
+        if stored is not None:
+            result[name] = stored
+    return result
+
+
+def put_attributes(owner: KeepsAttributes, stored: Mapping[str, Any]) -> None:
+    """Restore what :func:`take_attributes` returned; attributes assigned since are removed."""
+    built = _built(owner)
+    for name in _assigned(owner).keys() - stored.keys() - built.keys():
+        if name not in owner.transient_attributes:
+            del owner.__dict__[name]
+    for name, value in stored.items():
+        from trainers.attribute_tree import put_attribute  # torch takes seconds
+
+        owner.__dict__[name] = put_attribute(owner.__dict__.get(name), value, f"self.{name}")
+        owner.__dict__.setdefault("_assigned", {})[name] = None
+
+
+def save_attributes(stored: Attributes, directory: Path) -> None:
+    """Write attributes next to a state; no files if there are none."""
+    if stored:
+        from trainers.state_tree import save_tree  # torch takes seconds
+
+        save_tree(stored, directory, ATTRIBUTES_NAME)
+
+
+def load_attributes(directory: Path) -> Attributes:
+    """Read what :func:`save_attributes` wrote; empty if there is nothing."""
+    if not (directory / f"{ATTRIBUTES_NAME}.json").is_file():
+        return {}
+    from trainers.state_tree import load_tree  # torch takes seconds
+
+    found: Attributes = load_tree(directory, ATTRIBUTES_NAME)
+    return found
+
+
+def _is_framework(module: str) -> bool:
+    return module.partition(".")[0] in _FRAMEWORK
+
+
+def _assigned(owner: KeepsAttributes) -> Attributes:
+    values = vars(owner)
+    return {name: values[name] for name in values.get("_assigned", ()) if name in values}
+
+
+def _built(owner: KeepsAttributes) -> Attributes:
+    """Return the attributes as they were when the first state was taken or put."""
+    found: Attributes = owner.__dict__.setdefault("_attributes_built", _assigned(owner))
+    return found
