@@ -46,17 +46,17 @@ results: $(CORE)  ## run the study of protocols, or go on with it; write docs/re
 		--title "Protocols on graph isomorphism"
 
 HELP_STUDY := graph_isomorphism_help
-results-help: $(CORE)  ## do learned provers lift a weak verifier: eight seeds of each way (an hour)
+results-help: $(CORE)  ## do learned provers help a weak verifier: eight seeds of each arm (an hour)
 	$(BIN)/ratchet sweep experiments/$(HELP_STUDY).yaml --name $(HELP_STUDY) --parallel 2 seed=0..7
 	$(BIN)/ratchet compare $(HELP_STUDY) --by-arm --page docs/results/$(HELP_STUDY).md \
-		--line "alone, exact=0.650" --line "one question, exact=0.932" \
+		--line "accept if alike, exact=0.650" --line "random question, exact=0.932" \
 		--title "Provers that help, on graph isomorphism"
 
 VARIANTS := graph_isomorphism_help_variants
 results-variants: $(CORE)  ## what of that is needed: three seeds of each variant (half an hour)
 	$(BIN)/ratchet sweep experiments/$(VARIANTS).yaml --name $(VARIANTS) --parallel 2 seed=0..2
 	$(BIN)/ratchet compare $(VARIANTS) --by-arm --page docs/results/$(VARIANTS).md \
-		--line "one question, exact=0.932" --title "What provers need to help"
+		--line "random question, exact=0.932" --title "What provers need to help"
 
 TEXT_STUDY := text_protocols
 results-text: $(LLM)  ## the same question with chat models: no key, no network (half an hour)

@@ -1,9 +1,13 @@
-"""How right a verifier of few Weisfeiler–Leman rounds can be: alone, and with one question.
+"""Exact accuracies of simple decision rules for a verifier of few Weisfeiler–Leman rounds.
 
-The verifier marks a node of the first graph, the prover one of the second; refinement starts with
-the two in a colour of their own. Isomorphic pairs then look equal after a right answer. Of the
-others those are lost for which some answer, of all there are, makes the graphs look equal: so this
-is what a verifier can be sure of, whatever the prover's skill and will.
+Without a prover, the rule accepts every pair that the verifier's rounds do not distinguish. With
+one, the verifier marks a node of the first graph, the prover a node of the second, and refinement
+starts with these two in a separate colour; the rule again accepts what looks alike. The prover
+answers correctly on isomorphic pairs, and on the others as deceptively as possible.
+
+The values are those of these rules, not bounds. Trained verifiers can exceed them: sizes and
+degrees of the graphs also carry some information about the label, and some questions are better
+than others.
 
 Run it:  python examples/exact_bounds.py experiments/graph_isomorphism_protocols.yaml
 """
@@ -23,46 +27,81 @@ from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Accuracies from 0 to 1: with no question, one about any node, and one about the best."""
+class ExactAccuracies:
+    """Accuracies from 0 to 1 of accepting pairs that look alike, by the question asked first.
 
-    alone: float
+    Attributes
+    ----------
+    accept_if_alike
+        No question.
+    random_question
+        One about a uniformly random node.
+    middle_degree
+        One about a node with the degree closest to half of the other nodes.
+    two_random_questions
+        Two about independent random nodes, each refined separately.
+    best_question
+        One about a node for which no answer deceives, if the pair has such a node.
+    """
+
+    accept_if_alike: float
     random_question: float
+    middle_degree: float
+    two_random_questions: float
     best_question: float
 
 
-def exact_bounds(file: str, *, dataset: str = "test") -> Bounds:
-    """Compute what an experiment's verifier can reach on a dataset by refinement alone."""
+def exact_accuracies(file: str, *, dataset: str = "test") -> ExactAccuracies:
+    """Compute the accuracy of each rule on a dataset of an experiment file."""
     hyper_params = load_experiment(file).hyper_params
     rounds = hyper_params.agents["verifier"].num_gnn_layers
     pairs = build_graph_datasets(hyper_params)[dataset]
     adjacency, present, y = (pairs[name].numpy() for name in ("adjacency", "node_mask", "y"))
-    alike = wl_scores(adjacency, present, max_rounds=rounds) > rounds
-    open_ones = alike & (y == 0)
-    fooled = _fooled(adjacency[open_ones], present[open_ones], rounds)
-    by_pair = [pair[nodes] for pair, nodes in zip(fooled, present[open_ones, 0], strict=True)]
-    return Bounds(
-        alone=1 - open_ones.mean(),
-        random_question=1 - sum(each.mean() for each in by_pair) / len(y),
-        best_question=1 - sum(each.all() for each in by_pair) / len(y),
+    undecided = (wl_scores(adjacency, present, max_rounds=rounds) > rounds) & (y == 0)
+    adjacency, present = adjacency[undecided], present[undecided]
+    deceived = _deceived(adjacency, present, rounds)
+    nodes = present[:, 0]
+
+    def deceived_share(questions: NDArray[np.bool_]) -> NDArray[np.float64]:
+        share: NDArray[np.float64] = (deceived & questions).sum(-1) / questions.sum(-1)
+        return share
+
+    def accuracy(deceived_pairs: NDArray[np.float64]) -> float:
+        return 1 - float(deceived_pairs.sum()) / len(y)
+
+    at_random = deceived_share(nodes)
+    return ExactAccuracies(
+        accept_if_alike=accuracy(np.ones(len(nodes))),
+        random_question=accuracy(at_random),
+        middle_degree=accuracy(deceived_share(_middle_degree(adjacency[:, 0], nodes))),
+        two_random_questions=accuracy(at_random**2),
+        best_question=accuracy(np.floor(at_random)),
     )
 
 
-def _fooled(
+def _deceived(
     adjacency: NDArray[np.uint8], present: NDArray[np.bool_], rounds: int
 ) -> NDArray[np.bool_]:
-    """Whether some answer to a question makes a pair's graphs look equal: [pair, question]."""
+    """Return whether some answer to a question makes a pair look alike: [pair, question]."""
     num_pairs, _, n, _ = adjacency.shape
-    fooled = np.zeros((num_pairs, n), dtype=bool)
+    deceived = np.zeros((num_pairs, n), dtype=bool)
     for question, answer in itertools.product(range(n), repeat=2):
         marks = np.zeros(present.shape, dtype=np.int64)
         marks[:, 0, question] = 1
         marks[:, 1, answer] = 1
         alike = wl_scores(adjacency, present, max_rounds=rounds, marks=marks) > rounds
-        fooled[:, question] |= alike & present[:, 1, answer]
-    return fooled
+        deceived[:, question] |= alike & present[:, 1, answer]
+    return deceived
+
+
+def _middle_degree(adjacency: NDArray[np.uint8], nodes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the nodes whose degree is closest to half of the other nodes: [graph, node]."""
+    middle = (nodes.sum(-1, keepdims=True) - 1) / 2
+    distance = np.where(nodes, np.abs(adjacency.sum(-1) - middle), np.inf)
+    closest: NDArray[np.bool_] = distance == distance.min(-1, keepdims=True)
+    return closest
 
 
 if __name__ == "__main__":
-    for name, value in vars(exact_bounds(*sys.argv[1:])).items():
+    for name, value in vars(exact_accuracies(*sys.argv[1:])).items():
         print(f"{name.replace('_', ' ')}: {value:.1%}")

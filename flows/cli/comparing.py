@@ -55,7 +55,7 @@ KnownLines = Annotated[
     typer.Option(
         "--line",
         metavar="LABEL=VALUE",
-        help="A known accuracy to draw as a line, e.g. 'exact bound=0.936'.",
+        help="A known accuracy to draw as a line, e.g. 'random question, exact=0.932'.",
     ),
 ]
 

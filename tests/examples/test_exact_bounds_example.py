@@ -1,4 +1,4 @@
-"""What a verifier can be sure of, computed for every pair, is what two games come to."""
+"""Exact accuracies of decision rules: refinement with marks, and the order of the rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from examples.exact_bounds import exact_bounds
+from examples.exact_bounds import exact_accuracies
 from ratchet.scenarios.graph_isomorphism.wl import wl_scores
 
 
@@ -22,7 +22,7 @@ def test_marks_start_refinement_with_colours_of_their_own():
     assert wl_scores(pair, max_rounds=5, marks=marks).tolist() == [1]
 
 
-def test_bounds_are_those_of_refinement_and_a_question_lifts_them(tmp_path):
+def test_a_question_raises_accuracy_and_a_chosen_one_more_than_a_random_one(tmp_path):
     content = {
         "scenario": "graph_isomorphism",
         "trainer": "vanilla_ppo",
@@ -32,8 +32,9 @@ def test_bounds_are_those_of_refinement_and_a_question_lifts_them(tmp_path):
         "agents": {"verifier": {"num_gnn_layers": 2}},
     }
     (tmp_path / "file.yaml").write_text(yaml.safe_dump(content))
-    bounds = exact_bounds(str(tmp_path / "file.yaml"))
+    exact = exact_accuracies(str(tmp_path / "file.yaml"))
     # half of the pairs are different, and 30 % of these are told apart in two rounds
-    assert bounds.alone == pytest.approx(0.65, abs=0.005)
-    assert bounds.alone < bounds.random_question <= bounds.best_question <= 1
-    assert bounds.random_question > 0.85
+    assert exact.accept_if_alike == pytest.approx(0.65, abs=0.005)
+    assert exact.accept_if_alike < exact.random_question < exact.two_random_questions
+    assert exact.random_question < exact.middle_degree <= exact.best_question <= 1
+    assert exact.random_question > 0.85

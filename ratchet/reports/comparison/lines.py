@@ -34,7 +34,7 @@ class KnownValue:
         if not equals or not label or not 0 <= value <= 1:
             raise ParameterError(
                 f"--line: got {text!r}, expected LABEL=VALUE with a value from 0 to 1, such as"
-                " 'exact bound=0.936'."
+                " 'random question, exact=0.932'."
             )
         return cls(label, value)
 
