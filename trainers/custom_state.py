@@ -29,11 +29,9 @@ class KeepsAttributes:
     """Attributes that states leave out, such as connections and caches that can be rebuilt."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        frame = sys._getframe(1)
-        if not _is_framework(frame.f_globals.get("__name__", "")):
-            code, variables = frame.f_code, frame.f_locals
-            first = variables.get(code.co_varnames[0]) if code.co_argcount else None
-            if first is self or variables.get("self") is self:
+        caller = sys._getframe(1)  # of code that sets a trainer up from outside, nothing is stored
+        if not _is_framework(caller.f_globals.get("__name__", "")):
+            if caller.f_locals.get("self") is self:
                 self.__dict__.setdefault("_assigned", {})[name] = None
         super().__setattr__(name, value)
 
