@@ -29,10 +29,10 @@ class KeepsAttributes:
     """Attributes that states leave out, such as connections and caches that can be rebuilt."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        caller = sys._getframe(1)  # of code that sets a trainer up from outside, nothing is stored
-        if not _is_framework(caller.f_globals.get("__name__", "")):
-            if caller.f_locals.get("self") is self:
-                self.__dict__.setdefault("_assigned", {})[name] = None
+        caller = sys._getframe(1)  # assignments by code outside the class are not stored
+        is_custom_code = not _is_framework(caller.f_globals.get("__name__", ""))
+        if is_custom_code and caller.f_locals.get("self") is self:
+            self.__dict__.setdefault("_assigned", {})[name] = None
         super().__setattr__(name, value)
 
 
