@@ -212,6 +212,17 @@ def test_forced_stages_are_made_anew_and_equal(lab):
     assert Counter(lab.done())["train 0"] == 2
 
 
+def test_force_recomputes_stages_that_arms_share_once(lab):
+    arms = {"same": {}, "longer": {"rl.num_iterations": 9}, "slow": {"rl.lr": 0.25}}
+    first = run(lab, arms=arms)
+    work = Counter(lab.done())
+    second = run(lab, force=True, arms=arms)
+    assert (second.made, second.found) == (first.made, first.found)
+    assert second.states == first.states
+    assert Counter(lab.done()) == Counter({name: 2 * count for name, count in work.items()})
+    assert lab.metrics(second.to_dict()) == lab.metrics(first.to_dict())
+
+
 def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
     trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
     first = run(lab, trainer=trainer)
