@@ -125,7 +125,7 @@ def _mlflow_server(home: Path, stack: Stack, environment: dict[str, str]) -> Par
     return Part(
         name="mlflow",
         command=[
-            *(sys.executable, "-m", "mlflow", "server"),
+            *(sys.executable, "-P", "-m", "deployments.mlflow_server"),
             *("--host", stack.host, "--port", str(stack.mlflow_port), "--workers", "1"),
             *("--artifacts-destination", str(home / "mlartifacts")),
             *(("--app-name", "basic-auth") if stack.is_open else ()),

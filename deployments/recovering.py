@@ -46,8 +46,12 @@ def recover(home: Path, stack: Stack) -> None:
 
 
 def apply_automations() -> None:
-    """Make the automations, or bring them up to date; what somebody has them do is kept."""
+    """Make the automations, or bring them up to date; what somebody has them do is kept.
+
+    Except that earlier versions forced states: the automation that crashes runs must not.
+    """
     from prefect.client.orchestration import get_client
+    from prefect.events.actions import ChangeFlowRunState
 
     with get_client(sync_client=True) as client:
         for wanted in automations():
@@ -55,15 +59,24 @@ def apply_automations() -> None:
             if not known:
                 client.create_automation(wanted)
                 continue
-            chosen = {"enabled": known[0].enabled, "actions": known[0].actions}
+            actions = known[0].actions
+            if wanted.name == AUTOMATION:
+                actions = [
+                    each.model_copy(update={"force": False})
+                    if isinstance(each, ChangeFlowRunState)
+                    else each
+                    for each in actions
+                ]
+            chosen = {"enabled": known[0].enabled, "actions": actions}
             client.update_automation(known[0].id, wanted.model_copy(update=chosen))
 
 
 def automations() -> list[AutomationCore]:
     """Return what the server is to watch: runs that died, failed, are late, or stand still.
 
-    The first crashes the run. The others only note it in the event feed, until somebody gives them
-    an action in the UI, such as a notification.
+    The first crashes the run, without force: a heartbeat may arrive after the event that ended the
+    run, and the server then refuses to change a terminal state. The others only note it in the
+    event feed, until somebody gives them an action in the UI, such as a notification.
     """
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState, DoNothing
@@ -81,9 +94,7 @@ def automations() -> list[AutomationCore]:
                 within=timedelta(seconds=_MISSED * HEARTBEAT_SECONDS),
             ),
             actions=[
-                ChangeFlowRunState(
-                    state=StateType.CRASHED, message="Its heartbeats stayed away.", force=True
-                )
+                ChangeFlowRunState(state=StateType.CRASHED, message="Its heartbeats stayed away.")
             ],
         ),
         AutomationCore(

@@ -100,12 +100,14 @@ async def _play_arms(run: ExperimentRun, *, force: bool) -> None:
     """Play the arms one after the other, or at once where the settings say so.
 
     An arm that fails then does not keep the others from coming to their ends. What is made anew is
-    removed first, so that nobody else may need it meanwhile.
+    removed first, so that nobody else may need it meanwhile. Arms share what they have in common
+    even then: a stage is recomputed once per run.
     """
     settings = run.experiment.settings
+    recomputed: set[str] | None = set() if force else None
     if force or settings.runner in ("inline", "work_pool") or len(run.sessions) == 1:
         for session in run.sessions:
-            await _play_arm(run, session, force=force)
+            await _play_arm(run, session, recomputed)
         return
     from flows.runners.choosing import open_runner
     from flows.runners.stages import StagesElsewhere
@@ -114,18 +116,28 @@ async def _play_arms(run: ExperimentRun, *, force: bool) -> None:
         elsewhere = StagesElsewhere(runner)
         for session in run.sessions:
             elsewhere.take(session)
-        await _together([_play_arm(run, session, force=force) for session in run.sessions])
+        await _together([_play_arm(run, session) for session in run.sessions])
 
 
-async def _play_arm(run: ExperimentRun, session: AnySession, *, force: bool) -> None:
-    """Work the stages of an arm: train, note the final state, test."""
+async def _play_arm(
+    run: ExperimentRun, session: AnySession, recomputed: set[str] | None = None
+) -> None:
+    """Work the stages of an arm: train, note the final state, test.
+
+    ``recomputed``, unless None, are the keys of the stages that the run has recomputed so far;
+    every other stage is recomputed and added.
+    """
     keys = session.keys
-    course = StoredCourse(session.store, session.settings, fresh=force)
-    session.fresh = force
+    course = StoredCourse(session.store, session.settings, recomputed)
+    session.fresh = recomputed is not None
 
     async def make(call: StageCall) -> None:
-        anew = force and call.pinned_key is None
-        outcome = await session.stages[call.stage](call, session, force=anew)
+        is_due = recomputed is not None and call.key not in recomputed
+        outcome = await session.stages[call.stage](
+            call, session, force=is_due and call.pinned_key is None
+        )
+        if recomputed is not None:
+            recomputed.add(call.key)
         run.recorder.stage_finished(outcome)
         await heed(run)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tasks.stages.session import FinishedTask
 
 STAMPS_FILE = "saved.json"
+_REPORT_FILE = "report.html"
 
 
 async def save_report(
@@ -64,15 +65,20 @@ class _Job:
         """Do it unless it was done; return whether there was anything to do."""
         content = _digest(self.folder, self.place)
         stamps = _read_stamps(self.folder)
-        missing = self.kind == "report" and not self.folder.report_path.exists()
-        if stamps.get(self.kind) == content and not missing:
+        is_intact = self.kind != "report" or stamps.get(_REPORT_FILE) == _file_digest(
+            self.folder.report_path
+        )
+        if stamps.get(self.kind) == content and is_intact:
             return False
         with faults.armed("save", detail=self.kind):
             if self.kind == "report":
                 _build_report(self.folder)
             else:
                 sync_mirror(self.folder, self.kind, self.place)
-        _write_stamps(self.folder, {**_read_stamps(self.folder), self.kind: content})
+        made = {self.kind: content}
+        if self.kind == "report":
+            made[_REPORT_FILE] = _file_digest(self.folder.report_path)
+        _write_stamps(self.folder, {**_read_stamps(self.folder), **made})
         return True
 
 
@@ -136,6 +142,10 @@ def _digest(folder: RunFolder, place: str) -> str:
     if place:
         digest.update(manifest.status.encode())
     return digest.hexdigest()
+
+
+def _file_digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def _read_stamps(folder: RunFolder) -> dict[str, str]:

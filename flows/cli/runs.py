@@ -60,11 +60,14 @@ def report(
     runs: RunsFolder = DEFAULT_RUNS,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
 ) -> None:
-    """Build a run's report from its folder."""
+    """Build a run's report from its folder, after comparing that with the store."""
+    from flows.runs.derived_files import rebuild_derived_files
     from ratchet.reports.report import build_report
     from ratchet.tracking.run_folder import find_run
 
-    path = build_report(find_run(runs, run))
+    folder = find_run(runs, run)
+    rebuild_derived_files(folder)
+    path = build_report(folder)
     print_plain(str(path))
     if open_it:
         import webbrowser

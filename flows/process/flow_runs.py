@@ -9,8 +9,10 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.states import Cancelled, Crashed
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
@@ -42,6 +44,16 @@ def read_flow_run(folder: RunFolder) -> FlowRun | None:
 
 
 def set_state(run: FlowRun, state: State[Any]) -> None:
-    """Set a flow run's state, whatever it was."""
+    """Propose a state of a flow run.
+
+    The server decides by the state that the run has then: one that has ended is not crashed or
+    cancelled any more.
+    """
     with get_client(sync_client=True) as client:
-        client.set_flow_run_state(run.id, state, force=True)
+        client.set_flow_run_state(run.id, state)
+
+
+def end_lost_run(run: FlowRun, message: str) -> None:
+    """End a flow run whose process is gone: crashed, or cancelled if that was under way."""
+    is_cancelling = run.state is not None and run.state.type is StateType.CANCELLING
+    set_state(run, Cancelled(message=message) if is_cancelling else Crashed(message=message))

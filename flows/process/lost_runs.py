@@ -16,9 +16,8 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.states import Crashed
 
-from flows.process.flow_runs import set_state
+from flows.process.flow_runs import end_lost_run
 from flows.process.stack_file import POOL
 from ratchet.tracking.presence import runners
 
@@ -58,7 +57,7 @@ def crash_lost_runs(*, pool_is_here: bool) -> list[str]:
     with get_client(sync_client=True) as client:
         lost = lost_flow_runs(client, pool_is_here=pool_is_here)
     for run in lost:
-        set_state(run, Crashed(message="The process that worked on it is gone."))
+        end_lost_run(run, "The process that worked on it is gone.")
     return [run.name for run in lost]
 
 

@@ -77,7 +77,7 @@ async def _cancel(beginning: asyncio.Future[FlowRun]) -> None:
     """Cancel a flow run, also one that is only being asked for."""
     run = await beginning
     async with get_client() as client:
-        await client.set_flow_run_state(run.id, Cancelling(), force=True)
+        await client.set_flow_run_state(run.id, Cancelling())
 
 
 async def open_work_pool(settings: ExperimentSettings) -> WorkPool:

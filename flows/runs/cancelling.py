@@ -102,5 +102,7 @@ def _tell_prefect(folder: RunFolder) -> None:
         if run.state.is_final() or time.monotonic() > deadline:
             break
         time.sleep(0.2)  # its process, or the worker, is about to say how it ended
-    if run is not None and run.state is not None and not run.state.is_cancelled():
+    if run is None or run.state is None:
+        return
+    if not run.state.is_cancelled() and not run.state.is_completed():
         set_state(run, Cancelled(message="cancelled by `ratchet cancel`"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import time
@@ -10,42 +9,35 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from flows.runs.derived_files import DerivedFiles, check_metrics, note_rebuilt
 from flows.runs.result import TESTED_STAGES
 from ratchet.errors import RatchetError, TrackingError
-from ratchet.rollouts.transcripts import sampled_transcripts
 from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.content import flatten
-from ratchet.tracking.files import write_atomically
 from ratchet.tracking.manifest import ModelKind, StageRecord
-from ratchet.tracking.metrics import MetricPoint
-from ratchet.tracking.result_table import ResultTable, holds_results
 from ratchet.tracking.run_folder import in_order_of_arms
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
-from tasks.stages.session import STATE_FOLDER, TRANSCRIPTS_FILE, film_name
-from tasks.stages.tables import read_table
-from tasks.tensordict.rollouts import ROLLOUTS_FILE
-from tasks.tensordict.run_trainer import HISTORY_FILE
+from tasks.stages.session import STATE_FOLDER
 from trainers.cautions import CAUTION, find_cautions
-from trainers.language.rollouts import TRAJECTORIES_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from flows.runs.usage import RunUsage
     from ratchet.language_models.usage import UsageMeter
+    from ratchet.store.manifest import Manifest
     from ratchet.store.store import Damage, StageStore
+    from ratchet.tracking.metrics import MetricPoint
     from ratchet.tracking.observing import RunObserver
     from ratchet.tracking.run_folder import RunFolder
-    from tasks.stages.calls import StageCall
     from tasks.stages.decorator import StageOutcome
     from tasks.stages.families import AnyKeys
 
 logger = logging.getLogger(__name__)
 
 _Kept = TypeVar("_Kept")
-_TABLED = ("pretrain", "test", "suite")
 FIRST_SYNC_SECONDS = 30.0
 """How long a run goes on before mirrors first hear of it; shorter ones tell it at the end."""
 SYNC_SHARE = 0.02
@@ -81,7 +73,9 @@ class RunRecorder:
         self.made = self.found = 0
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
+        self._derived = DerivedFiles(folder, store)
         self._forget_other_stages(arms)
+        note_rebuilt(folder, ["metrics.jsonl"] if check_metrics(folder, store) else [])
         self._note_cautions(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
         self._read: dict[str, set[str]] = {}
@@ -113,17 +107,16 @@ class RunRecorder:
         )
         known = self._known.get(record.place)
         changes |= self._new_parameters(call.arm, manifest.parameters)
-        points = self._record_metrics(outcome)
+        points = self._record_metrics(record, manifest)
         usage = self._usage.add(outcome)
+        written = self._derived.write(record, manifest)
         if known is None or known.key != record.key or not outcome.hit:
-            self._record_table(outcome)
-            self._copy_transcripts(outcome)
-            self._copy_rollouts(outcome)
-            self._copy_films(outcome)
             self.folder.record_stages(self._shared(record), **changes)
             self._known[record.place] = record
-        elif changes:
-            self.folder.update(**changes)
+        else:
+            note_rebuilt(self.folder, written)
+            if changes:
+                self.folder.update(**changes)
         self._tell(outcome, usage)
         if self._mirror is not None and not outcome.hit:
             self._mirror.nudge()
@@ -258,95 +251,14 @@ class RunRecorder:
         if len(current) < len(recorded):
             self.folder.update(stages=[record.model_dump() for record in current])
 
-    def _record_metrics(self, outcome: StageOutcome) -> list[MetricPoint]:
-        call = outcome.call
-        if call.stage == "run_trainer":
-            points = self._history(outcome)
-        else:
-            points = [
-                MetricPoint(call.name, point.iteration, point.values, call.arm)
-                for point in outcome.manifest.metrics
-            ]
+    def _record_metrics(self, record: StageRecord, manifest: Manifest) -> list[MetricPoint]:
+        points = self._derived.points(record, manifest)
         self.folder.append_points(points, replace=True)
         for point in points:
             if point.stage.partition("-")[0] in TESTED_STAGES:
-                self.metrics.setdefault(call.arm, {})[point.stage] = dict(point.values)
+                self.metrics.setdefault(record.arm, {})[point.stage] = dict(point.values)
         self.metrics = self._sorted(self.metrics)
         return points
-
-    def _history(self, outcome: StageOutcome) -> list[MetricPoint]:
-        """Read what a trainer that is run as a whole has logged under its own stages' names."""
-        path = self.store.open(outcome.manifest.key) / HISTORY_FILE
-        merged: dict[tuple[str, int], dict[str, float]] = {}
-        for stage, iteration, values in json.loads(path.read_text()):
-            merged.setdefault((stage, iteration), {}).update(values)
-        arm = outcome.call.arm
-        return [MetricPoint(stage, i, values, arm) for (stage, i), values in merged.items()]
-
-    def _record_table(self, outcome: StageOutcome) -> None:
-        call = outcome.call
-        if call.stage not in _TABLED:
-            return
-        columns = read_table(self.store.open(outcome.manifest.key))
-        if columns is not None and holds_results(columns):
-            self.folder.write_table(ResultTable(call.name, columns, call.arm))
-
-    def _copy_transcripts(self, outcome: StageOutcome) -> None:
-        """Copy what was said into the run folder, a file for each iteration and test."""
-        call, manifest = outcome.call, outcome.manifest
-        if TRANSCRIPTS_FILE not in manifest.files:
-            return
-        parameters = self.folder.manifest.arms.get(call.arm, {})
-        if parameters.get("text_rl", {}).get("save_transcripts", False):
-            place = self.folder.transcripts_path / call.arm / transcripts_name(call)
-            source = self.store.open(manifest.key) / TRANSCRIPTS_FILE
-            number = self.folder.manifest.settings.get("num_rollout_samples")
-            if number is None:
-                _copy(source, place)
-                return
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(place, sampled_transcripts(source, number))
-
-    def _copy_rollouts(self, outcome: StageOutcome) -> None:
-        """Copy rollouts that were asked for into the run folder, named by the iteration."""
-        call, manifest = outcome.call, outcome.manifest
-        if call.stage != "rollouts":
-            return
-        period = self.folder.manifest.settings.get("rollout_sample_period")
-        asked_for = period is not None and call.iteration % period == 0
-        for file in (ROLLOUTS_FILE, TRAJECTORIES_FILE):
-            if asked_for and file in manifest.files:
-                name = f"{call.iteration}{Path(file).suffix}"
-                place = self.folder.rollouts_path / call.arm / name
-                _copy(self.store.open(manifest.key) / file, place)
-
-    def _copy_films(self, outcome: StageOutcome) -> None:
-        """Copy films of a test's episodes into the run folder; there are no others of that test."""
-        call, manifest = outcome.call, outcome.manifest
-        if call.stage != "test":
-            return
-        folder = self.folder.videos_path / call.arm
-        for old in folder.glob(f"{call.name}-*.gif"):
-            old.unlink()
-        for episode in itertools.count():
-            if film_name(episode) not in manifest.files:
-                return
-            source = self.store.open(manifest.key) / film_name(episode)
-            _copy(source, folder / f"{call.name}-{episode}.gif")
-
-
-def _copy(source: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(place, source.read_bytes())
-
-
-def transcripts_name(call: StageCall) -> str:
-    """Return the name of transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
-    if call.stage in ("sample_rollouts", "rollouts"):
-        return f"{call.iteration}.jsonl"
-    if call.stage == "test_during_training":
-        return f"test-{call.iteration}.jsonl"
-    return f"{call.name}.jsonl"
 
 
 class _BackgroundMirrors:

@@ -74,15 +74,36 @@ class JsonLines:
         *lines, torn = data.split(b"\n")
         return [self._parse(line) for line in lines], offset + len(data) - len(torn)
 
+    def read_sound(self) -> tuple[list[dict[str, Any]], bool]:
+        """Read the lines that are JSON objects, and say whether there was nothing else."""
+        if not self.path.exists():
+            return [], True
+        *lines, torn = self.path.read_bytes().split(b"\n")
+        items: list[dict[str, Any]] = []
+        for line in lines:
+            with contextlib.suppress(DataError):
+                items.append(self._parse(line))
+        return items, not torn and len(items) == len(lines)
+
+    def rewrite(self, objects: Sequence[dict[str, Any]]) -> None:
+        """Replace the file by one of these lines."""
+        write_atomically(self.path, _to_text(objects))
+
+    def inode(self) -> int | None:
+        """Return what tells the file from one that has replaced it; None if there is none."""
+        try:
+            return self.path.stat().st_ino
+        except FileNotFoundError:
+            return None
+
     def append(self, objects: Sequence[dict[str, Any]]) -> None:
         """Append lines and flush them to the disk; a cut-off last line is removed first."""
         if not objects:
             return
-        text = "".join(json.dumps(item, allow_nan=False) + "\n" for item in objects)
         existed = self.path.exists()
         with self.path.open("r+b" if existed else "w+b") as file:
             _drop_partial_line(file)
-            file.write(text.encode())
+            file.write(_to_text(objects).encode())
             file.flush()
             os.fsync(file.fileno())
         if not existed:
@@ -110,6 +131,10 @@ def _parse(line: bytes) -> object:
         return from_json(line)
     except ValueError:
         return json.loads(line)  # halves of surrogate pairs, which it writes, are refused above
+
+
+def _to_text(objects: Sequence[dict[str, Any]]) -> str:
+    return "".join(json.dumps(item, allow_nan=False) + "\n" for item in objects)
 
 
 def _drop_partial_line(file: Any) -> None:  # noqa: ANN401 -- a binary file

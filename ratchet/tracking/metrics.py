@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -70,6 +70,7 @@ class MetricsFile:
         self._lines = JsonLines(path)
         self._lock = lock
         self._offset = 0
+        self._inode: int | None = None
         self._points: dict[Place, MetricPoint] = {}
 
     def read(self) -> list[MetricPoint]:
@@ -107,8 +108,46 @@ class MetricsFile:
             self._catch_up()
             return len(news)
 
+    def correct(self, expected: Sequence[MetricPoint], *, is_complete: bool) -> bool:
+        """Rewrite the file if it differs from the points that it should hold; return whether.
+
+        Recorded points keep their places and times. Lines that cannot be read are removed.
+
+        Parameters
+        ----------
+        expected
+            The points of stages in the store.
+        is_complete
+            Whether these are all points of the run, so that others are removed.
+        """
+        wanted = {point.place: point for point in expected}
+        with locked(self._lock):
+            items, is_sound = self._lines.read_sound()
+            recorded: dict[Place, MetricPoint] = {}
+            for item in items:
+                try:
+                    point = MetricPoint.from_dict(item)
+                    recorded[point.place] = point
+                except (KeyError, TypeError, ValueError, AttributeError):
+                    is_sound = False
+            right = {
+                place: point
+                if place not in wanted or point.same_values(wanted[place])
+                else replace(point, values=wanted[place].values)
+                for place, point in recorded.items()
+                if place in wanted or not is_complete
+            }
+            right |= {place: point for place, point in wanted.items() if place not in right}
+            if is_sound and right == recorded:
+                return False
+            self._lines.rewrite([point.to_dict() for point in right.values()])
+            return True
+
     def _catch_up(self) -> None:
-        """Read what this or another process has written since."""
+        """Read what this or another process has written since, all of it if it was rewritten."""
+        inode = self._lines.inode()
+        if inode != self._inode:
+            self._inode, self._offset, self._points = inode, 0, {}
         items, self._offset = self._lines.read(self._offset)
         for item in items:
             point = MetricPoint.from_dict(item)

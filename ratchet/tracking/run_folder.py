@@ -177,6 +177,13 @@ class RunFolder:
         """
         return self._metrics.append(points, replace=replace)
 
+    def correct_points(self, expected: Sequence[MetricPoint], *, is_complete: bool) -> bool:
+        """Rewrite the metrics if they differ from the points of the run's stages.
+
+        See :meth:`ratchet.tracking.metrics.MetricsFile.correct`.
+        """
+        return self._metrics.correct(expected, is_complete=is_complete)
+
     def read_metrics(self) -> list[MetricPoint]:
         """Read all points, in the order of the manifest's arms, then of being recorded first."""
         return in_order_of_arms(self._metrics.read(), self.manifest.arms, lambda point: point.arm)
@@ -195,17 +202,21 @@ class RunFolder:
         """Write an arm's results on a dataset; the same again overwrites."""
         _check_name("table", table.name)
         _check_name("arm", table.arm)
-        path = self.path / "tables" / table.file_name
+        path = self.table_path(table)
         with locked(self._lock):
-            if path.exists():
-                old = ResultTable.read(path)
-                if (old.arm, old.name) != (table.arm, table.name):
-                    raise DataError(
-                        f"{path.name} holds table {old.name!r} of arm {old.arm!r}, got"
-                        f" {table.name!r} of {table.arm!r}. Rename one of the arms."
-                    )
+            old = _read_sound_table(path)
+            if old is not None and (old.arm, old.name) != (table.arm, table.name):
+                raise DataError(
+                    f"{path.name} holds table {old.name!r} of arm {old.arm!r}, got"
+                    f" {table.name!r} of {table.arm!r}. Rename one of the arms."
+                )
+            path.parent.mkdir(exist_ok=True)
             write_atomically(path, table.to_json())
         return path
+
+    def table_path(self, table: ResultTable) -> Path:
+        """Return the path of a table's file."""
+        return self.path / "tables" / table.file_name
 
     def read_tables(self) -> list[ResultTable]:
         """Read all tables, in the order of the manifest's arms, then of names."""
@@ -320,6 +331,15 @@ def _read_manifest(path: Path) -> RunManifest:
             f"{path}: not a run's manifest ({error}). Move the folder away and run the experiment"
             " again; finished stages are found in the store."
         ) from error
+
+
+def _read_sound_table(path: Path) -> ResultTable | None:
+    """Read a table; None if there is none, or what is there cannot be one of that name."""
+    try:
+        table = ResultTable.read(path)
+    except (OSError, DataError):
+        return None
+    return table if table.file_name == path.name else None
 
 
 def _dump(manifest: RunManifest) -> str:

@@ -6,6 +6,7 @@ lie in the links, so that a chain counts only without a gap.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,13 +36,17 @@ class TrainedArm(Protocol):
         """Return the key of the stage whose result is the state after so many iterations."""
 
 
-def find_chain(store: StageStore, keys: TrainedArm, target: int) -> list[Manifest]:
+def find_chain(
+    store: StageStore, keys: TrainedArm, target: int, among: Container[str] | None = None
+) -> list[Manifest]:
     """Return the stored links from the initial state to the furthest state up to ``target``.
 
     In the order of training, each beginning where the one before ends; empty if nothing is there to
-    begin with.
+    begin with. With ``among``, only stages with these keys count.
     """
     for iteration in range(target, 0, -1):
+        if among is not None and keys.state_key(iteration) not in among:
+            continue
         links = trace_chain(store, keys, iteration)
         if links is not None:
             return links

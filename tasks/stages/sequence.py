@@ -7,7 +7,7 @@ step may depend on what those before it have stored, or on what of them is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -67,12 +67,12 @@ class Course(Protocol):
 class StoredCourse:
     """The course of a run: cut as the settings say, but for what is stored already.
 
-    With ``fresh`` nothing that is stored counts, since all is made anew.
+    With ``recomputed``, a run that recomputes every stage, only stages with these keys count.
     """
 
     store: StageStore
     settings: ExperimentSettings
-    fresh: bool = False
+    recomputed: Container[str] | None = None
 
     def tested(self, keys: BaseKeys) -> list[str]:
         """Return the datasets that were made; those that are expected if none were made yet."""
@@ -90,12 +90,11 @@ class StoredCourse:
         position, last = 0, keys.num_iterations
         cut = Cut.of(self.settings, keys.periods, keys.boundaries)
         own = Cut(keys.periods, boundaries=keys.boundaries)
-        if not self.fresh:
-            for link in find_chain(self.store, keys, last):
-                if link.iteration > own.next_stop(position, last):
-                    break
-                position = link.iteration
-                yield position
+        for link in find_chain(self.store, keys, last, self.recomputed):
+            if link.iteration > own.next_stop(position, last):
+                break
+            position = link.iteration
+            yield position
         while position < last:
             position = cut.next_stop(position, last)
             yield position

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import time
 from collections import Counter
 
 import pytest
+from typer.testing import CliRunner
 
 from flows import fork_experiment, plan_experiment, resume_experiment, run_experiment
+from flows.cli.main import app
 from flows.process.environment import prepare_environment
 from ratchet.errors import ParameterError, StoreError
 from ratchet.parameters.settings import ExperimentSettings
@@ -212,6 +215,17 @@ def test_forced_stages_are_made_anew_and_equal(lab):
     assert Counter(lab.done())["train 0"] == 2
 
 
+def test_force_recomputes_stages_that_arms_share_once(lab):
+    arms = {"same": {}, "longer": {"rl.num_iterations": 9}, "slow": {"rl.lr": 0.25}}
+    first = run(lab, arms=arms)
+    work = Counter(lab.done())
+    second = run(lab, force=True, arms=arms)
+    assert (second.made, second.found) == (first.made, first.found)
+    assert second.states == first.states
+    assert Counter(lab.done()) == Counter({name: 2 * count for name, count in work.items()})
+    assert lab.metrics(second.to_dict()) == lab.metrics(first.to_dict())
+
+
 def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
     trainer = {"module_path": "tiny_trainer.py", "class_name": "TinyWholeTrainer"}
     first = run(lab, trainer=trainer)
@@ -223,3 +237,57 @@ def test_a_trainer_that_only_trains_runs_as_one_stage(lab):
     assert second.metrics == {"main": {"test": {"accuracy": 0.5}}}
     third = run(lab, force=True, trainer=trainer)
     assert lab.metrics(third.to_dict()) == entries, "the global generators were not seeded"
+
+
+def damage(folder):
+    """Damage what a run folder shows of its stages; return the text of each file as it was."""
+    names = ("tables/main-test.json", "metrics.jsonl", "report.html")
+    before = {name: (folder.path / name).read_text() for name in names}
+    (folder.path / "tables" / "main-test.json").unlink()
+    first, second, *others = before["metrics.jsonl"].splitlines(keepends=True)
+    changed = json.loads(second)
+    changed["values"] = {name: value + 1 for name, value in changed["values"].items()}
+    changed["iteration"] += 1000
+    broken = [first.replace('"values": {', '"values": {"made_up": 7, '), json.dumps(changed) + "\n"]
+    text = "".join([*broken, "{\n", *others, '{"arm": "ma'])
+    (folder.path / "metrics.jsonl").write_text(text)
+    (folder.path / "report.html").write_text("<html>torn")
+    return before
+
+
+def shown(folder):
+    """Return what a run folder shows: its tables, and its metrics without their times."""
+    lines = (folder.path / "metrics.jsonl").read_text().splitlines()
+    points = sorted(str({**json.loads(line), "time": 0}) for line in lines)
+    return [table.to_json() for table in folder.read_tables()], points
+
+
+@pytest.mark.parametrize("again", ["run", "resume", "report"])
+def test_what_a_run_folder_shows_is_rebuilt_from_the_store(lab, again):
+    result = run(lab)
+    folder = RunFolder(result.folder)
+    sound = shown(folder)
+    before = damage(folder)
+    if again == "report":
+        done = CliRunner().invoke(app, ["report", folder.run_id, "--runs", str(folder.path.parent)])
+        assert done.exit_code == 0, done.output
+    else:
+        settings = ExperimentSettings.from_dict(lab.settings())
+        repeated = run(lab) if again == "run" else resume_experiment(folder.run_id, settings)
+        assert (repeated.made, repeated.run_id) == (0, folder.run_id)
+    assert shown(RunFolder(folder.path)) == sound
+    report = (folder.path / "report.html").read_text()
+    assert "made_up" not in report
+    assert len(report) > len(before["report.html"]) / 2
+    (event,) = [each for each in folder.read_events() if each["kind"] == "rebuilt"][:1]
+    assert "metrics.jsonl" in event["message"]
+
+
+def test_a_changed_table_is_rebuilt_from_the_store(lab):
+    folder = RunFolder(run(lab).folder)
+    path = folder.path / "tables" / "main-test.json"
+    sound = path.read_text()
+    for damaged in (sound.replace("[1", "[0", 1), sound[:40], sound.replace("main", "mine", 1)):
+        path.write_text(damaged)
+        run(lab)
+        assert path.read_text() == sound

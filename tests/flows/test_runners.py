@@ -269,7 +269,7 @@ def test_a_flow_run_that_is_being_asked_for_while_all_is_cancelled_is_cancelled(
         async def __aexit__(self, *_):
             pass
 
-        async def set_flow_run_state(self, run, state, force):
+        async def set_flow_run_state(self, run, state):
             cancelled.append((run, state.name))
 
     monkeypatch.setattr(work_pool, "arun_deployment", begin)

@@ -1,13 +1,23 @@
-"""Processes that begin together, as a sweep's do, find one new database and not half of two."""
+"""A new MLflow database is there whole or not at all, also where processes begin together."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+from deployments.parts import stack_parts
+from flows.process.checks.base import CheckResult, Places
+from flows.process.checks.mlflow import mlflow_database
+from flows.process.stack_file import ProcessMark, Stack
+from ratchet.errors import TrackingError
+from ratchet.tracking.mlflow.client import connect, default_tracking_uri
 
 CODE = """
 import sys
@@ -15,7 +25,23 @@ from ratchet.tracking.mlflow.client import connect
 print(len(connect(sys.argv[1]).search_experiments()))
 """
 
+# sitecustomize: the process is killed in the middle of MLflow's migrations
+KILL = """
+import os, signal
+try:
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+except ImportError:
+    pass
+else:
+    @event.listens_for(Engine, "before_cursor_execute")
+    def kill(connection, cursor, statement, *_):
+        if "INSERT INTO _alembic_tmp_latest_metrics" in statement:
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
 
+
+@pytest.mark.slow
 def test_two_processes_that_open_a_new_database_at_once_both_get_it(tmp_path):
     uri = f"sqlite:///{tmp_path / 'home' / 'mlflow.db'}"
     command = [sys.executable, "-c", CODE, uri]
@@ -24,3 +50,69 @@ def test_two_processes_that_open_a_new_database_at_once_both_get_it(tmp_path):
     outputs = [process.communicate(timeout=240) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert [output.strip() for output, _ in outputs] == ["1", "1"]
+    assert not list((tmp_path / "home").glob("*.new*"))
+
+
+def killed_while_creating(command: list[str], folder: Path, **environment: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(KILL)
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        command,
+        env={**os.environ, **environment, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert "Error" not in done.stderr, done.stderr
+    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_it_creates_the_database_leaves_none(tmp_path):
+    home = tmp_path / "home"
+    uri = default_tracking_uri(home)
+    killed_while_creating([sys.executable, "-c", CODE, uri], tmp_path / "site")
+    assert not (home / "mlflow.db").exists()
+    assert len(connect(uri).search_experiments()) == 1
+    names = {path.name for path in home.iterdir()}
+    assert names == {"mlflow.db", ".mlflow.db.lock"}
+
+
+@pytest.mark.slow
+def test_a_stack_killed_while_it_creates_the_database_leaves_none(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    stack = Stack(1, 1, ready=False, supervisor=ProcessMark.of(os.getpid()))
+    (server,) = (
+        part for part in stack_parts(home, stack, worker=False)[0] if part.name == "mlflow"
+    )
+    killed_while_creating(server.command, tmp_path / "site", **server.environment)
+    assert not (home / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_a_database_that_an_earlier_version_left_half_made_is_named(tmp_path, monkeypatch):
+    database = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(database)) as half:
+        half.executescript(
+            "create table experiments (experiment_id integer);"
+            "create table alembic_version (version_num text);"
+            "insert into alembic_version values ('451aebb31d03');"
+            "create table _alembic_tmp_latest_metrics (key text);"
+        )
+    advice = f"mv {database} {database}.damaged"
+    with pytest.raises(TrackingError, match="creation was interrupted") as error:
+        connect(f"sqlite:///{database}")
+    assert advice in str(error.value)
+    assert "ratchet sync RUN" in str(error.value)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (check,) = mlflow_database(Places(tmp_path, tmp_path / "runs"))
+    assert check.verdict is CheckResult.BAD
+    assert advice in check.details
+
+
+def test_a_sound_database_and_a_missing_one_are_no_problem(empty_database, tmp_path):
+    assert list(mlflow_database(Places(empty_database.parent, tmp_path))) == []
+    assert list(mlflow_database(Places(tmp_path, tmp_path))) == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flows.process.checks.base import Check, Look, Places
 from flows.process.checks.databases import prefect_database
 from flows.process.checks.machine import ports, sandbox, threads
-from flows.process.checks.mlflow import mlflow, mlflow_mode
+from flows.process.checks.mlflow import mlflow, mlflow_database, mlflow_mode
 from flows.process.checks.runs import (
     dead_scheduler,
     interrupted_runs,
@@ -22,7 +22,7 @@ CHECKS: tuple[Look, ...] = (
     *(python, versions, unfit_packages, extras),
     folders,
     *(prefect, prefect_ui, prefect_access, prefect_database),
-    *(mlflow, mlflow_mode),
+    *(mlflow, mlflow_database, mlflow_mode),
     *(interrupted_runs, stalled_stages, lost_flow_runs, dead_scheduler),
     *(threads, sandbox, ports),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from flows.process.checks.base import Check, Places, bad, good, warning
 from flows.process.checks.servers import answers
 from flows.process.stack_file import running_stack
+from ratchet.tracking.mlflow.client import is_unfinished, unfinished_text
 from ratchet.tracking.urls import without_logins
 
 _PICKLE = "MLFLOW_ALLOW_PICKLE_DESERIALIZATION"
@@ -43,6 +44,13 @@ def mlflow(places: Places) -> Iterator[Check]:
         yield good("mlflow", f"no server: runs write to {places.home / 'mlflow.db'}")
     if os.environ.get(_PICKLE, "false").lower() in ("1", "true"):
         yield warning("mlflow pickles", f"{_PICKLE} is on: models may run code: `unset {_PICKLE}`")
+
+
+def mlflow_database(places: Places) -> Iterator[Check]:
+    """Name the home's database if its creation was interrupted, which no MLflow can open."""
+    database = (places.home / "mlflow.db").resolve()
+    if is_unfinished(database):
+        yield bad("mlflow database", unfinished_text(database))
 
 
 def mlflow_mode(places: Places) -> Iterator[Check]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ratchet.errors import TrackingError
 from ratchet.tracking.failures import tracking_error
 from ratchet.tracking.files import locked
 from ratchet.tracking.urls import without_logins
@@ -29,6 +31,8 @@ _ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+
+_LEFT_BY_MIGRATIONS = "select 1 from sqlite_master where name glob '_alembic_tmp_*'"
 
 
 def default_tracking_uri(home: Path | str) -> str:
@@ -52,24 +56,70 @@ def connect(tracking_uri: str) -> MlflowClient:
     TrackingError
         If a local database cannot be opened.
     """
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    with tracking_errors(tracking_uri), _sole_maker(tracking_uri):
+    _prepare_environment()
+    with tracking_errors(tracking_uri):
+        create_database(tracking_uri, artifact_location(tracking_uri))
         from mlflow import MlflowClient
 
         return MlflowClient(tracking_uri=tracking_uri)
 
 
-@contextlib.contextmanager
-def _sole_maker(tracking_uri: str) -> Iterator[None]:
-    """Let one process at a time open a local database: two that make a new one both fail."""
-    if not tracking_uri.startswith("sqlite:///"):
-        yield
+def create_database(tracking_uri: str, artifact_root: str | None) -> None:
+    """Create a local database that is not there, aside and then renamed into place.
+
+    MLflow creates one in many transactions, and cannot open what a kill leaves of them. One
+    process creates it, others wait. Nothing is done for other tracking URIs.
+    """
+    database = _local_database(tracking_uri)
+    if database is None or _has_content(database):
         return
-    database = Path(tracking_uri.removeprefix("sqlite:///"))
+    _prepare_environment()
     database.parent.mkdir(parents=True, exist_ok=True)
     with locked(database.parent / f".{database.name}.lock"):
-        yield
+        if _has_content(database):
+            return
+        aside = database.with_name(f".{database.name}.new")
+        for left in database.parent.glob(f"{aside.name}*"):  # by a process that was killed
+            left.unlink()
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        store = SqlAlchemyStore(f"sqlite:///{aside}", artifact_root)
+        store.engine.dispose()
+        aside.replace(database)
+
+
+def is_unfinished(database: Path) -> bool:
+    """Return whether a database was left by a process that was killed while creating it."""
+    if not _has_content(database):
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as known:
+            return bool(known.execute(_LEFT_BY_MIGRATIONS).fetchone())
+    except sqlite3.Error:  # no database at all, which MLflow reports itself
+        return False
+
+
+def unfinished_text(database: Path) -> str:
+    """Return what is wrong with an unfinished database, and what to do."""
+    return (
+        f"{database} is no complete MLflow database: its creation was interrupted. Set it aside"
+        f" with `mv {database} {database}.damaged`, then `ratchet sync RUN` for each run of"
+        " `ratchet runs`: run folders have everything"
+    )
+
+
+def _prepare_environment() -> None:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def _local_database(tracking_uri: str) -> Path | None:
+    is_local = tracking_uri.startswith("sqlite:///")
+    return Path(tracking_uri.removeprefix("sqlite:///")) if is_local else None
+
+
+def _has_content(database: Path) -> bool:
+    return database.is_file() and database.stat().st_size > 0
 
 
 @contextlib.contextmanager
@@ -83,6 +133,9 @@ def tracking_errors(tracking_uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, CommandError, OSError) as error:
+        database = _local_database(tracking_uri)
+        if database is not None and is_unfinished(database.resolve()):
+            raise TrackingError(f"{unfinished_text(database.resolve())}.") from error
         raise tracking_error(f"tracking at {tracking_uri}", error) from error
 
 

@@ -1,0 +1,210 @@
+"""Files of a run folder that show its stored stages: metrics, tables, transcripts, rollouts, films.
+
+The store has the originals. What differs from them, or is missing, is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ratchet.errors import StoreError
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.rollouts.transcripts import sampled_transcripts
+from ratchet.store.store import StageStore
+from ratchet.tracking.files import write_atomically
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.presence import runners
+from ratchet.tracking.result_table import ResultTable, holds_results
+from tasks.stages.session import TRANSCRIPTS_FILE, film_name
+from tasks.stages.tables import TABLE_FILE, read_table
+from tasks.tensordict.rollouts import ROLLOUTS_FILE
+from tasks.tensordict.run_trainer import HISTORY_FILE
+from trainers.language.rollouts import TRAJECTORIES_FILE
+
+if TYPE_CHECKING:
+    from ratchet.store.manifest import Manifest
+    from ratchet.tracking.manifest import StageRecord
+    from ratchet.tracking.run_folder import RunFolder
+
+logger = logging.getLogger(__name__)
+
+_TABLED = ("pretrain", "test", "suite")
+
+
+class DerivedFiles:
+    """Writer of the files of a run folder that show stored stages."""
+
+    def __init__(self, folder: RunFolder, store: StageStore) -> None:
+        self._folder = folder
+        self._store = store
+
+    def points(self, record: StageRecord, manifest: Manifest) -> list[MetricPoint]:
+        """Return the metrics of a stage; those of a whole training under its own stages' names."""
+        if manifest.stage != "run_trainer":
+            return [
+                MetricPoint(record.stage, point.iteration, point.values, record.arm)
+                for point in manifest.metrics
+            ]
+        path = self._store.open(manifest.key) / HISTORY_FILE
+        merged: dict[tuple[str, int], dict[str, float]] = {}
+        for stage, iteration, values in json.loads(path.read_text()):
+            merged.setdefault((stage, iteration), {}).update(values)
+        return [MetricPoint(stage, i, values, record.arm) for (stage, i), values in merged.items()]
+
+    def write(self, record: StageRecord, manifest: Manifest) -> list[str]:
+        """Write the files of a stage that are missing or differ; return their names.
+
+        Raises
+        ------
+        StoreError
+            If the stage was damaged meanwhile.
+        DataError
+            If its table cannot lie beside another one's.
+        """
+        written = [
+            *self._write_table(record, manifest),
+            *self._write_transcripts(record, manifest),
+            *self._write_rollouts(record, manifest),
+            *self._write_films(record, manifest),
+        ]
+        return [str(path.relative_to(self._folder.path)) for path in written]
+
+    def _write_table(self, record: StageRecord, manifest: Manifest) -> list[Path]:
+        if manifest.stage not in _TABLED or TABLE_FILE not in manifest.files:
+            return []
+        columns = read_table(self._store.open(manifest.key))
+        if columns is None or not holds_results(columns):
+            return []
+        table = ResultTable(record.stage, columns, record.arm)
+        path = self._folder.table_path(table)
+        if _differs(path, _digest(table.to_json().encode())):
+            return [self._folder.write_table(table)]
+        return []
+
+    def _write_transcripts(self, record: StageRecord, manifest: Manifest) -> list[Path]:
+        """Copy the transcripts: all of them, or as many as the run's settings keep."""
+        parameters = self._folder.manifest.arms.get(record.arm, {})
+        is_wanted = parameters.get("text_rl", {}).get("save_transcripts", False)
+        if TRANSCRIPTS_FILE not in manifest.files or not is_wanted:
+            return []
+        name = _transcripts_name(manifest.stage, record.stage, record.iteration)
+        place = self._folder.transcripts_path / record.arm / name
+        number = self._folder.manifest.settings.get("num_rollout_samples")
+        if number is None:
+            return self._copy(manifest, TRANSCRIPTS_FILE, place)
+        source = self._store.open(manifest.key) / TRANSCRIPTS_FILE
+        return _write(place, sampled_transcripts(source, number))
+
+    def _write_rollouts(self, record: StageRecord, manifest: Manifest) -> list[Path]:
+        """Copy rollouts that were asked for, named by the iteration."""
+        period = self._folder.manifest.settings.get("rollout_sample_period")
+        if manifest.stage != "rollouts" or period is None or record.iteration % period:
+            return []
+        folder = self._folder.rollouts_path / record.arm
+        written: list[Path] = []
+        for file in (ROLLOUTS_FILE, TRAJECTORIES_FILE):
+            if file in manifest.files:
+                place = folder / f"{record.iteration}{Path(file).suffix}"
+                written += self._copy(manifest, file, place)
+        return written
+
+    def _write_films(self, record: StageRecord, manifest: Manifest) -> list[Path]:
+        """Copy films of a test's episodes, and remove others of that test."""
+        if manifest.stage != "test":
+            return []
+        folder = self._folder.videos_path / record.arm
+        others = set(folder.glob(f"{record.stage}-*.gif"))
+        written: list[Path] = []
+        for episode in itertools.count():
+            name = film_name(episode)
+            if name not in manifest.files:
+                break
+            place = folder / f"{record.stage}-{episode}.gif"
+            others.discard(place)
+            written += self._copy(manifest, name, place)
+        for other in others:
+            other.unlink()
+        return written
+
+    def _copy(self, manifest: Manifest, name: str, place: Path) -> list[Path]:
+        """Copy a stage's file unless the copy is there; the stage is only read if it is not."""
+        if not _differs(place, manifest.files[name].sha256):
+            return []
+        return _write(place, (self._store.open(manifest.key) / name).read_bytes())
+
+
+def check_metrics(folder: RunFolder, store: StageStore) -> bool:
+    """Rewrite a run's metrics if they are not those of its stored stages; return whether.
+
+    Metrics of stages that the store no longer has are kept.
+    """
+    derived = DerivedFiles(folder, store)
+    records = folder.manifest.stages
+    expected: list[MetricPoint] = []
+    is_complete = not runners(folder.path)  # a run may be about to record what it has written
+    for record in records:
+        manifest = store.peek(record.key, lately=True)
+        if manifest is None:
+            is_complete = False
+        else:
+            expected += derived.points(record, manifest)
+    return folder.correct_points(expected, is_complete=is_complete)
+
+
+def rebuild_derived_files(folder: RunFolder) -> list[str]:
+    """Compare a run folder with the store and rebuild what differs; return the files' names.
+
+    Stages that the store no longer has, and a store that cannot be reached, leave the files as they
+    are.
+    """
+    settings = ExperimentSettings.from_dict(folder.manifest.settings)
+    try:
+        store = StageStore(settings.store_url)
+        rebuilt = ["metrics.jsonl"] if check_metrics(folder, store) else []
+        derived = DerivedFiles(folder, store)
+        for record in folder.manifest.stages:
+            manifest = store.peek(record.key, lately=True)
+            if manifest is not None:
+                rebuilt += derived.write(record, manifest)
+    except StoreError as error:
+        logger.warning("run %s was not compared with its stored stages: %s", folder.run_id, error)
+        return []
+    note_rebuilt(folder, rebuilt)
+    return rebuilt
+
+
+def note_rebuilt(folder: RunFolder, names: list[str]) -> None:
+    """Record in the run's events which of its files were rebuilt from the store."""
+    if names:
+        text = f"missing or not as its stages are stored, rebuilt: {', '.join(names)}"
+        folder.log_event("rebuilt", text)
+        logger.warning("run %s: %s", folder.run_id, text)
+
+
+def _transcripts_name(kind: str, stage: str, iteration: int) -> str:
+    """Return the name of transcripts: "3.jsonl", "test-3.jsonl" during training, "test.jsonl"."""
+    if kind in ("sample_rollouts", "rollouts"):
+        return f"{iteration}.jsonl"
+    return f"test-{iteration}.jsonl" if kind == "test_during_training" else f"{stage}.jsonl"
+
+
+def _write(place: Path, content: str | bytes) -> list[Path]:
+    data = content.encode() if isinstance(content, str) else content
+    if not _differs(place, _digest(data)):
+        return []
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(place, data)
+    return [place]
+
+
+def _differs(path: Path, digest: str) -> bool:
+    return not path.is_file() or _digest(path.read_bytes()) != digest
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
