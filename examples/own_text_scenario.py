@@ -40,8 +40,13 @@ class SumsPrompts:
         """Write an agent's system prompt."""
         claim = f"Somebody claims that {view.question} is {view.solution}."
         if view.stance is not None:
-            return f"{claim} Argue that this is {('wrong', 'right')[view.stance]}."
-        return f"{claim} Ask about it, then answer `Decision: accept` or `Decision: reject`."
+            claim += f" Argue that this is {('wrong', 'right')[view.stance]}."
+        lines = [f"{header} <your text>" for header in view.headers.values()]
+        if lines:
+            claim += "\nTo write, reply with a line that starts like this:\n" + "\n".join(lines)
+        if view.may_decide:
+            claim += "\nTo decide, reply only `Decision: accept` or `Decision: reject`."
+        return claim
 
 
 @register_scenario("sums")

@@ -33,6 +33,7 @@ def plan(
     on this machine is an error, too; what would run and is seldom meant, a warning.
     """
     from flows.planning.estimates import check_plan, remaining
+    from flows.planning.plan import describe_rounds
     from flows.planning.plan import plan as plan_stages
     from flows.runs.preflight import check_devices, check_experiment
     from flows.runs.resolving import resolve_file
@@ -61,6 +62,8 @@ def plan(
     records = [asdict(stage) for stage in stages]
     print_table(f"Plan of {experiment.run_id}", columns, rows, records)
     print_plain(_summary(stages))
+    for text in describe_rounds(experiment):
+        print_plain(text)
     if writes:
         print_plain(_tokens(stages))
     total = remaining(stages)
@@ -127,9 +130,10 @@ def _total(total: StageEstimate) -> str:
         f"Replies that can be read: {total.calls:,} calls, {total.prompt_tokens:,} prompt,"
         f" {total.completion_tokens:,} completion and {total.training_tokens:,} training tokens,"
         f" {total.cost:.2f} in money, about {format_seconds(total.seconds)}. At most"
-        f" {total.most_calls:,} calls and {total.most_cost:.2f} in money, where all others are"
-        " asked for again as often as they may. Answers that get lost on the way, and jobs that are"
-        " cancelled, come on top; a budget counts each with the most that it can have cost."
+        f" {total.most_calls:,} calls and {total.most_cost:.2f} in money, where every reply is"
+        " requested again as often as num_invalid_generation_retries allows. Answers that get lost"
+        " on the way, and jobs that are cancelled, come on top; a budget counts each with the"
+        " most that it can have cost."
     )
     if total.unpriced_models:
         text += f" Without the price of {', '.join(total.unpriced_models)}, which is not known."

@@ -19,6 +19,8 @@ def print_results(
     folder: RunFolder, settings: ExperimentSettings, result: ExperimentResult
 ) -> None:
     """Print the results of a run, how much of it was found in the store, and where to look."""
+    from ratchet.tracking.run_warnings import run_warnings
+
     table = result_table(folder)
     if table.rows:
         show_table(table)
@@ -29,6 +31,8 @@ def print_results(
     for line in _places(folder, settings):
         print_plain(line)
     warn_if_behind(folder, settings)
+    for warning in run_warnings(folder):
+        print_warning(warning)
 
 
 def warn_if_behind(folder: RunFolder, settings: ExperimentSettings) -> None:

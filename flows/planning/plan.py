@@ -11,13 +11,16 @@ from flows.planning.tokens import TokensAtMost, tokens_at_most
 from flows.runs.resolving import ArmChanges, ResolvedExperiment, resolve
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
+from ratchet.protocols.registry import build_protocol_handler
 from ratchet.store.misses import explain_miss
 from ratchet.store.store import StageStore
+from tasks.language.keys import LanguageArmKeys
 from tasks.stages.calls import StageCall
 from tasks.stages.sequence import StoredCourse, in_order
 
 if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
+    from ratchet.protocols.handler import ProtocolHandler
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,52 @@ def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
                 stage = replace(stage, estimate=estimate, num_rollouts=num_rollouts, tokens=tokens)
             stages.append(stage)
     return stages
+
+
+def describe_rounds(experiment: ResolvedExperiment) -> list[str]:
+    """Describe in which rounds the agents of each arm's protocol act and decide."""
+    found: dict[str, None] = {}
+    for keys in experiment.keys:
+        if isinstance(keys, LanguageArmKeys):
+            continue
+        handler = build_protocol_handler(keys.hyper_params, base_dir=keys.base_path)
+        if handler.verifier_names and handler.num_agents > 1:
+            name = keys.hyper_params.interaction_protocol
+            found[f"Rounds of {name}: {_rounds(handler)}"] = None
+    return list(found)
+
+
+def _rounds(handler: ProtocolHandler) -> str:
+    """Write which agents act in which rounds, and where a verifier may decide."""
+    numbers = range(handler.played_message_rounds)
+    acts = handler.can_be_active_mask.any(-1).tolist()
+    deciding = [handler.agent_index(name) for name in handler.verifier_names]
+    by_turn: dict[str, list[str]] = {}
+    for number in numbers:
+        turns = [
+            f"{name} (may decide)" if _may_decide(handler, number, place, deciding) else name
+            for place, name in enumerate(handler.agent_names)
+            if acts[number][place]
+        ]
+        by_turn.setdefault(", ".join(turns) or "no agent", []).append(str(number))
+    text = "; ".join(f"{', '.join(rounds)}: {turn}" for turn, rounds in by_turn.items())
+    decided = [n for n in numbers if n >= handler.min_message_rounds - 1]
+    start = next((n for n in decided if any(acts[n][p] for p in deciding)), len(numbers))
+    late = [
+        name
+        for place, name in enumerate(handler.agent_names)
+        if not any(acts[n][place] for n in numbers[: start + 1])
+    ]
+    if not late:
+        return f"{text}."
+    return (
+        f"{text}. A decision in round {start} ends an episode before {' and '.join(late)} act;"
+        " the protocol's min_message_rounds and protocol_common.verifier_first change that."
+    )
+
+
+def _may_decide(handler: ProtocolHandler, round: int, place: int, deciding: list[int]) -> bool:
+    return place in deciding and round >= handler.min_message_rounds - 1
 
 
 def _planned(store: StageStore, call: StageCall) -> PlannedStage:

@@ -16,6 +16,7 @@ from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.content import flatten
 from ratchet.tracking.manifest import ModelKind, StageRecord
 from ratchet.tracking.run_folder import in_order_of_arms
+from ratchet.tracking.run_warnings import WARNING, run_warnings
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
@@ -23,7 +24,7 @@ from tasks.stages.session import STATE_FOLDER
 from trainers.cautions import CAUTION, find_cautions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from flows.runs.usage import RunUsage
     from ratchet.language_models.usage import UsageMeter
@@ -202,6 +203,7 @@ class RunRecorder:
 
     def close(self) -> None:
         """Write what the run was billed to the end; wait for what goes on in the background."""
+        self._note(WARNING, run_warnings(self.folder))
         self._usage.close()
         if self._mirror is not None:
             self._mirror.close()
@@ -214,11 +216,15 @@ class RunRecorder:
 
     def _note_cautions(self, arms: Sequence[AnyKeys]) -> None:
         """Note what the run has not been told yet among its events, and in the log."""
-        told = {each["message"] for each in self.folder.read_events() if each["kind"] == CAUTION}
         given = {keys.arm: keys.hyper_params for keys in arms}
-        for text in find_cautions(given, arms[0].base_path):
+        self._note(CAUTION, find_cautions(given, arms[0].base_path))
+
+    def _note(self, kind: str, texts: Iterable[str]) -> None:
+        """Log texts, once each, and record them as events of a kind."""
+        told = {each["message"] for each in self.folder.read_events() if each["kind"] == kind}
+        for text in texts:
             if text not in told:
-                self.folder.log_event(CAUTION, text)
+                self.folder.log_event(kind, text)
                 logger.warning("run %s: %s", self.folder.run_id, text)
 
     def _forget_other_stages(self, arms: Sequence[AnyKeys]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TestedResult:
-    """What an arm came to in a test: its accuracy, or an agent's mean return."""
+    """What an arm came to in a test: accuracy, an evaluator's metric or an agent's return."""
 
     arm: str
     test: str
@@ -50,13 +50,24 @@ class TestedResult:
 
 
 def read_results(folder: RunFolder) -> Iterator[TestedResult]:
-    """Read what each arm came to: accuracy, and where nothing is decided each agent's return."""
+    """Read what each arm came to: accuracy, the evaluator's metrics, and each agent's return.
+
+    Returns are left out where decisions are counted.
+    """
     from ratchet.statistics.results import accuracy
-    from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
+    from ratchet.statistics.returns import (
+        agents_by_return,
+        evaluator_metrics,
+        has_decisions,
+        mean_metric,
+        mean_return,
+    )
 
     for table in folder.read_tables():
         if has_decisions(table.columns):
             yield TestedResult(table.arm, table.name, "accuracy", accuracy(table.columns))
+        for name in evaluator_metrics(table.columns):
+            yield TestedResult(table.arm, table.name, name, mean_metric(table.columns, name))
         for agent in agents_by_return(table.columns):
             estimate = mean_return(table.columns, agent)
             yield TestedResult(table.arm, table.name, f"return of {agent}", estimate)

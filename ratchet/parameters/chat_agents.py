@@ -107,6 +107,8 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     ``logprobs`` asks for the log-probability of each token of a reply, ``return_token_ids`` for
     tokens' ids (the embedded service's and vLLM's; OpenAI has none): both are kept in the rollouts,
     for trainers that learn from tokens.
+    A reply that cannot be read is requested again up to ``num_invalid_generation_retries`` times,
+    and every attempt is paid for.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -129,7 +131,7 @@ class TextAgentParameters(AgentParameters, read_for=Purpose.GAME):
     extra_body: Annotated[ExtraBody, Purpose.SPEECH] = Field(default_factory=dict)
     logprobs: Annotated[bool, Purpose.SPEECH] = False
     return_token_ids: Annotated[bool, Purpose.SPEECH] = False
-    num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 20
+    num_invalid_generation_retries: Annotated[NonNegativeInt, Purpose.SPEECH] = 3
     shared_model_group: str | None = None
     fine_tune_from_scratch: Annotated[bool, Purpose.FINE_TUNING] = True
     freeze_agent: Annotated[bool, Purpose.FINE_TUNING] = False

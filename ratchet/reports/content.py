@@ -18,6 +18,7 @@ from ratchet.tracking.manifest import MAIN_ARM, RunManifest, StageRecord
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_warnings import run_warnings
 
 COMMON_AGENTS = ("verifier", "prover", "prover0", "prover1", "prover2", "simulator")
 
@@ -64,6 +65,7 @@ class Content:
     spending: Sequence[SpendingRow] = ()
     billed: Sequence[Billed] = ()
     films: Sequence[Film] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def is_comparison(self) -> bool:
@@ -102,7 +104,18 @@ def read_content(folders: Sequence[RunFolder]) -> Content:
         read_spending(folders),
         read_billed(folders),
         read_films(folders),
+        _warnings(folders),
     )
+
+
+def _warnings(folders: Sequence[RunFolder]) -> list[str]:
+    """List the warnings of all runs; those of several runs name the run."""
+    several = len(folders) > 1
+    return [
+        f"{folder.run_id}: {text}" if several else text
+        for folder in folders
+        for text in run_warnings(folder)
+    ]
 
 
 def _arm_names(

@@ -1,4 +1,4 @@
-"""The part of a report on mean returns: of tests in which nothing is decided."""
+"""The part of a report on means: an evaluator's metrics, and returns where nothing is decided."""
 
 from __future__ import annotations
 
@@ -10,16 +10,27 @@ from ratchet.reports.content import Arm
 from ratchet.reports.labels import number
 from ratchet.statistics.estimate import Estimate
 from ratchet.statistics.results import same_datapoints
-from ratchet.statistics.returns import PREFIX, agents_by_return, mean_return, return_difference
+from ratchet.statistics.returns import (
+    METRIC_PREFIX,
+    PREFIX,
+    Columns,
+    agents_by_return,
+    evaluator_metrics,
+    mean_difference,
+    mean_of,
+)
 from ratchet.tracking.result_table import ResultTable
 
 
 @dataclass(frozen=True)
 class ReturnRow:
-    """Mean return of one agent of one arm on one dataset; ``color`` is the arm's place."""
+    """Mean of one measure of one arm on one dataset; ``color`` is the arm's place.
+
+    ``measure`` is an evaluator's metric, or the "return of AGENT".
+    """
 
     arm: str
-    agent: str
+    measure: str
     dataset: str
     estimate: Estimate
     text: str
@@ -31,55 +42,71 @@ class ReturnRow:
 
 @dataclass(frozen=True)
 class ReturnDifference:
-    """How much larger an agent's mean return is in one arm than in another."""
+    """How much larger the mean of a measure is in one arm than in another."""
 
     first: str
     second: str
-    agent: str
+    measure: str
     dataset: str
     estimate: Estimate
     text: str
 
 
 def return_rows(arms: Sequence[Arm]) -> list[ReturnRow]:
-    """Return a row for every agent whose mean return is a result, tests first."""
+    """Return a row for every mean that is a result: metrics, then returns; tests first."""
     rows = [
-        _row(arm.label, agent, name, table, color)
+        _row(arm.label, measure, column, name, table, color)
         for color, arm in enumerate(arms)
         for name, table in arm.tables.items()
         if len(table)
-        for agent in agents_by_return(table.columns)
+        for measure, column in _measures(table.columns).items()
     ]
     return sorted(rows, key=lambda row: (row.dataset != "test", row.dataset))
 
 
 def return_difference_rows(arms: Sequence[Arm]) -> list[ReturnDifference]:
-    """Compare the first arm's agents with those of the same name in every other arm."""
+    """Compare the first arm's measures with those of the same name in every other arm."""
     rows = []
     for other in arms[1:]:
         for name, table in arms[0].tables.items():
             rival = other.tables.get(name)
             if rival is None or not (len(table) and same_datapoints(table.columns, rival.columns)):
                 continue
-            for agent in agents_by_return(table.columns):
-                if agent in agents_by_return(rival.columns):
-                    found = return_difference(table.columns, rival.columns, agent)
+            others = _measures(rival.columns)
+            for measure, column in _measures(table.columns).items():
+                if others.get(measure) == column:
+                    found = mean_difference(table.columns, rival.columns, column)
                     labels = (arms[0].label, other.label)
-                    rows.append(ReturnDifference(*labels, agent, name, found, signed(found)))
+                    rows.append(ReturnDifference(*labels, measure, name, found, signed(found)))
     return rows
 
 
+def _measures(columns: Columns) -> dict[str, str]:
+    """Map the measures that are results to their columns: metrics, then agents' returns."""
+    metrics = {name: METRIC_PREFIX + name for name in evaluator_metrics(columns)}
+    returns = {f"return of {agent}": PREFIX + agent for agent in agents_by_return(columns)}
+    return metrics | returns
+
+
 def returns_headline(rows: Sequence[ReturnRow]) -> str:
-    """Return what the first arm's agents reached in a sentence, or nothing without a test."""
+    """Return the first arm's means in a sentence, or nothing without a test.
+
+    Of an experiment whose evaluator has metrics, these and not the returns.
+    """
     tested = [row for row in rows if row.dataset == "test"]
     if not tested:
         return ""
     mine = [row for row in tested if row.arm == tested[0].arm]
+    metrics = [row for row in mine if not row.measure.startswith("return of ")]
+    shown = metrics or mine
     episodes = f"{mine[0].estimate.n:,} test episodes"
-    if len(mine) == 1:
-        return f"“{mine[0].arm}” reaches a mean return of {mine[0].text} in {episodes}."
-    each = ", ".join(f"{row.agent} {row.text}" for row in mine)
-    return f"“{mine[0].arm}” reaches these mean returns in {episodes}: {each}."
+    if len(shown) == 1:
+        (row,) = shown
+        what = f"a mean {row.measure}" if metrics else "a mean return"
+        return f"“{row.arm}” reaches {what} of {row.text} in {episodes}."
+    each = ", ".join(f"{row.measure.removeprefix('return of ')} {row.text}" for row in shown)
+    what = "means" if metrics else "mean returns"
+    return f"“{mine[0].arm}” reaches these {what} in {episodes}: {each}."
 
 
 def signed(estimate: Estimate) -> str:
@@ -88,14 +115,16 @@ def signed(estimate: Estimate) -> str:
     return f"{plus}{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
-def _row(arm: str, agent: str, name: str, table: ResultTable, color: int) -> ReturnRow:
+def _row(
+    arm: str, measure: str, column: str, name: str, table: ResultTable, color: int
+) -> ReturnRow:
     columns = table.columns
-    found = mean_return(columns, agent)
-    values = columns[PREFIX + agent]
+    found = mean_of(columns, column)
+    values = [value for value in columns[column] if value is not None]
     steps = [count for count in columns.get("rounds", ()) if count is not None]
     return ReturnRow(
         arm,
-        agent,
+        measure,
         name,
         found,
         f"{number(found.value)} [{number(found.low)}, {number(found.high)}]",

@@ -44,8 +44,8 @@ def rollout_statistics(
         For each agent, behind its name and a dot, ``mean_episode_reward``,
         ``std_episode_reward`` and, as shares of its turns, ``retry_proportion`` (at least one
         retry), ``token_limit_proportion`` and ``invalid_proportion`` (no valid answer after all
-        retries); as counts ``num_invalid_replies`` (thrown away or in the end not read),
-        ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
+        retries); as counts ``num_turns``, ``num_invalid_replies`` (thrown away or in the end not
+        read), ``num_turns_without_reply`` and ``num_cut_off_replies``. For all: ``num_rollouts``,
         ``mean_`` and ``std_episode_length``;
         ``accuracy`` and ``std_accuracy``, where no decision is a wrong one;
         ``mean_decision`` and ``std_decision`` of the rollouts that were decided, and
@@ -103,6 +103,7 @@ def _agent_statistics(rollouts: NestedArrayDict, agent_names: Sequence[str]) -> 
                 events["invalid_proportion"],
             )
         )
+        stats[f"{name}.num_turns"] = float(acted.sum())
         stats[f"{name}.num_invalid_replies"] = float(retries + invalid)
         stats[f"{name}.num_turns_without_reply"] = float(invalid)
         stats[f"{name}.num_cut_off_replies"] = float(cut_off)

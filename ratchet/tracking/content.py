@@ -15,7 +15,13 @@ from typing import Any
 import yaml
 
 from ratchet.statistics.results import accuracy
-from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
+from ratchet.statistics.returns import (
+    agents_by_return,
+    evaluator_metrics,
+    has_decisions,
+    mean_metric,
+    mean_return,
+)
 from ratchet.tracking.headline_metrics import metrics_that_matter
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest
 from ratchet.tracking.metrics import MetricPoint
@@ -176,8 +182,8 @@ def final_metrics(
 ) -> list[Metric]:
     """Return each table's accuracy with the ends of its interval, keys final/TABLE/NAME.
 
-    Where nothing is decided, each agent's mean return instead, or beside it. Tests stand at the
-    number of iterations that the agents have learned for, what comes before training at 0.
+    The evaluator's metrics too, and each agent's mean return where nothing is decided. Tests stand
+    at the number of iterations that the agents have learned for, what comes before training at 0.
     """
     metrics: list[Metric] = []
     for table in tables:
@@ -185,6 +191,10 @@ def final_metrics(
         if has_decisions(table.columns):
             estimate = accuracy(table.columns)
             values = {"accuracy": estimate.value, "low": estimate.low, "high": estimate.high}
+        for name in evaluator_metrics(table.columns):
+            estimate = mean_metric(table.columns, name)
+            values[name] = estimate.value
+            values |= {f"{name}.low": estimate.low, f"{name}.high": estimate.high}
         for agent in agents_by_return(table.columns):
             estimate = mean_return(table.columns, agent)
             values[f"{agent}.return"] = estimate.value

@@ -49,8 +49,9 @@ def test_every_combination_loads_from_its_own_files(tmp_path, scenario, trainer,
     expected = ours.to_dict()
     expected["code_validation"] |= {"difficulties": ["interview"], "apps_solution_number": 0}
     if scenario == "code_validation":
-        service = {"model_name": "gpt-4o-mini-2024-07-18", "base_url": None}
-        expected["agents"]["_default"].update(service)
+        theirs = {"model_name": "gpt-4o-mini-2024-07-18", "base_url": None}
+        theirs["num_invalid_generation_retries"] = 20
+        expected["agents"]["_default"].update(theirs)
     assert read.to_dict() == expected, "their defaults are ours, but for what is said here"
 
 

@@ -22,7 +22,7 @@ from ratchet.reports.tables import accuracy_rows, difference_rows
 from ratchet.reports.transcripts import read_transcripts
 from ratchet.rollouts.transcripts import save_report_transcripts
 from ratchet.statistics import accuracy, accuracy_difference, wilson_interval
-from ratchet.statistics.returns import agents_by_return
+from ratchet.statistics.returns import agents_by_return, evaluator_metrics, mean_metric
 from ratchet.tracking.content import final_metrics
 from ratchet.tracking.environment import CodeState
 from ratchet.tracking.manifest import RunManifest
@@ -239,3 +239,28 @@ def test_plots_show_what_matters_first_and_nothing_twice(tmp_path):
     assert units == ["nats", "tokens"]
     page = render(content)
     assert page.index("Validation exact match") < page.index("Rollout · exact match")
+
+
+def test_an_evaluators_metric_comes_before_the_return(tmp_path):
+    plain = {name: column for name, column in columns(8).items() if name != "correct"}
+    given = {**plain, "metric.acceptance": [i % 4 != 0 for i in range(SIZE)]}
+    given["metric.acceptance"] = [float(value) for value in given["metric.acceptance"]]
+    folder = make_run(tmp_path, "accepted", ResultTable("test", given))
+    found = result_table.test_results(folder)
+    assert [each.measure for each in found] == ["acceptance", "return of agent"]
+    assert found[0].estimate.value == 0.75
+    assert result_table.in_short(found).startswith("main acceptance 0.75")
+    rows = return_rows(read_content([folder]).arms)
+    assert [row.measure for row in rows] == ["acceptance", "return of agent"]
+    said = headline([], [], returns=rows)
+    assert said.startswith("“main” reaches a mean acceptance of 0.75")
+    sent = {name: value for name, _, value, _ in final_metrics(folder.read_tables(), 0)}
+    assert sent["final/test/acceptance"] == 0.75
+    assert sent["final/test/acceptance.low"] < 0.75 < sent["final/test/acceptance.high"]
+
+
+def test_answers_without_a_metric_are_left_out_of_its_mean():
+    given = {"datapoint_id": [0, 1, 2], "metric.acceptance": [1.0, None, 0.0]}
+    found = mean_metric(given, "acceptance")
+    assert (found.value, found.n) == (0.5, 2)
+    assert evaluator_metrics({"metric.acceptance": [None]}) == []

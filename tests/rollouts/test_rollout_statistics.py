@@ -75,6 +75,7 @@ def slow_judge(rollouts: NestedArrayDict) -> dict[str, float]:
         expected[f"{agent}.retry_proportion"] = share([r > 0 for r, _, _ in turns[agent]])
         expected[f"{agent}.token_limit_proportion"] = share([t for _, t, _ in turns[agent]])
         expected[f"{agent}.invalid_proportion"] = share([not v for _, _, v in turns[agent]])
+        expected[f"{agent}.num_turns"] = len(turns[agent])
         expected[f"{agent}.num_invalid_replies"] = sum(r + (not v) for r, _, v in turns[agent])
         expected[f"{agent}.num_turns_without_reply"] = sum(not v for _, _, v in turns[agent])
         expected[f"{agent}.num_cut_off_replies"] = sum(limit for _, limit, _ in turns[agent])

@@ -233,6 +233,14 @@ def test_a_run_deleted_in_mlflow_is_mirrored_anew(uri, folder):
     check_each_point_once(uri, folder, 3)
 
 
+def test_warnings_are_a_tag_as_long_as_they_hold(uri, folder):
+    folder.append_metrics("log_stats", 1, {"prover.num_turns": 0.0})
+    run_id = MlflowMirror(uri).sync(folder)
+    assert "'prover' never acted" in connect(uri).get_run(run_id).data.tags["ratchet.warnings"]
+    folder.append_metrics("log_stats", 2, {"prover.num_turns": 5.0})
+    assert "ratchet.warnings" not in connect(uri).get_run(MlflowMirror(uri).sync(folder)).data.tags
+
+
 def test_status_follows_the_run(uri, folder):
     mirror = MlflowMirror(uri)
     for status, expected in [("running", "RUNNING"), ("failed", "FAILED"), ("running", "RUNNING")]:

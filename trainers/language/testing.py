@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from ratchet.scenarios.language_task.task import EXACT_MATCH
+from ratchet.scenarios.language_task.task import EXACT_MATCH, NUM_TURNS
+from ratchet.statistics.returns import METRIC_PREFIX
 from trainers.staged import Metrics, TestResult
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
     """Sum up answers to tasks; ``places``: a task's id → its place in the dataset.
 
     A row and a share of the means for each answer, however often its conversation was rewritten.
-    Parts of the reward and metrics of answers are averaged by their names.
+    Parts of the reward and metrics of answers are averaged by their names. The evaluator's metrics
+    are columns of the table too.
     """
     episodes = _by_run(trajectories)
     last = [episode[-1] for episode in episodes]
@@ -30,6 +32,7 @@ def summarise_answers(places: Mapping[str, int], trajectories: Sequence[Trajecto
         f"reward.{agent}": [answer.reward for answer in last],
         "response_length": lengths,
     }
+    table |= _evaluated(last, given=(EXACT_MATCH,) if "correct" in table else ())
     metrics: Metrics = {
         "num_datapoints": float(len(set(table["datapoint_id"]))),
         f"{agent}.mean_episode_reward": fmean(table[f"reward.{agent}"]),
@@ -49,6 +52,18 @@ def _correct(answers: Sequence[Trajectory]) -> dict[str, list[int]]:
     said = [answer.metrics.get(EXACT_MATCH) for answer in answers]
     known = all(each in (0.0, 1.0) for each in said)
     return {"correct": [int(each == 1.0) for each in said]} if known else {}
+
+
+def _evaluated(
+    answers: Sequence[Trajectory], given: Sequence[str]
+) -> dict[str, list[float | None]]:
+    """Return a column for each of the evaluator's metrics but those that are given already."""
+    names = dict.fromkeys(name for answer in answers for name in answer.metrics)
+    return {
+        f"{METRIC_PREFIX}{name}": [answer.metrics.get(name) for answer in answers]
+        for name in names
+        if name not in (*given, NUM_TURNS)
+    }
 
 
 def _by_run(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:

@@ -63,6 +63,7 @@ class HuggingFaceLanguageModel(LanguageModel):
             files.tokenizer,
             pad_token_id=files.pad_token_id,
             context_length=int(whole.config.get_text_config().max_position_embeddings),
+            vocabulary_size=int(whole.get_input_embeddings().weight.shape[0]),
             device=device,
         )
         self._files = files

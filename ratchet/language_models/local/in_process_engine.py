@@ -41,6 +41,11 @@ class AnsweringModel(Protocol):
         ...
 
     @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that the model can read."""
+        ...
+
+    @property
     def device(self) -> torch.device:
         """Where prompts are wanted and logits come."""
         ...
@@ -78,7 +83,8 @@ class InProcessEngine:
 
     def generate(self, requests: Sequence[SampleRequest]) -> list[Completion]:
         """Answer requests; see :meth:`RolloutEngine.generate`."""
-        for request in requests:
+        for number, request in enumerate(requests):
+            self._check_tokens(number, request.prompt)
             if len(request.prompt) >= self._model.context_length:
                 raise DataError(
                     f"prompt: got {len(request.prompt)} tokens; this model's context takes"
@@ -88,6 +94,15 @@ class InProcessEngine:
             return []
         with torch.inference_mode():
             return _Batch(self._model, requests, self._max_batch_size).run()
+
+    def _check_tokens(self, number: int, prompt: Sequence[int]) -> None:
+        size = self._model.vocabulary_size
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < size:
+                raise DataError(
+                    f"requests[{number}]: got token {token} in the prompt, expected 0 to"
+                    f" {size - 1}, the model's vocabulary. Encode text with its own tokenizer."
+                )
 
 
 @dataclass(slots=True)

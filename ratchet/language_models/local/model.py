@@ -51,6 +51,8 @@ class LanguageModel(ABC):
         What the trainers fill rows up with; no mask is ever read from it.
     context_length
         Most tokens of prompt and answer together.
+    vocabulary_size
+        Number of tokens that it can read.
     device
         Where its weights are; ``score`` and ``hidden`` answer there.
     """
@@ -61,12 +63,14 @@ class LanguageModel(ABC):
         *,
         pad_token_id: int,
         context_length: int,
+        vocabulary_size: int,
         device: torch.device,
     ) -> None:
         self.tokenizer = tokenizer
         self.pad_token_id = pad_token_id
         self.end_ids: tuple[int, ...] = tokenizer.end_ids
         self.context_length = context_length
+        self.vocabulary_size = vocabulary_size
         self.device = device
 
     def score(
@@ -95,7 +99,8 @@ class LanguageModel(ABC):
         Raises
         ------
         DataError
-            If padding is chosen, or a row's first token, or a row is longer than the context.
+            If padding is chosen, or a row's first token, if a row is longer than the context, or
+            a token is outside the vocabulary.
         """
         ids, readable, chosen = (
             tensor.to(self.device) for tensor in (input_ids, attention_mask != 0, chosen != 0)
@@ -136,6 +141,12 @@ class LanguageModel(ABC):
             raise DataError(
                 f"input_ids: got a row of {rows.ids.shape[1]} tokens; this model's context takes"
                 f" {self.context_length}. Lower max_sequence_length."
+            )
+        outside = rows.ids[(rows.ids < 0) | (rows.ids >= self.vocabulary_size)]
+        if outside.numel():
+            raise DataError(
+                f"input_ids: got token {int(outside[0])}, expected 0 to {self.vocabulary_size - 1},"
+                " the model's vocabulary. Encode text with the model's own tokenizer."
             )
 
     @abstractmethod

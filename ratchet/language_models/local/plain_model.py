@@ -30,6 +30,7 @@ class PlainLanguageModel(LanguageModel):
             files.tokenizer,
             pad_token_id=files.pad_token_id,
             context_length=llama.shape.max_position_embeddings,
+            vocabulary_size=llama.shape.vocab_size,
             device=device,
         )
         self._files = files

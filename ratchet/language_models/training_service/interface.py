@@ -30,7 +30,7 @@ class TrainingExample:
         Factor of each token's term of the loss; None for 1. A loss is a sum: a mean over tokens
         or answers is made of weights.
     advantages
-        For each token; 0 where None.
+        For each token; every loss but ``cross_entropy`` needs them.
     log_probs
         What the sampler gave each token; where None, ratios are 1 but for their gradient.
 

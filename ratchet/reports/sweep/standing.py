@@ -16,7 +16,13 @@ from ratchet.reports.shown_table import ShownTable
 from ratchet.reports.tables import show
 from ratchet.statistics.importance import varying_paths
 from ratchet.statistics.results import accuracy
-from ratchet.statistics.returns import agents_by_return, has_decisions, mean_return
+from ratchet.statistics.returns import (
+    agents_by_return,
+    evaluator_metrics,
+    has_decisions,
+    mean_metric,
+    mean_return,
+)
 from ratchet.tracking.manifest import MAIN_ARM, RunStatus
 from ratchet.tracking.metrics import MetricPoint
 from ratchet.tracking.presence import runners
@@ -251,6 +257,8 @@ def _result(folder: RunFolder) -> tuple[str, float] | None:
             continue
         if has_decisions(table.columns):
             return f"{TEST} accuracy", accuracy(table.columns).value
+        for name in evaluator_metrics(table.columns):
+            return f"{TEST} {name}", mean_metric(table.columns, name).value
         for agent in agents_by_return(table.columns):
             return f"{TEST} return of {agent}", mean_return(table.columns, agent).value
     return None

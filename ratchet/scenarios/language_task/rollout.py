@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ratchet.rollouts.trajectory import Trajectory
+from ratchet.scenarios.language_task.task import NUM_TURNS
 
 if TYPE_CHECKING:
     from ratchet.language_models.types import ChatMessage
@@ -103,7 +104,7 @@ class Rollout:
                 is_truncated=attempt.finish_reason == "length",
                 is_validation=is_validation,
                 model_version=model_version,
-                metrics={**metrics, "num_turns": float(attempt.num_turns)},
+                metrics={**metrics, NUM_TURNS: float(attempt.num_turns)},
             )
             for segment in attempt.segments
         ]

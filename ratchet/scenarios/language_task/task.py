@@ -19,6 +19,7 @@ Prompt = str | tuple[ChatMessage, ...]
 """Text to be continued or one user's message, or several messages."""
 
 EXACT_MATCH = "exact_match"
+NUM_TURNS = "num_turns"
 """The metric by which evaluators say whether an answer is right: 1 or 0."""
 
 

@@ -35,6 +35,7 @@ from ratchet.tracking.mlflow.cursor import ArmCursor, metrics_digest
 from ratchet.tracking.mlflow.models import model_digest, send_model
 from ratchet.tracking.result_table import ResultTable
 from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_warnings import arm_warnings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -89,7 +90,7 @@ class ArmMirror:
         if missing is None:
             run = self._replace(run, experiment_id)
             missing = metrics
-        self._describe(run, parent)
+        self._describe(run, parent, arm_warnings(points))
         self._send(run.info.run_id, metrics, missing)
         self._send_system(run.info.run_id)
         self._send_datasets(run.info.run_id, dataset_sizes(points))
@@ -160,7 +161,7 @@ class ArmMirror:
         for name in type(fresh).model_fields:
             setattr(self._cursor, name, getattr(fresh, name))
 
-    def _describe(self, run: Run, parent: str | None) -> None:
+    def _describe(self, run: Run, parent: str | None, warnings: Sequence[str]) -> None:
         """Set parameters and tags that are not there yet, or have changed."""
         from mlflow.entities import Param, RunTag
 
@@ -169,13 +170,15 @@ class ArmMirror:
         tags = run_tags(self._manifest, self._arm)
         if parent is not None:
             tags["mlflow.parentRunId"] = parent
+        if warnings:
+            tags["ratchet.warnings"] = "\n".join(warnings)
         new_tags = [
             RunTag(key, value) for key, value in tags.items() if run.data.tags.get(key) != value
         ]
         if new_tags:
             self._client.log_batch(run.info.run_id, tags=new_tags)
-        if "ratchet.error" in run.data.tags.keys() - tags.keys():
-            self._client.delete_tag(run.info.run_id, "ratchet.error")
+        for gone in {"ratchet.error", "ratchet.warnings"} & (run.data.tags.keys() - tags.keys()):
+            self._client.delete_tag(run.info.run_id, gone)
         params = run_params(read_hyper_params(self._manifest, self._arm))
         new = [Param(key, value) for key, value in params.items() if key not in run.data.params]
         for chunk in _chunks(new, MAX_PARAMS_PER_BATCH):

@@ -45,6 +45,21 @@ def test_a_budget_between_what_is_readable_and_what_is_at_most_is_said_plainly()
     assert "may cost up to" in said
 
 
+def test_it_says_who_acts_and_decides_in_which_rounds() -> None:
+    code, said = plan("interaction_protocol=debate", "debate_protocol.max_message_rounds=3")
+    assert code == 0
+    assert "Rounds of debate: 0, 2: verifier (may decide); 1: prover0, prover1." in said
+    assert "A decision in round 0 ends an episode before prover0 and prover1 act" in said
+    assert "num_invalid_generation_retries" in said
+    code, said = plan(
+        "interaction_protocol=debate",
+        "debate_protocol.max_message_rounds=3",
+        "debate_protocol.min_message_rounds=3",
+    )
+    assert "Rounds of debate: 0: verifier; 1: prover0, prover1; 2: verifier (may decide)." in said
+    assert "ends an episode before" not in said
+
+
 def test_what_the_run_was_billed_already_counts() -> None:
     budget = 10_000.0
     assert plan("--budget", str(budget))[0] == 0

@@ -181,6 +181,12 @@ def test_long_answers_go_on_with_their_stream(plain):
 def test_what_cannot_be_asked_is_refused(plain):
     with pytest.raises(DataError, match=r"prompt: got 256 tokens.*takes 256"):
         InProcessEngine(plain).generate([SampleRequest((FIRST,) * 256, 1, seed=0)])
+    for token in (-1, plain.vocabulary_size):
+        with pytest.raises(DataError, match=f"got token {token} in the prompt"):
+            InProcessEngine(plain).generate([SampleRequest((FIRST, token), 1, seed=0)])
+        ids, ones = torch.tensor([[FIRST, token]]), torch.ones(1, 2)
+        with pytest.raises(DataError, match=f"input_ids: got token {token}"):
+            plain.score(ids, ones, torch.tensor([[0, 1]]))
     for wrong in ({"max_tokens": 0}, {"seed": -1}, {"temperature": -1.0}, {"top_p": 0.0}):
         with pytest.raises(ParameterError, match=next(iter(wrong))):
             SampleRequest(**{"prompt": (1,), "max_tokens": 1, "seed": 0, **wrong})

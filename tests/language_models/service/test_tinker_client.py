@@ -178,6 +178,54 @@ def test_what_it_asks_wrongly_it_is_told(client):
         client.create_lora_training_client(base_model="none", rank=2).result()
 
 
+BAD_PASSES = {
+    "targets that do not follow": (
+        {"target_tokens": [7, 7, 7, 7], "weights": [1.0] * 4},
+        "cross_entropy",
+        r"target_tokens\[0\]: got 7, expected 2",
+    ),
+    "advantages that are not finite": (
+        {"advantages": [float("nan")] * 4, "logprobs": OLD},
+        "ppo",
+        "finite number",
+    ),
+    "no advantages": ({"logprobs": OLD}, "importance_sampling", "needs advantages"),
+    "a token outside the vocabulary": (
+        {"target_tokens": [2, 3, 4, 70000], "weights": [1.0] * 4},
+        "cross_entropy",
+        "got token 70000, expected 0 to",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PASSES)
+def test_a_refused_pass_leaves_the_session_usable(client, case):
+    inputs, loss, message = BAD_PASSES[case]
+    training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
+    refused = training.forward_backward([_datum(**inputs)], loss)
+    follows = training.forward_backward([_datum(weights=[1.0] * 4)], "cross_entropy")
+    with pytest.raises(tinker.TinkerError, match=message):
+        refused.result(timeout=60)
+    assert follows.result(timeout=60).metrics["loss:sum"] > 0
+
+
+def test_refused_steps_and_saves_leave_the_session_usable(client):
+    training = client.create_lora_training_client(base_model=MODEL, rank=2, seed=1).result()
+    training.forward_backward([_datum(weights=[1.0] * 4)], "cross_entropy").result(timeout=60)
+    with pytest.raises(tinker.TinkerError, match="learning_rate"):
+        training.optim_step(tinker.AdamParams(learning_rate=float("nan"))).result(timeout=60)
+    with pytest.raises(tinker.TinkerError, match="Invalid value for 'name'"):
+        training.save_state("a/b").result(timeout=60)
+    stepped = training.optim_step(tinker.AdamParams(learning_rate=0.01)).result(timeout=60)
+    assert stepped.metrics["step"] == 1
+    sampler = training.save_weights_and_get_sampling_client().result(timeout=60)
+    params = tinker.SamplingParams(max_tokens=3, seed=1)
+    for tokens, message in (([1, 70000], "got token 70000"), ([], "Invalid value for 'prompt'")):
+        prompt = tinker.ModelInput.from_ints(tokens)
+        with pytest.raises(tinker.TinkerError, match=message):
+            sampler.sample(prompt=prompt, num_samples=1, sampling_params=params).result(timeout=60)
+
+
 @pytest.mark.slow
 def test_what_is_lost_cut_doubled_or_late_changes_nothing(served, client):
     def trained(client):

@@ -39,6 +39,15 @@ def test_where_not_all_is_known_to_be_right_or_wrong_there_are_rewards_alone():
         assert len(ResultTable("test", found.table)) == 2
 
 
+def test_an_evaluators_metrics_are_columns_under_their_names():
+    answers = [answer("ab", acceptance=1.0, num_turns=2.0), answer("cd", num_turns=1.0)]
+    found = summarise_answers(PLACES, answers)
+    assert found.table["metric.acceptance"] == [1.0, None]
+    assert "metric.num_turns" not in found.table
+    exact = summarise_answers(PLACES, [answer("ab", right=True), answer("cd", right=False)])
+    assert "metric.exact_match" not in exact.table, "the column correct has it"
+
+
 def test_several_answers_to_a_task_are_rows_of_one_datapoint():
     answers = [answer(task, k, right=k == 0) for task in ("ab", "cd") for k in range(3)]
     found = summarise_answers(PLACES, answers)

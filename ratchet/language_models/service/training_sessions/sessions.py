@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import RatchetError
+from ratchet.errors import DataError, RatchetError
 from ratchet.language_models.local.rollout_engine import Completion, SampleRequest
 from ratchet.language_models.service.api.errors import ApiError, not_found
 from ratchet.language_models.service.api.schemas.training import (
     CreateSessionRequest,
     ForwardBackwardRequest,
     OptimStepRequest,
+    RefusedRequest,
     SaveWeightsRequest,
     SessionObject,
     Verb,
@@ -48,6 +49,7 @@ VERBS: dict[str, type[Verb]] = {
     "forward_backward": ForwardBackwardRequest,
     "optim_step": OptimStepRequest,
     "save_weights": SaveWeightsRequest,
+    "refused": RefusedRequest,
 }
 _STATE_FILE = "training_state.safetensors"  # beside the weights that were saved with it
 _LOADED = 4  # sessions in memory; the one unused for longest makes room
@@ -353,6 +355,8 @@ class TrainingSessions:
 def _apply(state: SessionState, request: Verb) -> dict[str, Any]:
     if isinstance(request, OptimStepRequest):
         return {"metrics": state.optim_step(request.optimizer.to_settings())}
+    if isinstance(request, RefusedRequest):
+        raise DataError(request.message)
     assert isinstance(request, ForwardBackwardRequest)
     found = state.forward_backward(
         [example.to_example() for example in request.examples],

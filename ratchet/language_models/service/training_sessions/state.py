@@ -45,6 +45,7 @@ class _Answering:
 
     model: CausalModel
     end_ids: tuple[int, ...]
+    vocabulary_size: int
     device: torch.device = _CPU
 
     @property
@@ -100,7 +101,7 @@ class SessionState:
         """
         follow = find_loss(loss, config)
         for number, example in enumerate(examples):
-            self._check(number, example)
+            self._check(number, example, loss)
         gathered = None if self._gradients is None else [g.clone() for g in self._gradients]
         parts: list[_Part] = []
         for start in range(0, len(examples), _ROWS_AT_ONCE):
@@ -143,10 +144,8 @@ class SessionState:
         self, requests: Sequence[SampleRequest], end_ids: Sequence[int] | None = None
     ) -> list[Completion]:
         """Sample with the weights as they are; ``end_ids`` in place of the model's end tokens."""
-        for number, request in enumerate(requests):
-            self._check_tokens(f"requests[{number}]", request.prompt)
         ends = self._end_ids if end_ids is None else tuple(end_ids)
-        return InProcessEngine(_Answering(self._model, ends)).generate(requests)
+        return InProcessEngine(_Answering(self._model, ends, self._vocabulary)).generate(requests)
 
     def save_model(self, folder: Path) -> None:
         """Write the weights as a model's folder."""
@@ -184,20 +183,24 @@ class SessionState:
             for place, tensor in enumerate(tensors)
         }
 
-    def _check(self, number: int, example: TrainingExample) -> None:
+    def _check(self, number: int, example: TrainingExample, loss: str) -> None:
+        if loss != "cross_entropy" and example.advantages is None and any(example.loss_mask):
+            raise DataError(
+                f"examples[{number}]: loss {loss!r} needs advantages, one for each token, and got"
+                " none. Without them every term of the loss would be 0."
+            )
         context = self._model.context_length
         if not 0 < len(example.tokens) <= context:
             raise DataError(
                 f"examples[{number}]: got {len(example.tokens)} tokens, expected 1 to {context},"
                 " the model's context."
             )
-        self._check_tokens(f"examples[{number}]", example.tokens)
-
-    def _check_tokens(self, what: str, tokens: Sequence[int]) -> None:
-        if not all(0 <= token < self._vocabulary for token in tokens):
-            raise DataError(
-                f"{what}: got a token that is none of the model's, 0 to {self._vocabulary - 1}."
-            )
+        for token in (min(example.tokens), max(example.tokens)):
+            if not 0 <= token < self._vocabulary:
+                raise DataError(
+                    f"examples[{number}]: got token {token}, expected 0 to {self._vocabulary - 1},"
+                    " the model's vocabulary."
+                )
 
     def _read(
         self,

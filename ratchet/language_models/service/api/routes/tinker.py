@@ -8,6 +8,8 @@ told, and asks anew.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from fastapi import APIRouter, Request, Response
@@ -129,29 +131,62 @@ def _add_verbs(router: APIRouter, wired: Wire) -> None:
     async def forward_backward(request: Request) -> Json:
         try:
             message = read_pass(await request.body())
-            verb = wire.to_pass(message)
         except DataError as error:
             raise ApiError(400, str(error), code="invalid_value") from error
-        except ValidationError as error:
-            raise from_validation(error.errors(include_url=False)) from error
-        return await wired.submit("passed", message.model_id, "forward_backward", verb)
+        numbered = _checked(wire.Numbered, {"model_id": message.model_id, "seq_id": message.seq_id})
+        with _problems() as problems:
+            verb = wire.to_pass(message)
+            return await wired.submit("passed", message.model_id, "forward_backward", verb)
+        return await wired.refuse(numbered.model_id, numbered.seq_id, problems[0])
 
     @router.post("/optim_step")
     async def optim_step(request: Request) -> Json:
-        asked = await _read(request, wire.OptimStep)
-        step = OptimStepRequest(
-            sequence=asked.seq_id - 1, optimizer=asked.adam_params.to_optimizer()
-        )
-        return await wired.submit("stepped", asked.model_id, "optim_step", step)
+        async def step(asked: wire.OptimStep) -> Json:
+            verb = OptimStepRequest(
+                sequence=asked.seq_id - 1, optimizer=asked.adam_params.to_optimizer()
+            )
+            return await wired.submit("stepped", asked.model_id, "optim_step", verb)
+
+        return await _numbered(request, wire.OptimStep, step, wired)
 
     @router.post("/save_weights")
     async def save_weights(request: Request) -> Json:
-        return await wired.save("state", await _read(request, wire.SaveWeights))
+        return await _numbered(
+            request, wire.SaveWeights, lambda asked: wired.save("state", asked), wired
+        )
 
     @router.post("/save_weights_for_sampler")
     async def save_for_sampler(request: Request) -> Json:
-        asked = await _read(request, wire.SaveWeights)
-        return await wired.save("sampler" if asked.path is None else "saved", asked)
+        def save(asked: wire.SaveWeights) -> Awaitable[Json]:
+            return wired.save("sampler" if asked.path is None else "saved", asked)
+
+        return await _numbered(request, wire.SaveWeights, save, wired)
+
+
+async def _numbered(
+    request: Request,
+    schema: type[_Asked],
+    do: Callable[[_Asked], Awaitable[Json]],
+    wired: Wire,
+) -> Json:
+    """Execute a numbered request; refuse it through its future if it does not fit its schema."""
+    body = await request.body()
+    with _problems() as problems:
+        return await do(schema.model_validate_json(body))
+    numbered = await _read(request, wire.Numbered)
+    return await wired.refuse(numbered.model_id, numbered.seq_id, problems[0])
+
+
+@contextmanager
+def _problems() -> Iterator[list[str]]:
+    """Collect the message of an invalid request instead of raising it."""
+    found: list[str] = []
+    try:
+        yield found
+    except DataError as error:
+        found.append(str(error))
+    except ValidationError as error:
+        found.append(str(from_validation(error.errors(include_url=False))))
 
 
 def _add_sampling(router: APIRouter, wired: Wire) -> None:
@@ -175,7 +210,13 @@ def _add_sampling(router: APIRouter, wired: Wire) -> None:
 
 
 async def _read(request: Request, schema: type[_Asked]) -> _Asked:
+    return _checked(schema, await request.body())
+
+
+def _checked(schema: type[_Asked], content: bytes | dict[str, object]) -> _Asked:
     try:
-        return schema.model_validate_json(await request.body())
+        if isinstance(content, bytes):
+            return schema.model_validate_json(content)
+        return schema.model_validate(content)
     except ValidationError as error:
         raise from_validation(error.errors(include_url=False)) from error

@@ -90,6 +90,12 @@ class SaveWeightsRequest(Verb):
     optimizer: bool = False
 
 
+class RefusedRequest(Verb):
+    """A numbered request that could not be read; it uses up its number and changes nothing."""
+
+    message: str
+
+
 class GivenPrompt(RequestModel):
     """A prompt to go on from."""
 

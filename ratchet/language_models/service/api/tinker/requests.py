@@ -72,6 +72,13 @@ class OptimStep(WireModel):
     adam_params: AdamParams
 
 
+class Numbered(WireModel):
+    """The fields that every request with a place in a model's sequence has."""
+
+    model_id: str
+    seq_id: int = Field(ge=1)
+
+
 class SaveWeights(WireModel):
     """A name for the weights; without one they are only to be sampled from."""
 
@@ -210,10 +217,17 @@ def to_pass(message: Any) -> ForwardBackwardRequest:  # noqa: ANN401 -- a genera
 
 def _to_example(datum: Any) -> GivenExample:  # noqa: ANN401
     read, targets = tokens_of(datum), numbers_of(datum, "target_tokens")
-    if targets is None or len(targets) != len(read) or targets[:-1] != read[1:]:
+    if targets is None or len(targets) != len(read):
+        count = "none" if targets is None else len(targets)
         raise DataError(
-            "target_tokens: expected for each token of model_input the one that follows it."
+            f"target_tokens: got {count}, expected {len(read)}, one for each token of model_input."
         )
+    for place, (target, follows) in enumerate(zip(targets, read[1:], strict=False)):
+        if target != follows:
+            raise DataError(
+                f"target_tokens[{place}]: got {target:.0f}, expected {follows}, the token of"
+                " model_input that follows. Give a token that is not to be learned the weight 0."
+            )
     tokens = (*read, int(targets[-1]))
 
     def shifted(name: str) -> tuple[float, ...] | None:

@@ -17,6 +17,7 @@ from ratchet.language_models.local.rollout_engine import Completion
 from ratchet.language_models.service.api.errors import ApiError, from_validation
 from ratchet.language_models.service.api.schemas.training import (
     CreateSessionRequest,
+    RefusedRequest,
     SaveWeightsRequest,
     SessionObject,
     Verb,
@@ -80,11 +81,17 @@ class Wire:
     async def save(self, kind: str, asked: wire.SaveWeights) -> Json:
         """Take a name for the weights, with the optimizer's state where they are ``state``."""
         name, whole = asked.path or "sampler", kind == "state"
-        try:
-            verb = SaveWeightsRequest(sequence=asked.seq_id - 1, name=name, optimizer=whole)
-        except ValidationError as error:
-            raise from_validation(error.errors(include_url=False)) from error
+        verb = SaveWeightsRequest(sequence=asked.seq_id - 1, name=name, optimizer=whole)
         return await self.submit(kind, asked.model_id, "save_weights", verb)
+
+    async def refuse(self, model_id: str, seq_id: int, message: str) -> Json:
+        """Refuse a numbered request through its future.
+
+        The client has spent the number by then: without a verb of that number, the session would
+        refuse every later request.
+        """
+        verb = RefusedRequest(sequence=seq_id - 1, message=message)
+        return await self.submit("refused", model_id, "refused", verb)
 
     async def submit(self, kind: str, model_id: str, name: str, verb: Verb) -> Json:
         """Take a verb; return the name of what it will give."""
@@ -104,8 +111,10 @@ class Wire:
         if request_id not in self._samples:
             try:
                 prompts, end_ids = asked.to_prompts(_MOST_TOKENS), asked.end_ids
-            except (DataError, ValidationError) as error:
+            except DataError as error:
                 raise ApiError(400, str(error), code="invalid_value") from error
+            except ValidationError as error:
+                raise from_validation(error.errors(include_url=False)) from error
             self._samples[request_id] = self._training.sample_and_score(
                 model,
                 [prompt.to_request() for prompt in prompts],

@@ -1,0 +1,84 @@
+"""Warnings about a run's results: agents that never acted, wrote nothing readable or got no data.
+
+Computed from the recorded metrics, so that the terminal, the report and the mirrors agree.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ratchet.tracking.metrics import MetricPoint
+from ratchet.tracking.run_folder import RunFolder
+
+WARNING = "warning"
+"""The kind of event."""
+_TURNS, _UNREAD, _SILENT = ".num_turns", ".num_invalid_replies", ".num_turns_without_reply"
+_NO_DATA = ".insufficient_data"
+_READABLE_SHARE = 0.5
+
+
+def run_warnings(folder: RunFolder) -> list[str]:
+    """Return the warnings of all arms of a run; those of several arms name the arm."""
+    by_arm: dict[str, list[MetricPoint]] = {}
+    for point in folder.read_metrics():
+        by_arm.setdefault(point.arm, []).append(point)
+    several = len(folder.manifest.arms.keys() | by_arm.keys()) > 1
+    return [
+        f"{text} (arm {arm})" if several else text
+        for arm, points in by_arm.items()
+        for text in arm_warnings(points)
+    ]
+
+
+def arm_warnings(points: Sequence[MetricPoint]) -> list[str]:
+    """Return the warnings of one arm's metrics."""
+    counts = _counts(points)
+    return [*_about_turns(counts), *_about_data(points)]
+
+
+def _counts(points: Sequence[MetricPoint]) -> Mapping[str, Mapping[str, float]]:
+    """Sum the counts of turns and replies over all stages, by agent."""
+    counts: dict[str, dict[str, float]] = {}
+    for point in points:
+        for name, value in point.values.items():
+            for count in (_TURNS, _UNREAD, _SILENT):
+                if name.endswith(count):
+                    agent = name.removeprefix("test_").removesuffix(count)
+                    found = counts.setdefault(agent, defaultdict(float))
+                    found[count] += value
+    return {agent: found for agent, found in counts.items() if _TURNS in found}
+
+
+def _about_turns(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    for agent, found in counts.items():
+        turns = found[_TURNS]
+        if turns == 0:
+            yield (
+                f"Agent {agent!r} never acted: every episode ended before its first turn."
+                " `ratchet plan` lists the rounds in which agents act and decide; set the"
+                " protocol's min_message_rounds, or protocol_common.verifier_first."
+            )
+            continue
+        replies = turns - found.get(_SILENT, 0.0) + found.get(_UNREAD, 0.0)
+        unread = found.get(_UNREAD, 0.0)
+        if unread > _READABLE_SHARE * replies:
+            yield (
+                f"Agent {agent!r}: {unread:.0f} of {replies:.0f} replies could not be read."
+                " State the reply format in its prompt (the transcripts contain the replies'"
+                " reasons), or set use_supervisor_message."
+            )
+
+
+def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
+    given: dict[str, list[float]] = {}
+    for point in points:
+        for name, value in point.values.items():
+            if name.endswith(_NO_DATA):
+                given.setdefault(name.removesuffix(_NO_DATA), []).append(value)
+    for group, lacked in given.items():
+        if all(lacked):
+            yield (
+                f"Model group {group!r} never learned: none of {len(lacked)} iterations gave it"
+                " training examples."
+            )

@@ -1,0 +1,68 @@
+"""A run whose agents did not take part says so in the terminal, its report and its events."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.cli.results import print_results
+from flows.runs.result import ExperimentResult
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.reports import build_report
+from ratchet.tracking.manifest import RunManifest
+from ratchet.tracking.run_folder import RunFolder
+from ratchet.tracking.run_warnings import run_warnings
+
+
+def _stats(agent, turns, unread=0, silent=0, prefix=""):
+    counts = {"num_turns": turns, "num_invalid_replies": unread, "num_turns_without_reply": silent}
+    return {f"{prefix}{agent}.{name}": float(value) for name, value in counts.items()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path / "runs", RunManifest(run_id="debate-1", name="debate"))
+
+
+def test_an_agent_that_never_acts_is_named(folder):
+    folder.append_metrics("log_stats", 1, _stats("verifier", 8) | _stats("prover0", 0))
+    folder.append_metrics(
+        "test", 1, _stats("verifier", 8, prefix="test_") | _stats("prover0", 0, prefix="test_")
+    )
+    (warning,) = run_warnings(folder)
+    assert "'prover0' never acted" in warning
+    assert "min_message_rounds" in warning
+
+
+def test_an_agent_that_acts_in_one_stage_is_not_named(folder):
+    folder.append_metrics("log_stats", 1, _stats("prover0", 0))
+    folder.append_metrics("log_stats", 2, _stats("prover0", 1))
+    assert run_warnings(folder) == []
+
+
+@pytest.mark.parametrize(("unread", "warned"), [(10, False), (11, True)])
+def test_more_than_half_of_the_replies_unreadable(folder, unread, warned):
+    folder.append_metrics("log_stats", 1, _stats("prover0", 12, unread=unread, silent=2))
+    assert [f"{unread} of {10 + unread} replies" in text for text in run_warnings(folder)] == (
+        [True] * warned
+    )
+
+
+def test_a_group_that_never_gets_data_is_named(folder):
+    folder.append_metrics("create_fine_tune_jobs", 0, {"prover.insufficient_data": 1.0})
+    folder.append_metrics("create_fine_tune_jobs", 1, {"verifier.insufficient_data": 0.0})
+    assert ["'prover' never learned" in text for text in run_warnings(folder)] == [True]
+
+
+def test_arms_are_named_where_there_are_several(folder):
+    folder.append_metrics("log_stats", 1, _stats("prover0", 0), arm="main")
+    folder.append_metrics("log_stats", 1, _stats("prover0", 3), arm="other")
+    (warning,) = run_warnings(folder)
+    assert warning.endswith("(arm main)")
+
+
+def test_warnings_are_in_the_report_and_on_the_last_line(folder, capsys):
+    folder.append_metrics("log_stats", 1, _stats("prover0", 0))
+    assert "never acted" in build_report(folder).read_text()
+    settings = ExperimentSettings(tracking=False)
+    print_results(folder, settings, ExperimentResult(folder.run_id, str(folder.path)))
+    assert "'prover0' never acted" in " ".join(capsys.readouterr().err.split())
