@@ -23,7 +23,7 @@ class MyRemoteTrainer(RemoteApiTrainer):
     def _prepare_trajectories(
         self, trajectories: list[Trajectory], metrics: dict[str, Any]
     ) -> list[Trajectory]:
-        for group in self._group_by_task(trajectories).values():
+        for group in self._group_by_run_id(trajectories).values():
             advantages = self._compute_group_advantages(group)
             for trajectory, advantage in zip(group, advantages, strict=True):
                 trajectory.advantage = advantage * self._advantage_weight
@@ -31,11 +31,11 @@ class MyRemoteTrainer(RemoteApiTrainer):
         metrics["custom/advantage_mean"] = total / len(trajectories)
         return trajectories
 
-    def _group_by_task(self, trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
-        """Group by ``group_id``: a ``run_id`` is one attempt, a group all attempts at a task."""
+    def _group_by_run_id(self, trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
+        """Group by ``run_id``: all attempts at a task in an iteration."""
         groups: dict[str, list[Trajectory]] = {}
         for trajectory in trajectories:
-            groups.setdefault(trajectory.get("group_id", "default"), []).append(trajectory)
+            groups.setdefault(trajectory.get("run_id", "default"), []).append(trajectory)
         return groups
 
     def _compute_group_advantages(self, group: list[Trajectory]) -> list[float]:

@@ -16,7 +16,7 @@ from ratchet.tracking.artifacts import add_artifact
 from ratchet.tracking.content import flatten
 from ratchet.tracking.manifest import ModelKind, StageRecord
 from ratchet.tracking.run_folder import in_order_of_arms
-from ratchet.tracking.run_warnings import WARNING, run_warnings
+from ratchet.tracking.run_warnings import WARNING, about_learning, run_warnings
 from tasks.save import note_tracking_failure, sync_mirror
 from tasks.stages.datasets import DATASETS_FILE
 from tasks.stages.sequence import recorded_calls
@@ -109,6 +109,7 @@ class RunRecorder:
         known = self._known.get(record.place)
         changes |= self._new_parameters(call.arm, manifest.parameters)
         points = self._record_metrics(record, manifest)
+        self._note(WARNING, about_learning(points))
         usage = self._usage.add(outcome)
         written = self._derived.write(record, manifest)
         if known is None or known.key != record.key or not outcome.hit:

@@ -27,6 +27,7 @@ REQUIRED_FIELDS = (
 _COLUMNS = {
     "group_ids": "group_id",
     "run_ids": "run_id",
+    "attempt_ids": "attempt_id",
     "task_ids": "task_id",
     "agents": "agent",
     "finish_reasons": "finish_reason",

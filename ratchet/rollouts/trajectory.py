@@ -22,7 +22,7 @@ class Trajectory:
     """The tokens of a conversation as its model saw them, and what came of it.
 
     A conversation that is only appended to is one trajectory; one whose history is rewritten has
-    several, which share the ``run_id``. It may be changed, as trainers set advantages.
+    several, which share the ``attempt_id``. It may be changed, as trainers set advantages.
 
     Raises
     ------
@@ -43,6 +43,8 @@ class Trajectory:
     group_id: str = ""
     """The answers that are compared with each other."""
     run_id: str = ""
+    """One run of a task: all attempts at it in an iteration, as ``group_id``."""
+    attempt_id: str = ""
     """One attempt at the task; empty for an attempt that is this trajectory alone."""
     task_id: str = ""
     agent: str = ""
@@ -132,7 +134,7 @@ class Trajectory:
 
     @property
     def _name(self) -> str:
-        return repr(self.run_id or self.task_id or self.group_id)
+        return repr(self.attempt_id or self.task_id or self.group_id)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -141,6 +143,8 @@ class Trajectory:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Make a trajectory of plain data; the inverse of :meth:`to_dict`.
+
+        In data of earlier versions, without ``attempt_id``, ``run_id`` is the attempt.
 
         Raises
         ------
@@ -153,6 +157,8 @@ class Trajectory:
             raise DataError(
                 f"trajectory: unknown {unknown}, missing {missing}; known: {sorted(_NAMES)}."
             )
+        if "attempt_id" not in data and "run_id" in data:
+            data = {**data, "attempt_id": data["run_id"], "run_id": data.get("group_id", "")}
         return cls(**data)
 
 

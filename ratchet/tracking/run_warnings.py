@@ -1,4 +1,4 @@
-"""Warnings about a run's results: agents that never acted, wrote nothing readable or got no data.
+"""Warnings about a run: training that learns nothing, agents that never act or get no data.
 
 Computed from the recorded metrics, so that the terminal, the report and the mirrors agree.
 """
@@ -34,7 +34,7 @@ def run_warnings(folder: RunFolder) -> list[str]:
 def arm_warnings(points: Sequence[MetricPoint]) -> list[str]:
     """Return the warnings of one arm's metrics."""
     counts = _counts(points)
-    return [*_about_turns(counts), *_about_data(points)]
+    return [*_about_turns(counts), *_about_data(points), *about_learning(points)]
 
 
 def _counts(points: Sequence[MetricPoint]) -> Mapping[str, Mapping[str, float]]:
@@ -82,3 +82,31 @@ def _about_data(points: Sequence[MetricPoint]) -> Iterator[str]:
                 f"Model group {group!r} never learned: none of {len(lacked)} iterations gave it"
                 " training examples."
             )
+
+
+_ZERO = {
+    "all advantages": ("critic/advantages/min", "critic/advantages/max"),
+    "the gradient": ("actor/grad_norm", "grad_norm", "grad_norm_0"),
+    "the loss": ("actor/loss", "loss_objective", "loss"),
+}
+"""What is exactly 0 where nothing is learned, and the metrics that show it, by family."""
+_TRAINING = ("train", "create_fine_tune_jobs")
+
+
+def about_learning(points: Sequence[MetricPoint]) -> Iterator[str]:
+    """Warn if most iterations of training had advantages, a loss or a gradient of exactly 0."""
+    for what, names in _ZERO.items():
+        found = [
+            [point.values[name] for name in names if name in point.values]
+            for point in points
+            if point.stage in _TRAINING
+        ]
+        measured = [values for values in found if values]
+        idle = [values for values in measured if not any(values)]
+        if idle and 2 * len(idle) > len(measured):
+            yield (
+                f"Training learned nothing in most iterations: {what} of an iteration was exactly"
+                " 0. Check that rewards differ, and that advantages compare attempts whose rewards"
+                " can differ."
+            )
+            return

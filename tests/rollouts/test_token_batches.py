@@ -221,3 +221,10 @@ def test_a_file_that_holds_something_else_is_named(tmp_path):
     broken.reward = float("nan")
     with pytest.raises(DataError, match="reward: got nan"):
         save_trajectories([broken], path)
+
+
+def test_an_attempt_of_an_earlier_version_keeps_its_name():
+    data = one(group_id="0/task").to_dict()
+    del data["attempt_id"]
+    found = Trajectory.from_dict({**data, "run_id": "0/task/3"})
+    assert (found.run_id, found.attempt_id) == ("0/task", "0/task/3")

@@ -66,3 +66,25 @@ def test_warnings_are_in_the_report_and_on_the_last_line(folder, capsys):
     settings = ExperimentSettings(tracking=False)
     print_results(folder, settings, ExperimentResult(folder.run_id, str(folder.path)))
     assert "'prover0' never acted" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"critic/advantages/min": 0.0, "critic/advantages/max": 0.0}, "all advantages"),
+        ({"actor/grad_norm": 0.0, "actor/loss": 0.1}, "the gradient"),
+        ({"loss_objective": 0.0}, "the loss"),
+    ],
+)
+def test_training_without_learning_is_reported(folder, values, what):
+    learned = {name: 0.5 for name in values}
+    for iteration in range(4):
+        folder.append_metrics("train", iteration, values if iteration else learned)
+    (warning,) = run_warnings(folder)
+    assert f"learned nothing in most iterations: {what} of an iteration was exactly 0" in warning
+
+
+def test_training_that_mostly_learns_is_not_reported(folder):
+    for iteration in range(4):
+        folder.append_metrics("train", iteration, {"actor/grad_norm": float(iteration > 1)})
+    assert run_warnings(folder) == []

@@ -33,7 +33,7 @@ class GrpoTrainer(ComparesGroups, SelfHostedTrainer):
         found = self._compare(
             scores,
             about["group_ids"],
-            runs=about["run_ids"],
+            runs=about["attempt_ids"],
             agents=about["agents"],
             counts=~batch.is_padding,
         )

@@ -17,7 +17,7 @@ from ratchet.language_models.service.engine.tokenizer import ChatTokenizer
 from ratchet.language_models.training_service.interface import OptimizerSettings, TrainingExample
 from ratchet.language_models.training_service.steps import TrainingSteps
 from ratchet.parameters.language import TINKER, PolicyLossParameters
-from trainers.algorithms.language.metrics import log_rollout_metrics
+from trainers.algorithms.language.metrics import log_advantages, log_rollout_metrics
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning
 from trainers.language.learning_rate import LearningRate
@@ -188,6 +188,7 @@ class RemoteApiTrainer(BaseTrainer):
         metrics: dict[str, Any] = {}
         log_rollout_metrics(trajectories, metrics)
         prepared = self._prepare_trajectories(trajectories, metrics)
+        log_advantages(prepared, metrics)
         metrics = {name: float(value) for name, value in metrics.items()}
         taken = [one for one in prepared if one.num_written]
         metrics["training/num_trajectories"] = float(len(taken))

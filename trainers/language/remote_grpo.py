@@ -46,7 +46,7 @@ class RemoteGrpoTrainer(ComparesGroups, RemoteApiTrainer):
         found = self._compare(
             torch.tensor([one.reward for one in trajectories]),
             [one.group_id for one in trajectories],
-            runs=[one.run_id for one in trajectories],
+            runs=[one.attempt_id for one in trajectories],
             agents=[one.agent for one in trajectories],
             counts=torch.tensor([one.num_written > 0 for one in trajectories]),
         )

@@ -69,5 +69,5 @@ def _evaluated(
 def _by_run(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
     runs: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
-        runs.setdefault(trajectory.run_id, []).append(trajectory)
+        runs.setdefault(trajectory.attempt_id, []).append(trajectory)
     return list(runs.values())

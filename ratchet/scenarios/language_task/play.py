@@ -179,10 +179,10 @@ class _Player:
                 rollout.attempt = None
                 again = self.failure.plays_again(rollout.num_failures)
                 if not (again or self.failure.drops):
-                    error.add_note(f"while playing the rollout {rollout.run_id}")
+                    error.add_note(f"while playing the rollout {rollout.attempt_id}")
                     raise
                 what = "it is played again" if again else "it is left out"
-                _LOGGER.warning("rollout %s failed, %s: %r", rollout.run_id, what, error)
+                _LOGGER.warning("rollout %s failed, %s: %r", rollout.attempt_id, what, error)
                 if not again:
                     rollout.is_dropped = True
                     return None
@@ -190,7 +190,7 @@ class _Player:
 
     def _seed(self, rollout: Rollout, purpose: str) -> int:
         again = f"/again{rollout.num_failures}" if rollout.num_failures else ""
-        return self.derive(f"{rollout.run_id}/{purpose}{again}")
+        return self.derive(f"{rollout.attempt_id}/{purpose}{again}")
 
     def _begin(self, rollout: Rollout) -> None:
         with self._environment(rollout):

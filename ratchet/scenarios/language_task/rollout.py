@@ -61,7 +61,7 @@ class Rollout:
 
     task: Task
     group_id: str
-    run_id: str
+    attempt_id: str
     num_failures: int = 0
     is_dropped: bool = False
     attempt: Attempt | None = None
@@ -97,7 +97,8 @@ class Rollout:
                 reward=evaluation.reward,
                 scores=dict(evaluation.parts),
                 group_id=self.group_id,
-                run_id=self.run_id,
+                run_id=self.group_id,
+                attempt_id=self.attempt_id,
                 task_id=self.task.task_id,
                 agent=agent,
                 finish_reason=attempt.finish_reason,

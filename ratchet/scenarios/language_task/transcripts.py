@@ -35,7 +35,7 @@ def task_transcripts(
     known = {task.task_id: (place, task) for place, task in enumerate(tasks)}
     runs: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
-        runs.setdefault(trajectory.run_id, []).append(trajectory)
+        runs.setdefault(trajectory.attempt_id, []).append(trajectory)
     found = [
         _transcript(number, segments, *known[segments[0].task_id], tokenizer)
         for number, segments in enumerate(runs.values())

@@ -52,8 +52,9 @@ def played(tokenizer, engine_saying):
 
 def test_groups_of_a_task_have_one_name_and_each_answer_its_own(played):
     found, engine = played()
-    names = [(t.group_id, t.run_id, t.task_id) for t in found.trajectories]
+    names = [(t.group_id, t.attempt_id, t.task_id) for t in found.trajectories]
     assert names == [(f"3/{t}", f"3/{t}/{i}", t) for t in ("abc", "aab") for i in range(2)]
+    assert all(t.run_id == t.group_id for t in found.trajectories), "a run has all attempts"
     assert len(engine.asked) == 1, "all at once"
     assert [t.reward for t in found.trajectories] == [1.0] * 4
     assert [t.get("exact_match") for t in found.trajectories] == [1.0] * 4
@@ -66,7 +67,7 @@ def test_groups_of_a_task_have_one_name_and_each_answer_its_own(played):
 def test_a_task_that_comes_again_has_a_group_of_its_own(played):
     found, _ = played(tasks=[TASKS[0], TASKS[0]], attempt=2)
     assert [t.group_id for t in found.trajectories[::2]] == ["3.2/abc", "3.2/abc#1"]
-    assert len({t.run_id for t in found.trajectories}) == 4
+    assert len({t.attempt_id for t in found.trajectories}) == 4
 
 
 def test_tokens_are_what_was_read_and_written(played, tokenizer):
@@ -264,7 +265,7 @@ def test_a_rewritten_history_gives_several_trajectories_of_one_run(played, token
     )
     texts = [tokenizer.decode(t.tokens) for t in found.trajectories]
     assert texts == ["abc=x", "x+y", "y+cba"]
-    assert {t.run_id for t in found.trajectories} == {"3/abc/0"}
+    assert {t.attempt_id for t in found.trajectories} == {"3/abc/0"}
     assert {t.reward for t in found.trajectories} == {1.0}, "each has what the whole was worth"
     assert found.metrics["rollout/num_rollouts"] == 1
     assert found.metrics["rollout/num_trajectories"] == 3
@@ -403,7 +404,8 @@ def test_a_rollout_is_played_again_with_other_seeds(played):
 
 def test_a_group_goes_on_with_enough_and_what_is_dropped_is_counted(played, tokenizer):
     found, _ = played(evaluator=failing({1}), group_size=3, failure=AtLeast(2))
-    assert [t.run_id for t in found.trajectories] == ["3/abc/0", "3/abc/2", "3/aab/0", "3/aab/2"]
+    names = [t.attempt_id for t in found.trajectories]
+    assert names == ["3/abc/0", "3/abc/2", "3/aab/0", "3/aab/2"]
     assert found.metrics["rollout/num_dropped"] == 2
     assert found.metrics["rollout/num_failures"] == 2
     with pytest.raises(DataError, match=r"group 3/abc: 2 of 3 rollouts failed, .* at least 2"):

@@ -70,7 +70,8 @@ def play(new_model):
                 logprobs=[0.0] * len(request.prompt) + list(answer.log_probs),
                 reward=sum(token == wanted for token in answer.tokens) / len(answer.tokens),
                 group_id=f"task {place // size}",
-                run_id=f"run {place}",
+                run_id=f"task {place // size}",
+                attempt_id=f"attempt {place}",
                 agent="agent",
             )
             for place, (request, answer) in enumerate(zip(requests, answers, strict=True))

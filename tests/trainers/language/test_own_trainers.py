@@ -86,7 +86,8 @@ def some_batch(rewards=(1.0, 0.0), left_pad=False) -> Batch:
                 logprobs=[0.0, 0.0, *[-0.5] * length],
                 reward=reward,
                 group_id="task",
-                run_id=f"run {length}",
+                run_id="task",
+                attempt_id=f"attempt {length}",
             )
             for length, reward in enumerate(rewards, 1)
         ],
@@ -366,3 +367,10 @@ def test_a_trainer_that_reads_how_long_training_is_has_it_in_its_keys(tmp_path, 
         for steps in (4, 8)
     ]
     assert (keys[0] != keys[1]) is reads
+
+
+def test_the_grouping_by_run_of_the_remote_example_compares_attempts(play):
+    trainer = load_class("my_remote_trainer.py:MyRemoteTrainer", EXAMPLES)(OmegaConf.create(CONFIG))
+    metrics = {}
+    prepared = trainer._prepare_trajectories(play(groups=2, size=4), metrics)
+    assert any(one.advantage for one in prepared), "attempts at a task differ in their rewards"

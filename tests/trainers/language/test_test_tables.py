@@ -17,7 +17,7 @@ def answer(task, place=0, *, right=None, reward=0.5, written=2, **more):
         logprobs=[0.0, *[-1.0] * written],
         reward=reward,
         group_id=f"0/{task}",
-        run_id=f"0/{task}/{place}",
+        attempt_id=f"0/{task}/{place}",
         task_id=task,
         agent="agent",
         metrics={**metrics, **more},

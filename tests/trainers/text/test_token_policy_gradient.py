@@ -68,8 +68,10 @@ def test_replies_become_trajectories_with_the_ids_the_service_gave():
     shared = {"agent": "verifier", "model_version": 2}
     second = {"tokens": [1, 5, 6, 7, 2, 8, 9], "loss_mask": [0] * 6 + [1]}
     second |= {"logprobs": [0.0] * 6 + [-2.0], "finish_reason": "length", "is_truncated": True}
-    of_four = {"group_id": "4/verifier", "run_id": "0", "task_id": "4", "reward": 1.0}
-    of_three = {"group_id": "3/verifier", "run_id": "1", "task_id": "3", "reward": -1.0}
+    of_four = {"attempt_id": "0", "task_id": "4", "reward": 1.0}
+    of_three = {"attempt_id": "1", "task_id": "3", "reward": -1.0}
+    for each in (of_four, of_three):
+        each["group_id"] = each["run_id"] = f"{each['task_id']}/verifier"
     assert reply_trajectories(rollouts, "verifier", 1, model_version=2) == [
         Trajectory([1, 5, 6, 7, 2], [0, 0, 0, 1, 1], [0, 0, 0, -0.5, -1.25], **of_four, **shared),
         Trajectory(**second, **of_four, **shared),

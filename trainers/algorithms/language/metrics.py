@@ -57,11 +57,11 @@ def log_grpo_metrics(
     groups = trajectory_advantages(trajectories, use_run_ids=use_run_ids).metrics
     metrics.update({f"grpo/{name}": value for name, value in groups.items()})
     _describe("critic/rewards", [one.reward for one in trajectories], metrics)
-    _describe("critic/advantages", _advantages(trajectories), metrics)
+    log_advantages(trajectories, metrics)
 
 
-def _advantages(trajectories: Sequence[Trajectory]) -> list[float]:
-    """Return those of all tokens that the models wrote, where there are any."""
+def log_advantages(trajectories: Sequence[Trajectory], metrics: MutableMapping[str, float]) -> None:
+    """Add the advantages of the tokens that the models wrote, where trajectories have any."""
     found: list[float] = []
     for one in trajectories:
         if one.token_advantages is not None:
@@ -69,7 +69,7 @@ def _advantages(trajectories: Sequence[Trajectory]) -> list[float]:
             found += [advantage for advantage, shown in pairs if shown]
         elif one.advantage is not None:
             found += [one.advantage] * one.num_written
-    return found
+    _describe("critic/advantages", found, metrics)
 
 
 def _describe(name: str, values: Sequence[float], metrics: MutableMapping[str, float]) -> None:

@@ -31,14 +31,14 @@ def trajectory_advantages(
 ) -> GroupAdvantages:
     """Compute advantages of trajectories by their ``group_id``, and set none.
 
-    See :func:`.group_advantages.group_advantages`; ``use_run_ids`` makes one run of the
-    trajectories of a group with one ``run_id``. A trajectory of which the model wrote nothing
-    does not count.
+    See :func:`.group_advantages.group_advantages`; with ``use_run_ids`` the trajectories of one
+    attempt (``attempt_id``) count once. A trajectory of which the model wrote nothing does not
+    count.
     """
     return group_advantages(
         torch.tensor([one.reward for one in trajectories], dtype=torch.float64),
         [one.group_id for one in trajectories],
-        runs=[one.run_id for one in trajectories] if use_run_ids else None,
+        runs=[one.attempt_id for one in trajectories] if use_run_ids else None,
         agents=[one.agent for one in trajectories],
         counts=torch.tensor([one.num_written > 0 for one in trajectories], dtype=torch.bool),
         baseline=baseline,
@@ -66,7 +66,7 @@ def batch_advantages(
     return group_advantages(
         torch.where(mask, batch.values["token_level_scores"].double(), 0.0).sum(1),
         batch.metadata["group_ids"],
-        runs=batch.metadata["run_ids"] if use_run_ids else None,
+        runs=batch.metadata["attempt_ids"] if use_run_ids else None,
         agents=batch.metadata["agents"],
         counts=mask.any(1),
         baseline=baseline,

@@ -17,8 +17,8 @@ from trainers.algorithms.language.trajectories import (
 def _played(reward, group="g", run="", written=1, **kwargs):
     mask = [0, 0, *[1] * written]
     tokens = list(range(len(mask)))
-    return Trajectory(tokens, mask, [-1.0 * m for m in mask], reward, group_id=group, run_id=run,
-                      **kwargs)  # fmt: skip
+    return Trajectory(tokens, mask, [-1.0 * m for m in mask], reward, group_id=group,
+                      attempt_id=run, **kwargs)  # fmt: skip
 
 
 def test_advantages_are_set_by_group_and_run():
