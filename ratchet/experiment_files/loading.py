@@ -17,7 +17,13 @@ from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.parameters.changes import expand_paths, merge_changes
 from ratchet.parameters.converters import upgraded
-from ratchet.parameters.discovery import agent_model, load_files, load_plugins, missing_files
+from ratchet.parameters.discovery import (
+    agent_model,
+    load_files,
+    load_plugins,
+    missing_files,
+    start_from_base,
+)
 from ratchet.parameters.hydra_overrides import plain_overrides
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.messages import raise_together
@@ -101,6 +107,7 @@ def load_experiment(
     sweep = _mapping(data.pop("sweep", None), "sweep", file)
     base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
     try:
+        data, arms, sweep = (start_from_base(part, base_dir) for part in (data, arms, sweep))
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
         load_files({**data, "arms": arms}, base_dir)
         read = partial(_read_parameters, base_dir=base_dir, names=names or {})

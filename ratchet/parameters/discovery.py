@@ -8,11 +8,13 @@ floor: they are asked by the name of their registry, for the agents of a scenari
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from ratchet.errors import ParameterError
 from ratchet.parameters.base import AGENT_MODELS, SCENARIO_NAMES, SubParameters
 from ratchet.plugins import is_class_spec, load_module
 from ratchet.registry import installed_in
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 
 _PARAMETERS = "ratchet.parameters"
+_PATH_KEYS = ("module_path", "custom_trainer_module_path")
 _SCENARIOS = "ratchet.scenarios.registry"
 
 
@@ -59,6 +62,53 @@ def load_files(data: Mapping[str, object], base_dir: str | Path) -> None:
             load_module(path, base_dir)
 
 
+def start_from_base(
+    data: Mapping[str, Any], base_dir: str | Path, workspace: str | Path = "."
+) -> dict[str, Any]:
+    """Rewrite the paths of the user's files that start from the working directory.
+
+    Paths start from ``base_dir``, the experiment file's folder; a file that is not there but is
+    found from ``workspace`` gets its path from ``base_dir``, so that every process finds it.
+
+    Raises
+    ------
+    ParameterError
+        If a path leads to different files from the two folders.
+    """
+
+    def rewritten(path: str) -> str:
+        near, far = (Path(start) / Path(path).expanduser() for start in (base_dir, workspace))
+        if not far.is_file() or (near.is_file() and near.samefile(far)):
+            return path
+        if near.is_file():
+            raise ParameterError(
+                f"plug-in {path!r}: got two files, {near.resolve()} and {far.resolve()}, expected"
+                " one. Paths start from the experiment file's folder, then from the working"
+                " directory; give an absolute path."
+            )
+        return os.path.relpath(far.resolve(), Path(base_dir).resolve())
+
+    found: dict[str, Any] = _with_paths(data, rewritten)
+    return found
+
+
+def _with_paths(data: Any, rewritten: Callable[[str], str]) -> Any:  # noqa: ANN401
+    """Replace the paths that :func:`named_files` returns."""
+    if isinstance(data, str) and is_class_spec(data):
+        path, _, name = data.rpartition(":")
+        return f"{rewritten(path)}:{name}"
+    if isinstance(data, Mapping):
+        return {
+            key: rewritten(value)
+            if key in _PATH_KEYS and isinstance(value, str)
+            else _with_paths(value, rewritten)
+            for key, value in data.items()
+        }
+    if isinstance(data, list | tuple):
+        return [_with_paths(value, rewritten) for value in data]
+    return data
+
+
 def missing_files(data: Mapping[str, object], base_dir: str | Path) -> list[str]:
     """Return the user's files that an experiment names and that are not there."""
     return [
@@ -78,9 +128,7 @@ def _files(data: object) -> Iterator[str]:
     if isinstance(data, str) and is_class_spec(data):
         yield data.rpartition(":")[0]
     elif isinstance(data, Mapping):
-        path = data.get("module_path", data.get("custom_trainer_module_path"))
-        if isinstance(path, str):
-            yield path
+        yield from (data[key] for key in _PATH_KEYS if isinstance(data.get(key), str))
         for value in data.values():
             yield from _files(value)
     elif isinstance(data, list | tuple):

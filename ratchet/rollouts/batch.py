@@ -39,6 +39,13 @@ _COLUMNS = {
 }
 
 
+_PENALTY = {"log_probs", "ref_log_probs"}
+_PENALTY_HINT = (
+    " kl={coef: 0.1, place: reward} in the trainer's algorithm section adds log_probs and"
+    " ref_log_probs."
+)
+
+
 class TokenData(dict[str, Tensor]):
     """A batch's tensors by name; one that is asked for and not there is an error that says what is.
 
@@ -332,7 +339,7 @@ class Batch:
         """Return the error that says which values are missing, and what there is."""
         return DataError(
             f"batch: missing values {list(names)}; it has values {sorted(self.values)} and metadata"
-            f" {sorted(self.metadata)}."
+            f" {sorted(self.metadata)}.{_PENALTY_HINT if _PENALTY & set(names) else ''}"
         )
 
 

@@ -23,6 +23,7 @@ from ratchet.rollouts.batch import REQUIRED_FIELDS, Batch
 from ratchet.rollouts.padding import scores_of_tokens
 from trainers.algorithms.kl import adapt_kl_coefficient
 from trainers.algorithms.language.metrics import log_rollout_metrics
+from trainers.algorithms.language.trajectories import batch_advantages
 from trainers.algorithms.language.value_losses import penalised_rewards
 from trainers.callbacks.base import CallbackState
 from trainers.language.base import BaseTrainer, Beginning
@@ -275,9 +276,11 @@ class SelfHostedTrainer(BaseTrainer):
         Raises ParameterError if there is no reference, since no pull towards it is asked for.
         """
         if self._reference is None:
+            section = self.section or "trainer.algorithm"
             raise ParameterError(
-                "kl.coef: got 0, so that no reference model is kept; expected more than 0 where"
-                " log-probabilities of the reference are used."
+                f"{section}.kl.coef: got 0, so that there is no reference model; expected more than"
+                f" 0 where its log-probabilities are used, such as {section}.kl={{coef: 0.1, place:"
+                " reward}."
             )
         return self._score_in_parts(self._reference, batch)
 
@@ -296,6 +299,11 @@ class SelfHostedTrainer(BaseTrainer):
     def _reward_fn(self, batch: Batch) -> Tensor:
         """Return the rewards as scores of tokens, [B, T]: at the last one of the loss mask."""
         return scores_of_tokens(batch.metadata["rewards"], batch.values["loss_mask"])
+
+    def _compute_advantage(self, batch: Batch) -> Batch:
+        """Set ``advantages``: the scores of each group's answers, centred and scaled (GRPO)."""
+        batch.metadata["advantages"] = batch_advantages(batch).advantage
+        return batch
 
     def _apply_kl_penalty(self, batch: Batch, beta: float | None = None) -> Batch:
         """Take β·(log π − log π_ref) off each token's score: KL(π‖π_ref) as a price."""

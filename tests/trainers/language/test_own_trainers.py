@@ -162,8 +162,24 @@ def test_a_kl_penalty_of_ones_own_is_the_bases(connected, play):
 
 
 def test_without_a_pull_what_it_is_made_of_is_missed_by_name(connected, play):
-    with pytest.raises(DataError, match=r"missing values \['log_probs'\].*'input_ids'"):
+    with pytest.raises(DataError, match=r"missing values \['log_probs'\].*'input_ids'") as caught:
         connected(Penalised).train(play())
+    assert "kl={coef: 0.1, place: reward} in the trainer's algorithm section" in str(caught.value)
+    with pytest.raises(ParameterError, match=r"trainer\.algorithm\.kl\.coef: got 0"):
+        connected(PenalisedByBase).train(play())
+
+
+class Compared(SelfHostedTrainer):
+    """Takes its advantages from the base, as guides do."""
+
+    def _prepare_batch(self, batch):
+        return self._compute_advantage(batch), {}
+
+
+def test_the_base_computes_advantages_within_groups(connected, play):
+    found = connected(Compared).train(play())
+    assert found["critic/advantages/max"] > 0 > found["critic/advantages/min"]
+    assert found["critic/advantages/mean"] == pytest.approx(0, abs=0.5)
 
 
 class WithValues(SelfHostedTrainer):
