@@ -47,6 +47,10 @@ class TaskCodeError(DataError):
     """An evaluator or an environment raised an error of its own, and would again."""
 
 
+class CustomCodeError(RatchetError, RuntimeError):
+    """A user's trainer, scenario or evaluator has a mistake, and would fail the same way again."""
+
+
 class KeyPathError(RatchetError, KeyError):
     """A nested dictionary has nothing at a key path, or something else than what is asked for."""
 

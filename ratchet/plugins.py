@@ -12,6 +12,8 @@ import functools
 import hashlib
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,6 +29,9 @@ from ratchet.shadowing import explain_failed_import
 
 MODULE_PREFIX = "ratchet_plugin_"
 FOLDER_PREFIX = "ratchet_folder_"
+_PACKAGES = ("ratchet", "trainers", "tasks", "flows", "deployments")
+_LIBRARIES = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, "<")
+"""Where files begin that are no user's: the standard library, packages, and what has no file."""
 _DIGEST = "__plugin_digest__"
 _BY_DOTS = re.compile(rb"\bfrom[\s\\]*\.")
 _START: ContextVar[Path | str | None] = ContextVar("paths_from", default=None)
@@ -150,6 +155,28 @@ def readable_name(item: object) -> str:
         return readable_name(type(item))
     label = plugin_label(getattr(item, "__module__", None) or "")
     return str(name) if label is None else f"{label}.py:{name}"
+
+
+def custom_code_location(error: BaseException) -> str | None:
+    """Return file, line and function of the user's code that raised an error, or led to it.
+
+    The innermost one, of the first cause; None if no such code is in the traceback.
+    """
+    found = None
+    for each in causes(error):
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            code = frame.f_code
+            is_framework = frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES
+            if not (is_framework or code.co_filename.startswith(_LIBRARIES)):
+                found = f"{code.co_filename}:{line} in {code.co_qualname}"
+    return found
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, the one that it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _run(file: Path, name: str, source: bytes, digest: str) -> ModuleType:

@@ -24,6 +24,7 @@ from prefect.states import Completed
 
 from ratchet.errors import (
     BudgetExceededError,
+    CustomCodeError,
     DataError,
     FineTuneError,
     MissingKeyError,
@@ -32,11 +33,14 @@ from ratchet.errors import (
     ParameterError,
     PromptTooLongError,
     RatchetError,
+    RolloutError,
     StageKeyError,
     StalledJobError,
+    TaskCodeError,
     UnknownNameError,
 )
 from ratchet.lazy import explain_missing
+from ratchet.plugins import causes, custom_code_location
 from ratchet.store.claim import Claim
 from ratchet.store.manifest import IterationMetrics, Manifest
 from ratchet.tracking.logs import log_place
@@ -221,6 +225,15 @@ def _explained(call: StageCall) -> Iterator[None]:
             f"{call.label}: more memory was asked for than there is ({_first_line(error)})."
             f" {_WHAT_TO_LOWER}"
         ) from error
+    except (*_DETERMINISTIC, RolloutError, TaskCodeError) as error:
+        location = custom_code_location(error)
+        if location is None or _could_succeed(error):
+            raise
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        raise CustomCodeError(
+            f"{call.label}: {type(error).__name__}: {error}{notes}\nCorrect the code and run the"
+            f" same command again; finished stages are kept. Raised at\n{location}"
+        ) from error
 
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
@@ -356,9 +369,15 @@ def _fits(manifest: Manifest, call: StageCall) -> bool:
     return manifest.start_iteration <= call.start_iteration or call.stage != "train"
 
 
+_DETERMINISTIC = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(NameError, NotImplementedError, SyntaxError, TypeError),
+)
+"""Mistakes in code, by which the same work would fail again."""
 _NOT_WORTH_A_RETRY = (
     AheadFailedError,
     BudgetExceededError,
+    CustomCodeError,
     DataError,
     FineTuneError,
     MissingKeyError,
@@ -372,13 +391,6 @@ _NOT_WORTH_A_RETRY = (
 )
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Go from an error to what it came from."""
-    while error is not None:
-        yield error
-        error = error.__cause__
-
-
 async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> bool:  # noqa: ANN401
     """Return whether another attempt could end otherwise."""
     try:
@@ -390,4 +402,8 @@ async def _is_worth_a_retry(task: Any, task_run: TaskRun, state: State[Any]) -> 
 
 def _could_succeed(error: Exception) -> bool:
     """Return whether the same again could end otherwise."""
-    return not any(isinstance(each, _NOT_WORTH_A_RETRY) for each in _causes(error))
+    return not any(
+        isinstance(each, _NOT_WORTH_A_RETRY)
+        or (isinstance(each, _DETERMINISTIC) and not isinstance(each, RatchetError))
+        for each in causes(error)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,12 +12,22 @@ import pytest
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Failed
 
-from ratchet.errors import ParameterError, PromptTooLongError, RolloutError
+from ratchet.errors import CustomCodeError, ParameterError, PromptTooLongError, RolloutError
+from ratchet.parameters.settings import ExperimentSettings
+from ratchet.plugins import load_module
 from ratchet.store.fingerprint import Fingerprint
+from ratchet.store.store import StageStore
 from ratchet.tracking.live_file import NamedStage
 from ratchet.tracking.observing import StageObserver
 from tasks.stages.calls import StageCall
-from tasks.stages.decorator import StageOutcome, _is_worth_a_retry, _Request
+from tasks.stages.decorator import (
+    Stage,
+    StageOutcome,
+    _is_worth_a_retry,
+    _Request,
+    make_stage,
+)
+from tasks.stages.session import BaseSession
 
 
 def call() -> StageCall:
@@ -35,6 +46,8 @@ def wrapped(cause: Exception) -> RolloutError:
         (ParameterError("wrong"), False),
         (wrapped(PromptTooLongError("too long")), False),
         (wrapped(ConnectionError("gone")), True),
+        (NameError("name 'rewrad' is not defined"), False),
+        (wrapped(AttributeError("no attribute")), False),
         (ConnectionError("gone"), True),
     ],
 )
@@ -63,3 +76,32 @@ def test_what_would_fail_again_is_not_tried_again(
     how = " at attempt 1, tried again" if expected else ", and would again"
     assert f"train main 0-10 failed{how}: {type(error).__name__}" in caplog.text
     assert heard == [expected, False]
+
+
+MISTAKE = """
+def score(task):
+    return [rewrad for _ in task]
+"""
+
+
+def test_a_mistake_in_a_users_file_is_reported_with_file_line_and_function(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MISTAKE)
+    score = load_module("mine.py", tmp_path).score
+
+    def work(call: StageCall, folder: Path, session: Any) -> Any:
+        return score([1])
+
+    session: Any = BaseSession(
+        cast(Any, None), ExperimentSettings(), StageStore(tmp_path / "store"), cast(Any, None)
+    )
+    with pytest.raises(CustomCodeError) as caught:
+        make_stage(Stage(work), call(), session)
+    first, *_, last = str(caught.value).splitlines()
+    assert first == "train main 10: NameError: name 'rewrad' is not defined"
+    assert last == f"{tmp_path / 'mine.py'}:3 in score.<locals>.<listcomp>"
+    assert (
+        asyncio.run(
+            _is_worth_a_retry(None, cast(TaskRun, None), Failed(data=caught.value, message=""))
+        )
+        is False
+    )

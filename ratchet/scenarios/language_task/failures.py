@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ratchet.errors import DataError, RatchetError, RolloutError, TaskCodeError
+from ratchet.plugins import custom_code_location
 
 _TRANSIENT = (OSError, EOFError)
 """What may go well another time: the network's errors are among them."""
@@ -32,15 +31,10 @@ def blamed(who: str, task_id: str) -> Iterator[None]:
     except Exception as error:
         kind = RolloutError if isinstance(error, _TRANSIENT) else TaskCodeError
         raise kind(
-            f"{who}, task {task_id!r}: {type(error).__name__}: {error}{_place(error)}. Correct it;"
-            " language.failures says what is done about an episode that fails."
+            f"{who}, task {task_id!r}: {type(error).__name__}: {error}"
+            f" ({custom_code_location(error)}). Correct it; language.failures says what is done"
+            " about an episode that fails."
         ) from error
-
-
-def _place(error: Exception) -> str:
-    """Return the file and the line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without this file
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 class FailurePolicy:
