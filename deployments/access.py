@@ -47,6 +47,7 @@ def make_logins(home: Path) -> dict[str, str]:
             MLFLOW_PASSWORD: secrets.token_hex(24),
         }
         _write_privately(home / FILE_NAME, "".join(f"{n}={v}\n" for n, v in made.items()))
+    _keep_private(home)
     return read_logins(home)
 
 
@@ -99,6 +100,16 @@ def own_names(host: str) -> list[str]:
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+def _keep_private(home: Path) -> None:
+    """Let only the owner enter the folder and read MLflow's users and their password hashes.
+
+    MLflow finds its database empty and creates the tables; SQLite keeps a file's permissions.
+    """
+    home.chmod(0o700)
+    os.close(os.open(home / _USERS, os.O_WRONLY | os.O_CREAT, 0o600))
+    (home / _USERS).chmod(0o600)
 
 
 def _write_privately(file: Path, text: str) -> None:

@@ -203,9 +203,10 @@ def load_trajectories(path: str | Path) -> list[Trajectory]:
     if not path.is_file():
         raise DataError(f"{path}: no such file, expected trajectories as lines of JSON.")
     loaded = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            loaded.append(Trajectory.from_dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}, line {number}: not a trajectory ({error}).") from error
+    with path.open("rb") as file:  # as bytes, which lines end only at a line feed
+        for number, line in enumerate(file, 1):
+            try:
+                loaded.append(Trajectory.from_dict(json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise DataError(f"{path}, line {number}: not a trajectory ({error}).") from error
     return loaded

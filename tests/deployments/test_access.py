@@ -65,9 +65,27 @@ def test_passwords_are_made_once_and_are_the_owners_alone(tmp_path: Path) -> Non
     made = make_logins(tmp_path)
     assert set(made) == set(_CLIENT)
     assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
-    assert [file.name for file in tmp_path.iterdir()] == [FILE_NAME]
+    assert {file.name for file in tmp_path.iterdir()} == {FILE_NAME, "mlflow_auth.db"}
     assert make_logins(tmp_path) == made
     assert make_logins(tmp_path / "other") != made
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("log_in_is_there")
+def test_password_hashes_are_the_owners_alone(tmp_path: Path) -> None:
+    new, old = tmp_path / "new", tmp_path / "old"
+    make_logins(new)
+    make_logins(old)
+    old.chmod(0o755)  # as an earlier version has left them
+    (old / "mlflow_auth.db").write_bytes(b"users")
+    (old / "mlflow_auth.db").chmod(0o644)
+    make_logins(old)
+    for home in (new, old):
+        assert (mode(home), mode(home / "mlflow_auth.db")) == (0o700, 0o600)
+    assert (old / "mlflow_auth.db").read_bytes() == b"users"
 
 
 @pytest.mark.usefixtures("log_in_is_there")

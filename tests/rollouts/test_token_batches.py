@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -208,6 +209,17 @@ def test_trajectories_are_saved_to_the_last_bit(tmp_path_factory, batch, reward)
     save_trajectories(batch, path)
     assert [repr(one) for one in load_trajectories(path)] == [repr(one) for one in batch]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\x1c", "\x0b", "\x0c"])
+def test_lines_end_only_at_line_feeds(tmp_path, end):
+    path = tmp_path / "trajectories.jsonl"
+    saved = [one(run_id=f"a{end}b"), one(run_id="c")]
+    save_trajectories(saved, path)
+    if ord(end) > 0x20:  # others must be escaped in JSON
+        text = path.read_text(encoding="utf-8").replace(json.dumps(end)[1:-1], end)
+        path.write_text(text, encoding="utf-8")
+    assert plain(load_trajectories(path)) == plain(saved)
 
 
 def test_a_file_that_holds_something_else_is_named(tmp_path):
