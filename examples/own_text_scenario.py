@@ -53,6 +53,8 @@ class SumsPrompts:
 class Sums(TextScenario):
     """Agents find out whether a sum is right."""
 
+    label_texts = ("the sum is wrong", "the sum is right")
+
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
         """Make ``train`` and ``test``; ids tell datapoints of both apart."""
         section: SumsParameters = hyper_params.sums

@@ -162,8 +162,9 @@ class PolicyLossParameters(SubParameters, read_for=Purpose.LEARNING):
     mean over all tokens; over sequences of their tokens' mean; of their tokens' sum; or, for
     ``constant``, of their sum over ``aggregation_constant`` (the most tokens of a reply when not
     given). ``sampler_correction`` weighs tokens, or sequences, by the ratio of the trainer's to the
-    sampler's probabilities, at most ``sampler_cap``: when not given, tokens where rollouts are
-    played one step behind, and nothing else.
+    sampler's probabilities, at most ``sampler_cap``. When not given, rollouts that are played one
+    step behind are corrected: by sequences with ``gspo``, whose gradient has one factor for all
+    tokens of a sequence, else by tokens.
     """
 
     policy_loss: PolicyLoss = "clip"

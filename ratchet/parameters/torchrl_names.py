@@ -12,7 +12,9 @@ from typing import Any
 from ratchet.errors import ParameterError, nearest
 from ratchet.parameters.torchrl import NOT_RUN, TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 
-_SECTION, _TRAINER, _DATASET = "torchrl", "trainer", "dataset"
+_SECTION, _TRAINER, _DATASET, _LOSS = "torchrl", "trainer", "dataset", "loss"
+_ANY_LOSS = "offline_to_online"
+"""The trainer that learns with the loss of any algorithm with a replay buffer."""
 _ENV_NAME = "env_name"
 _CALLED_OTHERWISE = {"vmas": "scenario", "pettingzoo": "task", "smacv2": "map_name"}
 """Option of an environment → what its name is called, if not ``env_name``."""
@@ -59,6 +61,7 @@ def with_names(data: Mapping[str, Any]) -> dict[str, Any]:
     if chosen is not None:
         _refuse_other_trainer(data, chosen, follows=defaults is not None)
         data = {**data, _TRAINER: f"torchrl_{chosen}"}
+    _refuse_other_loss(data, defaults)
     paths = dict(_environments(_config(data)))
     names = list(dict.fromkeys(paths.values()))
     if defaults is None or (_DATASET in data and not names):
@@ -88,13 +91,32 @@ def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, Mapping) else {}
 
 
+def _refuse_other_loss(data: Mapping[str, Any], defaults: list[Any] | None) -> None:
+    """Refuse the loss of another algorithm than the trainer's: ParameterError."""
+    algorithm = str(data.get(_TRAINER)).removeprefix("torchrl_")
+    loss = _chosen(data, defaults, _LOSS)
+    known = set(TORCHRL_ALGORITHMS) - {_ANY_LOSS}
+    if loss == algorithm or loss not in known or algorithm not in known:
+        return
+    raise ParameterError(
+        f"{_LOSS}: got {loss!r} with the trainer {algorithm!r}, expected {algorithm!r}: the run"
+        " would be recorded as an algorithm that it does not learn with. Write"
+        f" `{_TRAINER}={loss} {_LOSS}={loss}` or `{_TRAINER}={algorithm} {_LOSS}={algorithm}`, and"
+        " what else the algorithm needs."
+    )
+
+
+def _chosen(data: Mapping[str, Any], defaults: list[Any] | None, package: str) -> object:
+    """Return the option of a package: that of the choices, else that of the list of defaults."""
+    choices = _part(_part(data, _SECTION), "choices")
+    chosen = next((o for name, o in choices.items() if package_of(name) == package), None)
+    return _option(defaults, package) if chosen is None and defaults is not None else chosen
+
+
 def _algorithm(data: Mapping[str, Any], defaults: list[Any] | None) -> str | None:
     """Return the algorithm that is chosen; None if it is only named."""
-    choices = _part(_part(data, _SECTION), "choices")
-    chosen = next((o for name, o in choices.items() if package_of(name) == _TRAINER), None)
-    if chosen is None and defaults is not None:
-        chosen = _option(defaults, _TRAINER)
-    elif chosen is None:
+    chosen = _chosen(data, defaults, _TRAINER)
+    if chosen is None and defaults is None:
         return None
     if chosen not in TORCHRL_ALGORITHMS:
         refuse_not_run(f"torchrl_{chosen}")

@@ -55,6 +55,19 @@ _OPTIONS_TEST_SIZE = "dataset_options.max_test_size"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
+_FACTORS: dict[str, float] = {"actor": 1.0, "critic": 1.0}
+_IGNORED_BY_CHAT_AGENTS: dict[str, tuple[object, ...]] = {
+    "is_random": (False,),
+    "agent_lr_factor": (1.0, _FACTORS),
+    "body_lr_factor": (1.0, _FACTORS),
+    "use_manual_architecture": (False,),
+    "ortho_init": (None, False),
+    "use_orthogonal_initialisation": (True,),
+    "orthogonal_initialisation_gain": (1.0,),
+}
+"""What only agents on tensors read, with the values that mean nothing."""
+
+
 @register_converter(from_version=0)
 def convert_version_0(data: Nested) -> list[str]:
     """Rename, remove and rewrite what version 1 doesn't know."""
@@ -63,6 +76,7 @@ def convert_version_0(data: Nested) -> list[str]:
         changes += rename(data, old, new)
     changes += _drop_empty_sections(data)
     changes += _code_validation(data)
+    changes += _without_tensor_parameters(data)
     changes += _random_agents(data)
     removed = ["_type"] if _remove_types(data, data.get("scenario")) else []
     removed += [path for path in _NOT_NEEDED if remove(data, path)]
@@ -101,6 +115,25 @@ def _take_from_tracker(data: Nested) -> list[str]:
         if isinstance(entry, dict) and "value" in entry and entry.keys() <= {"value", "desc"}:
             data[name] = entry["value"]
     return ["the values are taken out of a tracker's {desc: …, value: …}"]
+
+
+def _without_tensor_parameters(data: Nested) -> list[str]:
+    """Remove what only agents on tensors read from chat agents: the earlier system ignored it."""
+    if data.get("scenario") != "code_validation":
+        return []
+    ignored: set[str] = set()
+    for agent in sections_at(data, "agents.*"):
+        if stem(str(agent.get("_type"))) == RANDOM_AGENT:  # its class is no chat model: refused
+            continue
+        for name in _IGNORED_BY_CHAT_AGENTS.keys() & agent.keys():
+            value = agent.pop(name)
+            if isinstance(value, dict):
+                value = {key: each for key, each in value.items() if key != "_type"}
+            if value not in _IGNORED_BY_CHAT_AGENTS[name]:
+                ignored.add(name)
+    if not ignored:
+        return []
+    return [f"agents.*: ignored, chat models do not read it: {', '.join(sorted(ignored))}"]
 
 
 def _random_agents(data: Nested) -> list[str]:

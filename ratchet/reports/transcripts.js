@@ -172,9 +172,7 @@
   function page(rollout) {
     const state = verdict(rollout);
     if (isTask(rollout)) return taskPage(rollout, state);
-    const truth = rollout.graphs
-      ? `the graphs are ${rollout.y === 1 ? "the same" : "different"}`
-      : `the solution is ${rollout.y === 1 ? "right" : "buggy"}`;
+    const truth = rollout.truth ?? `to ${rollout.y === 1 ? "accept" : "reject"} is right`;
     const rewards = Object.entries(rollout.rewards).map(([agent, value]) => `${agent} ${inShort(value)}`).join(", ");
     const stance = !hasStances ? null
       : ` · prover argues to ${rollout.prover_stance === 1 ? "accept" : "reject"}`;

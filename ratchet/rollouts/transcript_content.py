@@ -127,8 +127,16 @@ def report_transcripts(
     channel_names: Sequence[str],
     *,
     verifier_name: str | None = None,
+    label_texts: Sequence[str] = (),
 ) -> list[Transcript]:
     """Make the lines of ``transcripts.jsonl``; see :func:`raw_transcripts`.
+
+    Parameters
+    ----------
+    rollouts, agent_names, channel_names, verifier_name
+        As for :func:`raw_transcripts`.
+    label_texts
+        What each label ``y`` means, in words: ``truth`` of each rollout. Left out if empty.
 
     Returns
     -------
@@ -141,6 +149,7 @@ def report_transcripts(
     reader = _Reader(rollouts, agent_names, channel_names, verifier_name)
     return reader.read_all(
         lambda row: {
+            **({"truth": label_texts[int(rollouts["y"][row])]} if label_texts else {}),
             "always_failed": bool(reader.always_failed[row]),
             "rounds": _rounds(list(reader.turns(row))),
         }

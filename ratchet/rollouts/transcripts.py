@@ -80,10 +80,15 @@ def write_report_transcripts(
     channel_names: Sequence[str],
     *,
     verifier_name: str | None = None,
+    label_texts: Sequence[str] = (),
 ) -> None:
     """Write ``transcripts.jsonl``: one line a rollout, as the report reads it."""
     transcripts = report_transcripts(
-        rollouts, agent_names, channel_names, verifier_name=verifier_name
+        rollouts,
+        agent_names,
+        channel_names,
+        verifier_name=verifier_name,
+        label_texts=label_texts,
     )
     save_report_transcripts(file, transcripts)
 

@@ -40,9 +40,11 @@ class Scenario(ABC):
     The base of both families: see :class:`ratchet.scenarios.tensor_scenario.TensorScenario` and
     :class:`ratchet.scenarios.pure_text.base.TextScenario`. Paths of the user's files start from
     ``base_dir``, set by :func:`ratchet.scenarios.registry.build_scenario`; the working folder if
-    None.
+    None. ``label_texts`` are what the labels 0 and 1 of a datapoint mean, in words: transcripts
+    show them next to what was decided.
     """
 
+    label_texts: ClassVar[tuple[str, str]] = ("to reject is right", "to accept is right")
     base_dir: Path | None = None
 
     @classmethod

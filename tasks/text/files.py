@@ -36,7 +36,12 @@ USAGE_FILE = "usage.json"
 TRANSCRIPTS_FOLDER = "transcripts"
 
 
-def write_played(folder: Path, rollouts: NestedArrayDict, protocol: ProtocolHandler) -> None:
+def write_played(
+    folder: Path,
+    rollouts: NestedArrayDict,
+    protocol: ProtocolHandler,
+    label_texts: Sequence[str] = (),
+) -> None:
     """Write rollouts into a stage's folder, with the transcripts that reports show."""
     save_nested_array_dict(rollouts, folder / ROLLOUTS_FILE)
     write_report_transcripts(
@@ -45,6 +50,7 @@ def write_played(folder: Path, rollouts: NestedArrayDict, protocol: ProtocolHand
         protocol.agent_names,
         protocol.message_channel_names,
         verifier_name=protocol.verifier_names[0],
+        label_texts=label_texts,
     )
 
 

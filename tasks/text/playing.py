@@ -93,5 +93,5 @@ def _keep(
     usage: UsageMeter,
 ) -> None:
     session.spending.add(call, usage)
-    write_played(folder, rollouts, session.protocol)
+    write_played(folder, rollouts, session.protocol, session.keys.scenario.label_texts)
     write_usage(folder, usage)

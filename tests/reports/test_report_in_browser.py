@@ -66,9 +66,12 @@ def test_the_report_draws_all_plots_and_shows_the_right_tables(run, browser):
     table = next(t for t in run.read_tables() if (t.arm, t.name) == ("main", "test"))
     accuracy = 100 * sum(table.columns["correct"]) / len(table)
     first = _cells(browser, "accuracy-table")[0]
-    assert first[:3] == ["main", "vanilla_ppo · nip", "test"]
-    assert first[3].startswith(f"{accuracy:.1f} % [")
-    assert first[5] == "600"
+    assert first[0] == "main"
+    assert first[1].startswith(f"{accuracy:.1f} % [")
+    assert first[3:5] == ["test", "600"]
+    assert first[-1] == "vanilla_ppo · nip"
+    header = browser.find_elements("css selector", "#accuracy-table th")[-1]
+    assert header.text == "Trainer and protocol"
     assert len(_cells(browser, "wl-table")) == 9
     assert _cells(browser, "stage-table")[2] == ["main", "train", "240", "15", "9", "2 min 29 s"]
 
@@ -91,6 +94,12 @@ def test_the_report_is_dark_in_the_dark_and_fits_a_telephone(run, browser):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     time.sleep(0.5)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    edges = (
+        "return [...document.querySelectorAll('#accuracy-table td:nth-child(2)')]"
+        ".map(cell => cell.getBoundingClientRect().right)"
+    )
+    assert max(browser.execute_script(edges)) <= 390, "the accuracy is read without scrolling"
+    assert browser.execute_script("return document.querySelector('h1').offsetTop") >= 20
     assert _complaints(browser) == []
 
 

@@ -279,9 +279,25 @@ def on_graphs(number):
         {"nodes": [[0, 1], [1, 0], [0.5, 0.5]], "edges": [[0, 1], [1, 2]]},
     ]
     facts = {"rollout": number, "datapoint_id": number, "seed": 1, "y": 1, "prover_stance": 1}
+    facts["truth"] = "the graphs are the same"
     shown = {"question": "A2 B0 A2", "solution": "", "decision": 1, "correct": True}
     more = {"rewards": {"prover": 1.0, "verifier": 1.0}, "always_failed": False}
     return {**facts, **shown, **more, "rounds": rounds, "graphs": graphs}
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@needs_browser
+def test_what_is_true_is_said_in_the_scenarios_words(run, browser):
+    one = {**rollout(random.Random(0), 0, 0, correct=True), "y": 0, "decision": 0}
+    write(run, "4", [{**one, "truth": "the sum is wrong"}])
+    browser.get(build_report(run).as_uri())
+    _wait(lambda: len(_rows(browser)) == 1)
+    assert "Reject – the sum is wrong" in _reading(browser)
+    write(run, "4", [one])
+    browser.get(build_report(run).as_uri())
+    _wait(lambda: len(_rows(browser)) == 1)
+    assert "Reject – to reject is right" in _reading(browser)
 
 
 @pytest.mark.slow

@@ -110,6 +110,8 @@ def test_the_reports_lines_tell_it_by_round(one_game, tmp_path):
     assert report_transcripts(one_game, AGENTS, CHANNELS) == [expected]
     write_report_transcripts(tmp_path / "a" / "t.jsonl", one_game, AGENTS, CHANNELS)
     assert list(read_report_transcripts(tmp_path / "a" / "t.jsonl")) == [expected]
+    (named,) = report_transcripts(one_game, AGENTS, CHANNELS, label_texts=("bad", "good"))
+    assert named == {**expected, "truth": ("bad", "good")[expected["y"]]}
 
 
 def test_a_verifier_who_keeps_open_is_told_as_such(one_game):

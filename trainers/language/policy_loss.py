@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -45,7 +45,8 @@ class PolicyLoss:
         self, given: PolicyLossParameters, *, max_tokens: int = 1, is_behind: bool = False
     ) -> None:
         self.given = given
-        self.correction = given.sampler_correction or ("token" if is_behind else "none")
+        level: Literal["token", "sequence"] = "sequence" if given.policy_loss == "gspo" else "token"
+        self.correction = given.sampler_correction or (level if is_behind else "none")
         self.constant = given.aggregation_constant or max_tokens
 
     def weights(self, mask: Tensor) -> tuple[Tensor, Tensor]:

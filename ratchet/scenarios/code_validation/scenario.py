@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 class CodeValidationScenario(TextScenario):
     """Agents find out whether a program solves the problem that it was written for."""
 
+    label_texts = ("the solution is buggy", "the solution is right")
+
     def build_datasets(self, hyper_params: HyperParameters) -> dict[str, NestedArrayDictDataset]:
         """Make ``train`` and ``test``."""
         return build_code_validation_datasets(hyper_params)

@@ -128,6 +128,7 @@ class _Reader:
             "datapoint_id": int(self._array("datapoint_id")[first]),
             "seed": int(self._array("seed")[first]),
             "y": y,
+            "truth": f"the graphs are {'the same' if y == 1 else 'different'}",
             "prover_stance": 1,
             "question": " ".join(said) or "nothing said",
             "solution": "",

@@ -55,12 +55,22 @@ def test_a_referred_to_environment_has_its_name(tmp_path):
 
 
 def test_another_algorithm_is_the_librarys_option():
-    params = loaded("trainer=reinforce", "trainer.total_frames=512")
+    params = loaded("trainer=reinforce", "loss=reinforce", "trainer.total_frames=512")
     assert params.trainer == "torchrl_reinforce"
-    assert params.torchrl.choices == {"trainer": "reinforce"}
+    assert params.torchrl.choices == {"trainer": "reinforce", "loss": "reinforce"}
     assert params.torchrl.config["trainer"]["total_frames"] == 512
     assert params.replace({"seed": 3}).trainer == "torchrl_reinforce"
     assert HyperParameters.from_dict(params.to_dict()) == params
+
+
+@pytest.mark.parametrize("override", ["trainer=a2c", "loss=a2c", "loss@loss=a2c"])
+def test_trainer_and_loss_of_different_algorithms_are_refused(tmp_path, override):
+    with pytest.raises(ParameterError, match="would be recorded as an algorithm"):
+        loaded(override)
+    assert loaded("trainer=a2c", "loss=a2c").trainer == "torchrl_a2c"
+    path = write(tmp_path, OWN)
+    with pytest.raises(ParameterError, match="got 'a2c' with the trainer 'ppo'"):
+        loaded("loss=a2c", path=path)
 
 
 @pytest.mark.parametrize(
