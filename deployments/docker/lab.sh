@@ -8,7 +8,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 secrets=${RATCHET_SECRETS:-$here/secrets}
 databases=(prefect mlflow mlflow_auth)
-volumes=("worker work /work" "mlflow mlartifacts /work/mlartifacts")
+volumes=("worker runs /work/runs" "worker home /work/.ratchet" "mlflow mlartifacts /work/mlartifacts")
 clients=(proxy worker prefect mlflow)
 
 compose() { docker compose --file "$here/compose.yaml" "$@"; }
@@ -24,7 +24,7 @@ make_secrets() {
     : "${RATCHET_DOMAIN:?the domain of the server, as lab.example.org}"
     # Containers read single files as another user; the folder keeps this machine's others out.
     install -d -m 0700 "$secrets"
-    for name in postgres prefect_database mlflow_database mlflow_admin mlflow_session; do
+    for name in postgres prefect_database mlflow_database mlflow_admin mlflow_worker mlflow_session; do
         new_secret "$name"
     done
     new_secret prefect_auth admin:

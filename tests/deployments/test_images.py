@@ -82,7 +82,9 @@ def test_services_have_no_more_rights_than_they_need() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["user"].split(":")[0] not in ("", "0", "root"), name
         assert "privileged" not in service
-        assert service["healthcheck"]["test"]
+        assert service["healthcheck"].get("test") or service["restart"] == "no", name
+        assert service["cpus"], name
+        assert service["mem_limit"], name
         assert "latest" not in service["image"]
         assert ":" in service["image"]
     open_to_all = {name for name, service in COMPOSE["services"].items() if "ports" in service}

@@ -137,7 +137,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     made = Lab(environment, port, root)
     environment[DATABASE] = made.url("postgresql+asyncpg", "prefect")
     (root / "work" / "runs").mkdir(parents=True)
-    (root / "work" / "mlartifacts").mkdir()
+    for name in (".ratchet", "mlartifacts"):
+        (root / "work" / name).mkdir()
     quiet = {"stdout": subprocess.DEVNULL, "cwd": root, "check": True, **user}
     server = [folder / "pg_ctl", "-D", database / "data", "-w", "-l", database / "log"]
     settings = f"-p {port} -k {database} -c fsync=off -c listen_addresses=127.0.0.1"
