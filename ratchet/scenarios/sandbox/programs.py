@@ -97,8 +97,9 @@ def run_programs(
 ) -> list[ProgramResult]:
     """Run programs on their tests, several at once; return the results in the programs' order.
 
-    A program that ran out of time, or whose whole subprocess was lost, is run once more, alone
-    and with twice the time, so that neither a slow machine nor another program decides.
+    A program whose subprocess was lost is run once more, alone and with twice the time, so that no
+    other program decides. One that ran out of time is not: its CPU time is measured, and it would
+    use up the time again.
 
     Parameters
     ----------
@@ -128,9 +129,7 @@ def run_programs(
         batches = [groups[i::count] for i in range(count)]
         for results in pool.map(lambda b: _run_batch(b, programs, time_limit, memory_mb), batches):
             found.update(results)
-        again = [
-            [[job]] for i, job in enumerate(jobs) if i not in found or found[i].status == "timeout"
-        ]
+        again = [[[job]] for i, job in enumerate(jobs) if i not in found]
         longer = 2 * time_limit
         for results in pool.map(lambda b: _run_batch(b, programs, longer, memory_mb), again):
             found.update(results)

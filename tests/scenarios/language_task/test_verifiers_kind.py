@@ -1,6 +1,7 @@
 """Environments of packages of the verifiers kind, in the words of its versions."""
 
 import textwrap
+from importlib.util import find_spec
 
 import pytest
 
@@ -223,3 +224,74 @@ def test_a_missing_package_is_told_with_what_to_do():
         ParameterError, match=r"importing 'no_such_game' failed.*Install the package"
     ):
         scenario.build_datasets(HyperParameters(**given))
+
+
+REAL_SINGLE = """
+import verifiers as vf
+from datasets import Dataset
+
+def right(completion, answer):
+    return float(completion[-1]["content"].strip() == answer)
+
+async def words(completion):
+    return float(len(completion[-1]["content"].split()))
+
+def load_environment(size=30):
+    rows = [{"question": f"{i}+1=", "answer": str(i + 1)} for i in range(size)]
+    rubric = vf.Rubric(funcs=[right, words], weights=[1.0, 0.0])
+    return vf.SingleTurnEnv(dataset=Dataset.from_list(rows), system_prompt="count", rubric=rubric)
+"""
+REAL_GAME = """
+import verifiers as vf
+from datasets import Dataset
+
+def solved(state):
+    return float(state["found"])
+
+class Guessing(vf.MultiTurnEnv):
+    async def setup_state(self, state):
+        state["found"] = False
+        return state
+
+    @vf.stop
+    async def was_found(self, state):
+        return state["found"]
+
+    async def env_response(self, messages, state):
+        state["found"] = messages[-1]["content"] == state["answer"]
+        return [{"role": "user", "content": " yes" if state["found"] else " more:"}]
+
+def load_environment():
+    def rows(numbers):
+        prompts = [{"question": f"guess {n}:", "answer": str(n)} for n in numbers]
+        return Dataset.from_list(prompts)
+    return Guessing(dataset=rows(range(1, 30)), eval_dataset=rows([0]), max_turns=4,
+                    rubric=vf.Rubric(funcs=[solved], weights=[2.0]))
+"""
+needs_verifiers = pytest.mark.skipif(
+    find_spec("verifiers") is None or find_spec("verifiers.envs") is None,
+    reason="needs verifiers 0.2 (`pip install 'ratchet-experiments[verifiers]'`), whose"
+    " dependencies exclude versions of constraints.txt: use a separate environment",
+)
+
+
+@needs_verifiers
+def test_the_packages_own_single_turn_is_played(made, tokenizer, engine_saying):
+    instance = made(REAL_SINGLE, language_task={"chat": True})
+    engine = engine_saying(lambda prompt, request: str(eval(prompt.removeprefix("count")[:-1])))
+    found = played(instance, engine, tokenizer, "train", range(4))
+    for trajectory in found.trajectories:
+        assert trajectory.reward == trajectory.scores["right"] == 1.0
+        assert trajectory.metrics["words"] == 1.0
+    assert len(engine.asked) == 1
+
+
+@needs_verifiers
+def test_the_packages_own_turns_are_played(made, tokenizer, engine_saying):
+    instance = made(REAL_GAME, language_task={"chat": True})
+    assert [len(instance.datasets[name]) for name in ("train", "test")] == [29, 1]
+    engine = engine_saying(lambda prompt, request: str(1 + prompt.count("more")))
+    found = played(instance, engine, tokenizer, "train", [2, 8])
+    first, second = found.trajectories
+    assert (first.reward, first.metrics["num_turns"], first.finish_reason) == (2, 3, "environment")
+    assert (second.reward, second.metrics["num_turns"]) == (0, 4)

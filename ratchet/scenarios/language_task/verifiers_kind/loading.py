@@ -34,8 +34,8 @@ def find_loader(dataset: str, base_dir: Path | None) -> Callable[..., Any]:
     found = getattr(module, _ENTRANCE, None)
     if not callable(found):
         raise ParameterError(
-            f"dataset: {dataset!r} has no function {_ENTRANCE}, expected a package or file of the"
-            " verifiers kind."
+            f"dataset: {dataset!r} has no function {_ENTRANCE}, expected a package or file for"
+            " verifiers 0.1 or 0.2; the interface of later versions is not read."
         )
     return found  # type: ignore[no-any-return]
 

@@ -29,6 +29,8 @@ _MAX_FILES = 32
 _MAX_THREADS = 4096
 """All of the user's together count, except those of root."""
 _MAX_RESULT = 2 * MAX_OUTPUT
+_GRACE: Final = 0.25
+"""CPU seconds past the limit in which the kernel's own signal may end a program."""
 _WALL_FACTOR: Final = 10
 """Wall time of a process in its CPU limits (at least a second each): so slow may a machine be."""
 
@@ -107,8 +109,9 @@ class Worker:
     def _read(self, pid: int, reading: int) -> tuple[bytes, str]:
         """Read a result to its end, within bounds on its size and on time, whatever comes.
 
-        A program that waits for a slow machine goes on, one that uses no CPU time ends, though it
-        may write. Behind both stands a deadline of wall time.
+        A program that waits for a slow machine continues; one that uses no CPU time ends, though it
+        may write. One that ignores the signal at its limit of CPU time ends by this check of its
+        clock. A deadline of wall time bounds all others.
         """
         chunks: list[bytes] = []
         size = 0
@@ -129,7 +132,7 @@ class Worker:
             cpu, now = _cpu_seconds(pid), time.monotonic()
             if cpu - last_cpu > 0.001:
                 last_cpu, last_wall = cpu, now
-            if now - last_wall > patience or now > deadline:
+            if now - last_wall > patience or now > deadline or cpu > self.time_limit + _GRACE:
                 return b"", "timeout"
 
     def _kill_the_rest(self) -> None:
