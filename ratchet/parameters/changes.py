@@ -56,10 +56,12 @@ def merge_agent(
 ) -> dict[str, Any]:
     """Merge an agent's parameters over those of ``_default``.
 
-    Parameters that name all ``fields`` of an agent, as saved ones do, take nothing from
-    ``_default``.
+    Parameters that name all ``fields`` of an agent, as saved ones do, take no part of a section
+    from ``_default``.
     """
-    return dict(agent) if agent.keys() >= set(fields) else merge_nested(default, agent)
+    if agent.keys() >= set(fields):
+        return {**default, **agent}
+    return merge_nested(default, agent)
 
 
 def change_every_agent(base: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:

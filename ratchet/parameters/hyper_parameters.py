@@ -306,7 +306,9 @@ def _read_agent(
     if not isinstance(value, Mapping):
         raise ParameterError(f"agents.{name}: got {value!r}, expected a mapping of parameters.")
     try:
-        agent = model.model_validate(merge_agent(default, value, model.model_fields))
+        own = model.model_fields.keys() - AgentParameters.model_fields.keys()
+        merged = merge_agent(default, value, own or model.model_fields)
+        agent = model.model_validate(merged)
     except ValidationError as error:
         message = describe_validation_error(error, prefix=f"agents.{name}", model=model)
         raise ParameterError(message) from error

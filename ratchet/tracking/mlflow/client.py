@@ -83,7 +83,8 @@ def create_database(tracking_uri: str, artifact_root: str | None) -> None:
             left.unlink()
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-        store = SqlAlchemyStore(f"sqlite:///{aside}", artifact_root)
+        uri = f"sqlite:///{aside}"
+        store = SqlAlchemyStore(uri, artifact_root)  # type: ignore[no-untyped-call] # of MLflow
         store.engine.dispose()
         aside.replace(database)
 
