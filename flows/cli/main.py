@@ -7,6 +7,7 @@ for help must not wait for torch.
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ from flows.cli import (
 from flows.process.environment import DEBUG
 from flows.process.lean_imports import leave_compiler_out
 from flows.process.messages import note_error, output_as_json, print_error, print_plain
+from flows.process.terminal import survive_closing
 from ratchet.errors import USAGE_ERRORS, RatchetError
 from ratchet.lazy import explain_missing
 
@@ -64,6 +66,8 @@ class RatchetGroup(TyperGroup):
     def invoke(self, ctx: Any) -> object:  # noqa: ANN401 -- click's context
         """Run the command; an error becomes a message and an exit code."""
         leave_compiler_out()
+        if threading.current_thread() is threading.main_thread():
+            survive_closing()
         with output_as_json() if ctx.meta[_JSON] else nullcontext():
             try:
                 return self._invoke(ctx)

@@ -107,14 +107,20 @@ def split_settings(
 def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = False) -> None:
     """Run with progress shown, then print the results; on failure say what to do next."""
     from flows.cli.results import print_results, warn_if_behind
+    from flows.runs.preflight import check_devices
     from flows.runs.running import run_resolved
     from ratchet.tracking.run_folder import RunFolder
 
     settings, run_id = experiment.settings, experiment.run_id
+    check_devices(experiment)
     print_plain(f"Run {run_id}")
 
     try:
         result = run_resolved(experiment, "none" if quiet else settings.progress, force=force)
+    except KeyboardInterrupt:
+        if not (experiment.run_path / "manifest.json").exists():
+            print_warning(f"Run {run_id} was not recorded yet: `ratchet runs` does not list it.")
+        raise
     except RatchetError as error:
         manifest = experiment.run_path / "manifest.json"
         is_begun = manifest.exists() and not isinstance(error, USAGE_ERRORS)

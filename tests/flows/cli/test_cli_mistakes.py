@@ -253,6 +253,7 @@ def test_a_failed_run_is_told_on_one_screen_and_says_how_to_go_on(tmp_path: Path
     [
         (signal.SIGINT, False, ["run"]),
         (signal.SIGTERM, False, ["run"]),
+        pytest.param(signal.SIGHUP, False, ["run"], id="as a closed terminal"),
         pytest.param(signal.SIGINT, True, ["run"], id="as a terminal's Ctrl-C"),
         (signal.SIGTERM, False, ["sweep", "seed=0,1", "--name", "both"]),
     ],
