@@ -90,7 +90,9 @@ class LocalFolder(Backend):
         """Read the manifest's text; None if there is no such stage."""
         path = self.stage_path(key)
         try:
-            return (path / MANIFEST_NAME).read_bytes()
+            if stat.S_ISREG(os.lstat(path / MANIFEST_NAME).st_mode):  # a pipe would be waited for
+                return (path / MANIFEST_NAME).read_bytes()
+            raise DamagedStageError(f"{MANIFEST_NAME} is not a plain file")
         except FileNotFoundError as error:
             if not path.is_dir():
                 return None

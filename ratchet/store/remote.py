@@ -140,6 +140,11 @@ class RemoteFolder(Backend):
         if lease is not None and lease.held:  # it stands where the manifest would
             return None
         text = self._read(self._manifest_path(key))
+        if text is not None and LeaseRecord.from_bytes(text) is None:
+            try:
+                Manifest.from_bytes(text, key)
+            except DamagedStageError:  # it may have been damaged on its way
+                text = self._read(self._manifest_path(key))
         return None if text is None or LeaseRecord.from_bytes(text) is not None else text
 
     def _read(self, path: str) -> bytes | None:

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,24 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         Path(name).unlink(missing_ok=True)
         raise
     _flush_folder(path.parent)
+
+
+def read_plain_file(path: Path, offset: int = 0) -> bytes:
+    """Read a file from an offset on; a pipe or a folder in its place is never opened.
+
+    Raises
+    ------
+    DataError
+        If it is not there, no plain file, or cannot be read.
+    """
+    try:
+        if stat.S_ISREG(path.stat().st_mode):
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    raise DataError(f"{path}: expected a plain file, got a folder or a pipe. Move it away.")
 
 
 @contextlib.contextmanager
@@ -68,9 +87,7 @@ class JsonLines:
         """
         if not self.path.exists():
             return [], 0
-        with self.path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
+        data = read_plain_file(self.path, offset)
         *lines, torn = data.split(b"\n")
         return [self._parse(line) for line in lines], offset + len(data) - len(torn)
 
@@ -78,7 +95,7 @@ class JsonLines:
         """Read the lines that are JSON objects, and say whether there was nothing else."""
         if not self.path.exists():
             return [], True
-        *lines, torn = self.path.read_bytes().split(b"\n")
+        *lines, torn = read_plain_file(self.path).split(b"\n")
         items: list[dict[str, Any]] = []
         for line in lines:
             with contextlib.suppress(DataError):
@@ -112,7 +129,7 @@ class JsonLines:
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:
             item = _parse(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(self._complaint(line)) from error
         if not isinstance(item, dict):
             raise DataError(self._complaint(line))

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from ratchet.errors import DataError
 from ratchet.statistics.returns import PREFIX, paid_agents
+from ratchet.tracking.files import read_plain_file
 from ratchet.tracking.manifest import MAIN_ARM
 
 _OLD_PREFIX = "reward_"
@@ -101,9 +102,9 @@ class ResultTable:
             If the file is no such table.
         """
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(read_plain_file(path))
             return cls(data["name"], data["columns"], data["arm"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from ratchet.errors import DataError, RunNotFoundError, nearest
 from ratchet.tracking.artifacts import ARTIFACTS_FOLDER
-from ratchet.tracking.files import JsonLines, locked, write_atomically
+from ratchet.tracking.files import JsonLines, locked, read_plain_file, write_atomically
 from ratchet.tracking.manifest import MAIN_ARM, RunManifest, RunStatus, StageRecord
 from ratchet.tracking.metrics import MetricPoint, MetricsFile
 from ratchet.tracking.presence import runners
@@ -291,7 +291,7 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
         try:
             folder = RunFolder(file.parent)
             found.append((folder.manifest.created, folder.run_id, folder))
-        except DataError as error:
+        except (DataError, RunNotFoundError) as error:
             logger.warning("left out of the list of runs: %s", error)
     return [folder for *_, folder in sorted(found, key=lambda item: item[:2], reverse=True)]
 
@@ -324,8 +324,9 @@ def find_run(runs_dir: Path | str, run: str) -> RunFolder:
 
 
 def _read_manifest(path: Path) -> RunManifest:
+    content = read_plain_file(path)
     try:
-        return RunManifest.model_validate_json(path.read_bytes())
+        return RunManifest.model_validate_json(content)
     except (ValidationError, ValueError) as error:
         raise DataError(
             f"{path}: not a run's manifest ({error}). Move the folder away and run the experiment"

@@ -180,3 +180,23 @@ def test_files_of_others_are_told(remote: Remote, stage: Any) -> None:
     stage.make(store)
     remote.fs.pipe_file(remote.path("stages", stage.key, "notes.txt"), b"x")
     assert store.verify(stage.key) == ["notes.txt is not in the manifest"]
+
+
+def test_a_manifest_that_is_damaged_on_its_way_is_read_again(
+    remote: Remote, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stage.make(remote.store())
+    reads: list[str] = []
+    whole = type(remote.fs).cat_file
+
+    def damaged_once(self: Any, path: str, *args: Any, **kwargs: Any) -> bytes:
+        content: bytes = whole(self, path, *args, **kwargs)
+        if not path.endswith("manifest.json"):
+            return content
+        reads.append(path)
+        return content[:-9] + b"#" + content[-8:] if len(reads) == 1 else content
+
+    monkeypatch.setattr(type(remote.fs), "cat_file", damaged_once)
+    assert remote.store("two").peek(stage.key) == made
+    assert len(reads) > 1
+    assert remote.damages == []

@@ -306,3 +306,23 @@ def test_a_folder_can_be_given_as_path_or_url(tmp_path: Path, stage: Any, form: 
 def test_a_manifest_reads_what_it_wrote(store: StageStore, stage: Any) -> None:
     manifest = stage.make(store)
     assert Manifest.from_bytes(manifest.to_bytes(), stage.key) == manifest
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
+def test_what_is_no_manifest_is_damage_and_never_waited_for(
+    store: StageStore, stage: Any, kind: str
+) -> None:
+    stage.make(store)
+    path = next(store.backend.folder.root.rglob(f"{stage.key}/manifest.json"))
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    store = StageStore(store.place)
+    assert store.peek(stage.key) is None
+    assert store.find(stage.key) is None
+    assert not path.parent.exists(), "it is set aside"

@@ -4,6 +4,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import DataError, RunNotFoundError
+from ratchet.errors import DataError, RatchetError, RunNotFoundError
 from ratchet.tracking import (
     MetricPoint,
     ResultTable,
@@ -253,3 +254,39 @@ def test_importing_run_folders_is_light():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root
     )
     assert result.stdout.strip() == "[]"
+
+
+def in_the_way(path, kind):
+    """Put something that is no plain file, or far too deep, where a file is expected."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to(path.parent / "nowhere")
+    else:
+        path.write_text('{"arm":' * 100_000 + "\n")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link", "deep"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "metrics.jsonl", "events.jsonl", "tables/main-test.json"]
+)
+def test_what_is_no_file_is_named_and_never_waited_for(tmp_path, name, kind):
+    folder = RunFolder.create(tmp_path, RunManifest(run_id="run", name="run", arms={"main": {}}))
+    in_the_way(folder.path / name, kind)
+    readers = {
+        "manifest.json": lambda: RunFolder(folder.path).manifest,
+        "metrics.jsonl": folder.read_metrics,
+        "events.jsonl": folder.read_events,
+        "tables/main-test.json": folder.read_tables,
+    }
+    if kind == "link" and name.endswith("jsonl"):
+        assert readers[name]() == []
+    else:
+        with pytest.raises(RatchetError, match=re.escape(Path(name).name)):
+            readers[name]()
+    assert len(list_runs(tmp_path)) == (name != "manifest.json")

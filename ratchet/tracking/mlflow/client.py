@@ -83,8 +83,7 @@ def create_database(tracking_uri: str, artifact_root: str | None) -> None:
             left.unlink()
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-        uri = f"sqlite:///{aside}"
-        store = SqlAlchemyStore(uri, artifact_root)  # type: ignore[no-untyped-call] # of MLflow
+        store = SqlAlchemyStore(f"sqlite:///{aside}", artifact_root)  # type: ignore[no-untyped-call] # MLflow has no types here
         store.engine.dispose()
         aside.replace(database)
 
