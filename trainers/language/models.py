@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from ratchet.language_models.local.small_models import SmallModelShape, make_sma
 from ratchet.language_models.local.warm_up import warm_up
 from ratchet.language_models.service.training.lora import Lora
 from ratchet.seeding import derive_seed
+from trainers.progress import describe, show
 
 if TYPE_CHECKING:
     from ratchet.language_models.local.model import LanguageModel
@@ -88,7 +90,12 @@ def _warm_up(
     agent: str,
     section: LanguageAgentParameters,
 ) -> None:
-    given = section.warm_up
+    given, step = section.warm_up, count(1)
+
+    def report(loss: float) -> None:
+        describe(f"Warm-up of {agent}, step {next(step)} of at most {given.num_steps}")
+        show({"loss": loss})
+
     warm_up(
         model,
         instance.demonstrations(model.tokenizer),
@@ -97,4 +104,5 @@ def _warm_up(
         learning_rate=given.lr,
         batch_size=given.batch_size,
         seed=derive_seed(instance.hyper_params.seed, "initial_state", 0, "warm_up", agent),
+        on_step=report,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ratchet.scenarios.dataset import DataCursor
+from trainers.progress import describe
 from trainers.tensordict.collectors import RolloutCollector
 
 if TYPE_CHECKING:
@@ -29,7 +30,10 @@ def fit_normalization(
     cursor = DataCursor(len(environment.dataset), seed, purpose=STAGE)
     collector = RolloutCollector(environment, agents, cursor, seed=seed, stage=STAGE)
     rounds = math.ceil(num_frames / environment.frames_per_batch)
-    batches = [collector.collect(index).reshape(-1) for index in range(rounds)]
+    batches = []
+    for index in range(rounds):
+        describe(f"Normalisation, batch {index + 1} of {rounds}")
+        batches.append(collector.collect(index).reshape(-1))
     agents.normalizer.fit(
         torch.cat([batch.select(*agents.normalizer.keys, strict=False) for batch in batches])
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,6 +37,7 @@ def warm_up(
     batch_size: int,
     seed: int,
     until: float = 0.0,
+    on_step: Callable[[float], None] | None = None,
 ) -> list[float]:
     """Train by the cross-entropy of the answers' tokens; return the loss of each step.
 
@@ -50,6 +51,8 @@ def warm_up(
     until
         Stop where the mean loss of the last few steps, in nats a token, is not above this: how
         fast a small model gets there differs from seed to seed, and what it can do there doesn't.
+    on_step
+        Called with the loss of each step, to show progress.
 
     Raises
     ------
@@ -84,6 +87,8 @@ def warm_up(
     losses: list[float] = []
     for places in islice(batches, steps):
         losses.append(optimization.step(loss(places)[0]))
+        if on_step is not None:
+            on_step(losses[-1])
         if sum(losses[-_RECENT:]) <= until * _RECENT and len(losses) >= _RECENT:
             break
     return losses

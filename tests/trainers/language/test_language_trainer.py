@@ -21,6 +21,7 @@ from trainers.language import player_process
 from trainers.language.grpo import GrpoTrainer
 from trainers.language.player import Player
 from trainers.language.trainer import Rollouts, loop_around
+from trainers.progress import progress_reporter
 from trainers.registry import trainer_class
 
 SMALL = {"layers": 1, "d_model": 16, "heads": 2, "d_mlp": 32, "context_length": 32}
@@ -379,3 +380,22 @@ def test_the_number_of_processes_that_train_is_in_the_key_of_training_alone():
 
     assert changed(world_size=2) == {"train"}
     assert changed(config={"learning_rate": 1.0}) == set()
+
+
+def test_every_step_of_a_warm_up_is_reported():
+    said = []
+
+    class Reporter:
+        def describe(self, description):
+            said.append(description)
+
+        def show(self, metrics):
+            assert metrics["loss"] > 0
+
+        def start(self, total):
+            raise AssertionError("steps of a warm-up are no iterations")
+
+    with progress_reporter(Reporter()):
+        build(parameters()).initial_state()
+    steps = [text for text in said if text.startswith("Warm-up")]
+    assert steps == [f"Warm-up of agent, step {n} of at most 10" for n in range(1, 11)]
