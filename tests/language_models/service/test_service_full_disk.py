@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
+import os
 import resource
 import sqlite3
 import time
@@ -91,6 +93,39 @@ def test_a_full_database_kills_no_thread(served, client, upload, wait_for):
     assert wait_for(client, job.id).status == "succeeded"
     assert wait_for(client, create(client, request.training_file).id).status == "succeeded"
     await_health(served.url, "ok")
+
+
+def test_an_upload_without_room_gets_a_507_with_the_reason(served, client, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    chat = [{"role": "user", "content": "same"}, {"role": "assistant", "content": "Decision"}]
+    data = (json.dumps({"messages": chat}) + "\n").encode()
+    monkeypatch.setattr("ratchet.language_models.service.files.shutil.copyfileobj", full)
+    with pytest.raises(openai.APIStatusError, match="No space left on device") as caught:
+        client.with_options(max_retries=0).files.create(file=("t", data), purpose="fine-tune")
+    assert caught.value.status_code == 507
+    assert caught.value.code == "insufficient_storage"
+    monkeypatch.undo()
+    assert not list(client.files.list()), "nothing of it is left"
+    assert client.files.create(file=("t", data), purpose="fine-tune").bytes == len(data)
+
+
+def test_a_request_that_the_database_has_no_room_for_gets_a_507(served, client, upload):
+    file_id = upload(client)
+    database = served.service.database
+    most = database.row("PRAGMA max_page_count")[0]
+    database.row("PRAGMA max_page_count = 1")
+    impatient = client.with_options(max_retries=0)
+
+    def fill():
+        while True:
+            create(impatient, file_id, suffix="x" * 18)
+
+    with pytest.raises(openai.APIStatusError, match="database or disk is full") as caught:
+        fill()
+    assert caught.value.status_code == 507
+    database.row(f"PRAGMA max_page_count = {most}")
 
 
 def test_a_dead_thread_is_said(served):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ratchet.errors import RatchetError
+from ratchet.language_models.service.jobs.trainer_process import NO_ROOM_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -165,6 +167,13 @@ def install_error_handlers(app: FastAPI) -> None:
         message = f"{request.method} {request.url.path}: {error.detail}."
         return error_response(error.status_code, message, headers=error.headers)
 
+    async def on_disk(request: Request, error: Exception) -> JSONResponse:
+        if not _is_full_disk(error):
+            return await on_anything(request, error)
+        logger.error("%s %s: %s", request.method, request.url.path, error)
+        message = f"The service has no room on its disk ({error}). Free space there and try again."
+        return error_response(507, message, code="insufficient_storage")
+
     async def on_anything(request: Request, error: Exception) -> JSONResponse:
         logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return error_response(500, "The service failed; its log says why.", code="internal_error")
@@ -172,4 +181,13 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(RequestValidationError, on_validation)
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(OSError, on_disk)
+    app.add_exception_handler(sqlite3.OperationalError, on_disk)
     app.add_exception_handler(Exception, on_anything)
+
+
+def _is_full_disk(error: Exception) -> bool:
+    """Return whether a file could not be written, or SQLite's database, for want of room."""
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM_ERRORS
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -25,7 +25,8 @@ _TAIL_BYTES = 4000
 _TAIL_LINES = 20
 NO_ROOM = os.EX_IOERR
 """Exit code of a trainer that found no room on the disk."""
-_NO_ROOM_REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
+NO_ROOM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_ROOM_REASONS = tuple(map(os.strerror, NO_ROOM_ERRORS))
 
 
 class TrainerProcess:
