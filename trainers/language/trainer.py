@@ -20,7 +20,7 @@ import torch
 from ratchet.errors import ParameterError, StateError
 from ratchet.parameters.purposes import Purpose
 from ratchet.rollouts.order import DataOrder
-from ratchet.scenarios.language_task.options import check_options
+from ratchet.scenarios.language_task.options import check_options, check_sizes
 from ratchet.scenarios.language_task.validation import check_validation
 from ratchet.seeding import derive_seed, seeded_globals
 from trainers.callbacks.base import CallbackState
@@ -144,6 +144,7 @@ class LanguageTrainer(StagedTensorDictTrainer):
         for name in hyper_params.agents:
             _check_agent(name, hyper_params.agents[name])
         check_options(hyper_params.language_task, base_dir)
+        check_sizes(hyper_params.language_task, hyper_params.dataset)
         check_validation(hyper_params, base_dir)
         cls.learner_class.check_learner(hyper_params)
 

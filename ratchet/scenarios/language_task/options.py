@@ -36,6 +36,29 @@ def check_options(section: LanguageTaskParameters, base_dir: Path | None) -> Non
         _check(section.evaluator, scoring, "language_task.evaluator", first)
 
 
+def check_sizes(section: LanguageTaskParameters, dataset: str) -> None:
+    """Refuse more tasks than a dataset can have, before anything is drawn.
+
+    Raises
+    ------
+    ParameterError
+        With the number of different tasks.
+    """
+    most = {
+        "reverse": section.reverse.num_symbols**section.reverse.length,
+        "arithmetic": len(section.arithmetic.operations)
+        * 10 ** (2 * section.arithmetic.num_digits),
+    }.get(dataset)
+    wanted = (section.num_train or 0) + section.num_validation + (section.num_test or 0)
+    if most is not None and wanted > most:
+        raise ParameterError(
+            f"language_task.num_train: got {section.num_train}, with num_validation"
+            f" {section.num_validation} and num_test {section.num_test}, but {dataset} has at most"
+            f" {most} different tasks as configured; expected no more together. Ask for longer"
+            " ones, or for fewer."
+        )
+
+
 def _check(reference: Reference, found: Callable[..., object], path: str, first: int = 0) -> None:
     try:
         signature = inspect.signature(found)

@@ -399,3 +399,9 @@ def test_every_step_of_a_warm_up_is_reported():
         build(parameters()).initial_state()
     steps = [text for text in said if text.startswith("Warm-up")]
     assert steps == [f"Warm-up of agent, step {n} of at most 10" for n in range(1, 11)]
+
+
+def test_more_tasks_than_there_are_is_refused_before_anything_is_drawn():
+    many = {"num_train": 1000, "num_test": 8, "reverse": {"length": 3, "num_symbols": 6}}
+    with pytest.raises(ParameterError, match=r"num_train: got 1000, .* at most 216 different"):
+        check_combination(parameters(language_task=many))
