@@ -107,12 +107,12 @@ def split_settings(
 def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = False) -> None:
     """Run with progress shown, then print the results; on failure say what to do next."""
     from flows.cli.results import print_results, warn_if_behind
-    from flows.runs.preflight import check_devices
+    from flows.runs.preflight import check_experiment
     from flows.runs.running import run_resolved
     from ratchet.tracking.run_folder import RunFolder
 
     settings, run_id = experiment.settings, experiment.run_id
-    check_devices(experiment)
+    check_experiment(experiment)
     print_plain(f"Run {run_id}")
 
     try:

@@ -17,7 +17,8 @@ for number in range(20_000):
 print("the end", file=sys.stderr)
 """
 WAITS = """
-import time
+import signal, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 from flows.process.terminal import survive_closing
 survive_closing()
 try:
