@@ -78,7 +78,8 @@ def _agent_names(hyper_params: HyperParameters, settings: ExperimentSettings) ->
     from ratchet.protocols.registry import build_protocol_handler
 
     base_dir = None if settings.base_dir is None else Path(settings.base_dir)
-    return list(build_protocol_handler(hyper_params, base_dir=base_dir).agent_names)
+    handler = build_protocol_handler(hyper_params, base_dir=base_dir)
+    return list(handler.agent_names or hyper_params.agents.named)  # an environment names its own
 
 
 def _find(name: str, section: AgentParameters, settings: ExperimentSettings) -> SavedState:
