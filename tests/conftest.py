@@ -63,6 +63,9 @@ for _name in _FOREIGN:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # processes of tests are interrupted
 
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # started under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 gc.disable()  # all that is imported while tests are found is here to stay
 
 

@@ -262,8 +262,6 @@ def test_an_interrupted_run_ends_says_so_and_has_its_own_exit_code(
     tmp_path: Path, number: signal.Signals, whole_group: bool, command: list[str]
 ) -> None:
     """In the middle of a stage that would take five minutes."""
-    if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, signal.SIG_DFL)  # the tests run under nohup
     work = "[__import__('time').sleep(0.05) for _ in range(6000)]"
     process = broken_run(tmp_path, work, *command[1:], command=command[0])
     deadline = time.monotonic() + 120

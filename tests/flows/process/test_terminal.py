@@ -17,8 +17,7 @@ for number in range(20_000):
 print("the end", file=sys.stderr)
 """
 WAITS = """
-import signal, time
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+import time
 from flows.process.terminal import survive_closing
 survive_closing()
 try:
