@@ -26,7 +26,7 @@ from ratchet.parameters.discovery import (
 )
 from ratchet.parameters.hydra_overrides import plain_overrides
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.messages import raise_together, shorten
+from ratchet.parameters.messages import raise_together
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.suggestions import suggest_at_top
@@ -96,15 +96,17 @@ def load_experiment(
     file = Path(path).expanduser()
     if not file.is_file():
         raise ParameterError(_missing_file(file))
+    content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
+    data = HyperParameters.gather(content, _OWN_KEYS)
+    data, plain = plain_overrides(data, overrides)
+    changes = expand_paths(name_choices(data, parse_overrides(plain)), "overrides")
+    data = merge_changes(data, _upgraded(changes, file))
+    data = HyperParameters.gather(data, _OWN_KEYS)
+    settings = _mapping(data.pop("settings", None), "settings", file)
+    arms = _mapping(data.pop("arms", None), "arms", file)
+    sweep = _mapping(data.pop("sweep", None), "sweep", file)
+    base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
     try:
-        data = _read_with_overrides(file, overrides)
-        settings, arms, sweep = (
-            _mapping(data.pop(name, None), name, file) for name in ("settings", "arms", "sweep")
-        )
-    except RatchetError as error:
-        raise type(error)(shorten(str(error))) from error
-    try:
-        base_dir = _base_dir(settings, file)
         data, arms, sweep = (start_from_base(part, base_dir) for part in (data, arms, sweep))
         data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
         load_files({**data, "arms": arms}, base_dir)
@@ -121,25 +123,7 @@ def load_experiment(
         )
         return _with_loaded_agents(experiment)
     except RatchetError as error:
-        raise type(error)(shorten(f"{file}:\n{error}")) from error
-
-
-def _read_with_overrides(file: Path, overrides: Iterable[str]) -> dict[str, Any]:
-    """Read a file's nested content, with overrides on top."""
-    content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
-    data = HyperParameters.gather(content, _OWN_KEYS)
-    data, plain = plain_overrides(data, overrides)
-    changes = expand_paths(name_choices(data, parse_overrides(plain)), "overrides")
-    data = merge_changes(data, _upgraded(changes, file))
-    return HyperParameters.gather(data, _OWN_KEYS)
-
-
-def _base_dir(settings: dict[str, Any], file: Path) -> Path:
-    """Return where relative paths start; that is the file's folder unless the settings name one."""
-    given = settings.setdefault("base_dir", str(file.resolve().parent))
-    if not isinstance(given, str):
-        raise ParameterError(f"settings.base_dir: got {given!r}, expected the path of a folder.")
-    return Path(given)
+        raise type(error)(f"{file}:\n{error}") from error
 
 
 def _read_all(

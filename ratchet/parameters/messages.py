@@ -46,20 +46,6 @@ def _join(messages: list[str]) -> str:
     return first.removesuffix(".") + "".join(f", or {text[:-1]}" for text in wanted if text) + "."
 
 
-_LONGEST_LINE = 600
-
-
-def shorten(text: str) -> str:
-    """Leave out the middle of long lines, such as those that repeat a large value."""
-    half = _LONGEST_LINE // 2
-    return "\n".join(
-        line
-        if len(line) <= _LONGEST_LINE
-        else f"{line[:half]} … ({len(line) - 2 * half:,} characters) … {line[-half:]}"
-        for line in text.split("\n")
-    )
-
-
 def raise_together(errors: Sequence[RatchetError]) -> None:
     """Raise what was found wrong as one error, each line once; nothing if nothing was.
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ratchet.errors import ParameterError
 from ratchet.parameters.changes import merge_nested
 from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 from ratchet.parameters.torchrl_names import library_defaults, resolved, with_names
@@ -51,9 +50,8 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
         data = _as_experiment(data, known)
     if not _has_groups(data):
         return dict(data)
-    section = _part(data, SECTION, SECTION)
-    config = _part(section, "config", f"{SECTION}.config")
-    choices = _flat(_part(section, "choices", f"{SECTION}.choices"))
+    section = dict(data.get(SECTION) or {})
+    config, choices = dict(section.get("config") or {}), _flat(section.get("choices") or {})
     result = {}
     for name, value in data.items():
         if _is_choice(name, value):
@@ -106,22 +104,12 @@ def _is_choice(name: str, value: object) -> bool:
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     own = {"settings", "arms", "seed", "dataset", SECTION, "gymnasium"} & set(known)
     config = {name: value for name, value in data.items() if name not in own}
-    given = _part(data, SECTION, SECTION)
+    given = dict(data.get(SECTION) or {})
     return {
         "scenario": "gymnasium",
         **{name: data[name] for name in data if name in own},
         SECTION: {**given, "config": config},
     }
-
-
-def _part(data: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
-    """Return a nested mapping; empty if there is none."""
-    found = data.get(name)
-    if found is None:
-        return {}
-    if not isinstance(found, Mapping):
-        raise ParameterError(f"{path}: got {found!r}, expected a mapping of the library's groups.")
-    return dict(found)
 
 
 def _flat(choices: Mapping[str, Any], above: str = "") -> dict[str, Any]:

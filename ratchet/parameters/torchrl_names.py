@@ -189,8 +189,7 @@ def _option(defaults: list[Any], package: str) -> object:
 def _environments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the path and the name of each environment that a configuration names."""
     named = [path for path, _ in _values_of(config, _ENV_NAME)]
-    defaults = config.get("defaults")
-    for entry in defaults if isinstance(defaults, list) else ():
+    for entry in config.get("defaults") or ():
         for option in entry.values() if isinstance(entry, Mapping) else ():
             if option in _CALLED_OTHERWISE:
                 named.append(f"{package_of(entry)}.{_CALLED_OTHERWISE[option]}")
