@@ -220,6 +220,22 @@ USAGE_ERRORS = (
 """What is wrong with what was asked for: the same again fails again, before or in a run."""
 
 
+def shorten(text: object, limit: int = 200) -> str:
+    """Return a text for a message: its start and its length if it is longer than ``limit``."""
+    whole = str(text)
+    if len(whole) <= limit:
+        return whole
+    return f"{whole[:limit]}… ({len(whole):,} characters)"
+
+
+def shown(value: object) -> str:
+    """Return the ``repr`` of a value for a message, shortened by :func:`shorten`."""
+    try:
+        return shorten(repr(value))
+    except (ValueError, RecursionError) as error:  # such as an integer of 5,000 digits
+        return f"a value of type {type(value).__name__} that cannot be printed ({error})"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"``, or the sorted list of known names when none is near."""
     names = sorted(known)

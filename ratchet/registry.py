@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
-from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
 from ratchet.plugins import is_class_spec, load_class, module_name, plugin_label
 
 _T = TypeVar("_T")
@@ -106,7 +106,7 @@ class Registry(Generic[_T]):
                 owner = _full_name(taken)
             if owner is not None:
                 raise ParameterError(
-                    f"{self.kind} {name!r} is taken by {owner}; got {_full_name(found)}."
+                    f"{self.kind} {shown(name)} is taken by {owner}; got {_full_name(found)}."
                     " Choose another name."
                 )
             self._classes[name] = found
@@ -138,7 +138,7 @@ class Registry(Generic[_T]):
         if not is_file(name) and name not in self.names():
             article = "An" if self.kind[0] in "aeiou" else "A"
             raise UnknownNameError(
-                f"{self.parameter}: unknown {name!r}.{nearest(name, self.names())}"
+                f"{self.parameter}: unknown {shown(name)}.{nearest(name, self.names())}"
                 f" {article} {self.kind} of your own is given as 'path/to/file.py:ClassName'."
             )
 
@@ -179,8 +179,8 @@ class Registry(Generic[_T]):
         if isinstance(found, type) and issubclass(found, self.base):
             return found
         raise ParameterError(
-            f"{self.parameter}: the entry point {point.name!r} of {_package(point)} is {found!r},"
-            f" expected a subclass of {_full_name(self.base)}."
+            f"{self.parameter}: the entry point {shown(point.name)} of {_package(point)} is"
+            f" {shown(found)}, expected a subclass of {_full_name(self.base)}."
         )
 
     def _origin(self, name: str) -> str:

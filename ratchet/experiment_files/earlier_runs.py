@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, shown
 from ratchet.parameters.changes import change_every_agent, merge_changes
 from ratchet.parameters.converters import upgraded
 
@@ -34,8 +34,8 @@ def with_base_run(data: Mapping[str, Any], runs: str | Path) -> dict[str, Any]:
     run_id = base_run.get("run_id")
     if not isinstance(run_id, str):
         raise ParameterError(
-            f"base_run.run_id: got {run_id!r}, expected the id of the run to build on, since"
-            f" base_run.base_run_type is {base_run['base_run_type']!r}."
+            f"base_run.run_id: got {shown(run_id)}, expected the id of the run to build on, since"
+            f" base_run.base_run_type is {shown(base_run['base_run_type'])}."
         )
     arms = find_run(runs, run_id).manifest.arms
     base = {**upgraded(arms[_MAIN_ARM], f"run {run_id}"), "base_run": {}}

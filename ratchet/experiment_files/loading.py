@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ratchet.errors import ParameterError, RatchetError
+from ratchet.errors import ParameterError, RatchetError, shown
 from ratchet.experiment_files.earlier_runs import with_base_run
 from ratchet.experiment_files.loaded_agents import with_loaded_agents
 from ratchet.parameters.changes import expand_paths, merge_changes
@@ -26,7 +26,7 @@ from ratchet.parameters.discovery import (
 )
 from ratchet.parameters.hydra_overrides import plain_overrides
 from ratchet.parameters.hyper_parameters import HyperParameters
-from ratchet.parameters.messages import raise_together
+from ratchet.parameters.messages import raise_together, shorten_message
 from ratchet.parameters.reserved import refuse_unread_budget
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.parameters.suggestions import suggest_at_top
@@ -96,6 +96,13 @@ def load_experiment(
     file = Path(path).expanduser()
     if not file.is_file():
         raise ParameterError(_missing_file(file))
+    try:
+        return _load(file, overrides, names or {})
+    except RatchetError as error:
+        raise type(error)(shorten_message(str(error))) from error
+
+
+def _load(file: Path, overrides: Iterable[str], names: Mapping[str, Names]) -> ExperimentFile:
     content = _upgraded(expand_paths(read_mapping(file), str(file)), file)
     data = HyperParameters.gather(content, _OWN_KEYS)
     data, plain = plain_overrides(data, overrides)
@@ -105,12 +112,13 @@ def load_experiment(
     settings = _mapping(data.pop("settings", None), "settings", file)
     arms = _mapping(data.pop("arms", None), "arms", file)
     sweep = _mapping(data.pop("sweep", None), "sweep", file)
-    base_dir = Path(settings.setdefault("base_dir", str(file.resolve().parent)))
+    base_dir = Path(_text_setting(settings, "base_dir", str(file.resolve().parent)))
+    runs = _text_setting(settings, "runs", ExperimentSettings().runs)
     try:
         data, arms, sweep = (start_from_base(part, base_dir) for part in (data, arms, sweep))
-        data = with_base_run(data, settings.get("runs", ExperimentSettings().runs))
+        data = with_base_run(data, runs)
         load_files({**data, "arms": arms}, base_dir)
-        read = partial(_read_parameters, base_dir=base_dir, names=names or {})
+        read = partial(_read_parameters, base_dir=base_dir, names=names)
         chosen, all_params = _read_all(data, settings, arms, read, base_dir)
         experiment = ExperimentFile(
             name=file.stem,
@@ -235,9 +243,9 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
         name = name.strip()
         if not equals or not all(name.split(".")):
             raise ParameterError(
-                f"override {override!r}: expected a.b=value, e.g. rl.num_iterations=20."
+                f"override {shown(override)}: expected a.b=value, e.g. rl.num_iterations=20."
             )
-        result[name] = parse_yaml(value, f"override {override!r}")
+        result[name] = parse_yaml(value, f"override {shown(override)}")
     return result
 
 
@@ -247,7 +255,9 @@ def _read_arm(name: str, main: Mapping[str, Any], changes: object, read: _Read) 
             f"arms.{name}: this name is the main experiment's. Choose another name."
         )
     if not isinstance(changes, Mapping):
-        raise ParameterError(f"arms.{name}: got {changes!r}, expected changes, e.g. rl.lr: 0.1.")
+        raise ParameterError(
+            f"arms.{name}: got {shown(changes)}, expected changes, e.g. rl.lr: 0.1."
+        )
     try:
         data = merge_changes(main, upgraded(changes, f"arms.{name}"))
         return read(data)
@@ -268,8 +278,18 @@ def _mapping(value: object, name: str, file: Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ParameterError(f"{file}: {name}: got {value!r}, expected a mapping.")
+        raise ParameterError(f"{file}: {name}: got {shown(value)}, expected a mapping.")
     return dict(value)
+
+
+def _text_setting(settings: dict[str, Any], name: str, default: str) -> str:
+    """Return a setting that is read before all settings are validated; set its default."""
+    if settings.get(name) is None:
+        settings[name] = default
+    value = settings[name]
+    if not isinstance(value, str) or "\0" in value:
+        raise ParameterError(f"settings.{name}: got {shown(value)}, expected a folder.")
+    return value
 
 
 def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetError]:
@@ -281,7 +301,7 @@ def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetE
     others = {"settings": ExperimentSettings}
     return {
         name: ParameterError(
-            f"{name}: unknown parameter (value {value!r})."
+            f"{name}: unknown parameter (value {shown(value)})."
             f"{suggest_at_top(name, known, others)}{unless}"
         )
         for name, value in data.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, nearest, shown
 from ratchet.parameters.agents import DEFAULT_AGENT
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.custom_trainers import change_own_trainer, is_own_trainer
@@ -102,7 +102,7 @@ def expand_paths(data: Mapping[str, Any], source: str) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in data.items():
         if not isinstance(key, str):
-            raise ParameterError(f"{source}: the key {key!r} is no text. Put it in quotes.")
+            raise ParameterError(f"{source}: the key {shown(key)} is no text. Put it in quotes.")
         nested = expand_paths(value, source) if isinstance(value, Mapping) else value
         for part in reversed(key.split(".")):
             nested = {part: nested}
@@ -118,12 +118,12 @@ def _change_phases(phases: Sequence[Any], changes: Mapping[str, Any]) -> list[An
         if name not in names:
             known = [str(each) for each in names if each is not None]
             raise ParameterError(
-                f"{PHASES}.{name}: there is no phase {name!r}, expected one of {known}."
+                f"{PHASES}.{name}: there is no phase {shown(name)}, expected one of {known}."
                 f"{nearest(name, known)}"
             )
         if not isinstance(change, Mapping):
             raise ParameterError(
-                f"{PHASES}.{name}: got {change!r}, expected a phase's parameter, such as"
+                f"{PHASES}.{name}: got {shown(change)}, expected a phase's parameter, such as"
                 f" {PHASES}.{name}.num_iterations."
             )
         place = names.index(name)

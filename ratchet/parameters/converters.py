@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, TypeAlias
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, shown
 from ratchet.parameters.discovery import load_plugins
 
 VERSION_KEY = "parameters_version"
@@ -68,7 +68,9 @@ def upgrade_parameters(
     converted = deepcopy(dict(data))
     version = converted.pop(VERSION_KEY, 0)
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-        raise ParameterError(f"{VERSION_KEY}: got {version!r}, expected a whole number from 0.")
+        raise ParameterError(
+            f"{VERSION_KEY}: got {shown(version)}, expected a whole number from 0."
+        )
     if version > to_version:
         raise ParameterError(
             f"{VERSION_KEY}: got {version}, expected at most {to_version}: the parameters were"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, shown
 
 Nested: TypeAlias = dict[str, Any]
 Rewrite: TypeAlias = Callable[[Any], Nested]
@@ -52,8 +52,8 @@ def rename(data: Nested, old: str, new: str) -> list[str]:
             place = place.setdefault(key, {})
         if last in place:
             raise ParameterError(
-                f"{old}: is called {new} now, and both are given: {value!r} and {place[last]!r}."
-                " Leave the old one out."
+                f"{old}: is called {new} now, and both are given: {shown(value)} and"
+                f" {shown(place[last])}. Leave the old one out."
             )
         place[last] = value
     return [f"{old}: is called {new} now"] if found else []
@@ -68,7 +68,7 @@ def rewrite(data: Nested, path: str, new_of: Rewrite) -> list[str]:
             continue
         new = new_of(section[name])
         if new and new != {name: section[name]}:
-            changes.append(f"{path}: {section[name]!r} is written {new} now")
+            changes.append(f"{path}: {shown(section[name])} is written {new} now")
             del section[name]
             section.update(new)
     return list(dict.fromkeys(changes))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, shown
 from ratchet.parameters.changes import merge_nested
 from ratchet.parameters.torchrl_names import package_of
 
@@ -63,6 +63,8 @@ class _Composed:
         self._open.append(path)
         own = {name: value for name, value in data.items() if name != _DEFAULTS}
         entries = list(data.get(_DEFAULTS, ()))
+        for entry in entries:
+            _check_entry(path, entry)
         for entry in entries if _SELF in entries else [*entries, _SELF]:
             if entry == _SELF:
                 self.values = merge_nested(self.values, _nested(package, own))
@@ -87,7 +89,7 @@ class _Composed:
         place = "" if place == _GLOBAL else place
         if "override" in words and place not in self.entries:
             raise ParameterError(
-                f"{path}: defaults: {last!r} overrides nothing. Expected one of"
+                f"{path}: defaults: {shown(last)} overrides nothing. Expected one of"
                 f" {sorted(set(self.entries) - {_SELF})}; leave `override` out to add it."
             )
         file = self.folder / names / f"{option}.yaml"
@@ -98,6 +100,16 @@ class _Composed:
             raise ParameterError(f"{path}: defaults: there is no file {file}.")
         else:
             self.entries[place] = {f"{names}@{place}": option}
+
+
+def _check_entry(path: Path, entry: object) -> None:
+    """Refuse an entry that is neither a name nor a mapping from one name."""
+    name = next(iter(entry)) if isinstance(entry, Mapping) and len(entry) == 1 else entry
+    if not isinstance(name, str) or not name.split() or "\0" in str(entry):
+        raise ParameterError(
+            f"{path}: defaults: got {shown(entry)}, expected the name of a file, such as `- base`,"
+            " or a group with its option, such as `- optimizer: adam`."
+        )
 
 
 def _nested(package: str, values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, nearest, shown
 from ratchet.parameters.torchrl_files import SECTION, is_group
 from ratchet.parameters.torchrl_names import library_defaults, package_of
 
@@ -59,7 +59,7 @@ def _without(data: Mapping[str, Any], path: str, override: str) -> dict[str, Any
             return _removed(data, place.split("."))
     known = [*data, *_config(data)]
     raise ParameterError(
-        f"override {override!r}: there is no {path!r} to take away."
+        f"override {shown(override)}: there is no {shown(path)} to take away."
         f"{nearest(path.partition('.')[0], known)}"
     )
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ratchet.errors import ParameterError, RatchetError, nearest
+from ratchet.errors import ParameterError, RatchetError, nearest, shown
 from ratchet.parameters.agents import DEFAULT_AGENT, AgentParameters, AgentsParameters
 from ratchet.parameters.base import SECTIONS, Section, SubParameters
 from ratchet.parameters.changes import (
@@ -32,7 +32,7 @@ from ratchet.parameters.references import References
 from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import gather_groups, path_in_section
 from ratchet.parameters.torchrl_names import forget_names
-from ratchet.parameters.trainers import TrainerReference
+from ratchet.parameters.trainers import MAX_ITERATIONS, TrainerReference
 
 _OWN_MODULES = "ratchet."
 
@@ -138,7 +138,7 @@ class HyperParameters(BaseModel):
             known = self.known_keys() if found is self else getattr(type(found), "model_fields", ())
             if name not in known:
                 raise ParameterError(
-                    f"{path}: there is no parameter {name!r}.{nearest(name, known)}"
+                    f"{path}: there is no parameter {shown(name)}.{nearest(name, known)}"
                 )
             found = getattr(found, name)
         return found
@@ -212,7 +212,8 @@ def set_path(data: dict[str, Any], path: str, value: object) -> None:
         child = data.setdefault(parent, {})
         if not isinstance(child, dict):
             raise ParameterError(
-                f"{path}: {parent!r} is the value {child!r}, expected a section that has {last!r}."
+                f"{path}: {shown(parent)} is the value {shown(child)}, expected a section that"
+                f" has {shown(last)}."
             )
         data = child
     data[last] = value
@@ -224,11 +225,15 @@ def _sum_iterations(phases: Phases, given: object, rl: SubParameters) -> SubPara
     for name in names:
         if names.count(name) > 1:
             raise ParameterError(
-                f"phases: got {names}, expected each name once, not {name!r} twice."
+                f"phases: got {names}, expected each name once, not {shown(name)} twice."
             )
     total = sum(phase.num_iterations for phase in phases)
     if isinstance(given, SubParameters):
         given = given.model_dump(include=given.model_fields_set)
+    if total > MAX_ITERATIONS:
+        raise ParameterError(
+            f"phases: got {total:,} iterations in total, expected at most {MAX_ITERATIONS:,}."
+        )
     wanted = given.get("num_iterations") if isinstance(given, Mapping) else None
     if wanted not in (None, total):
         raise ParameterError(
@@ -243,7 +248,7 @@ def _unknown(data: Mapping[str, Any]) -> list[RatchetError]:
     """Return an error for each key that may not stand at the top."""
     return [
         ParameterError(
-            f"{name}: unknown parameter (value {value!r})."
+            f"{name}: unknown parameter (value {shown(value)})."
             f"{suggest_at_top(name, HyperParameters.known_keys())}"
             " A plug-in's section must be registered before it is read."
         )
@@ -274,7 +279,9 @@ def _read_agents(
     if isinstance(data, AgentsParameters):
         return data
     if not isinstance(data, Mapping):
-        errors.append(ParameterError(f"agents: got {data!r}, expected a mapping from agent names."))
+        errors.append(
+            ParameterError(f"agents: got {shown(data)}, expected a mapping from agent names.")
+        )
         return None
     if not isinstance(scenario, str):
         return None  # which says itself what is wrong with it
@@ -304,7 +311,9 @@ def _read_agent(
     if isinstance(value, SubParameters):
         value = value.to_dict()
     if not isinstance(value, Mapping):
-        raise ParameterError(f"agents.{name}: got {value!r}, expected a mapping of parameters.")
+        raise ParameterError(
+            f"agents.{name}: got {shown(value)}, expected a mapping of parameters."
+        )
     try:
         own = model.model_fields.keys() - AgentParameters.model_fields.keys()
         merged = merge_agent(default, value, own or model.model_fields)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from ratchet.errors import ParameterError, RatchetError
+from ratchet.errors import ParameterError, RatchetError, shorten, shown
 from ratchet.parameters.suggestions import suggest
 from ratchet.parameters.without_counterpart import advice_about
 
 SECRET_VALUE = "secret_value"
 """Type of an error whose message must not repeat the value."""
+
+_MAX_LINE = 1000
+_MAX_MESSAGE = 1500
 
 
 def describe_validation_error(
@@ -30,7 +34,7 @@ def describe_validation_error(
         full_path = ".".join(part for part in (prefix, *path) if part)
         problems.setdefault(full_path, []).append(_describe(problem, full_path, known))
     lines = [
-        f"{path}: {_join(messages)}"
+        f"{shorten(path)}: {_join(messages)}"
         for path, messages in problems.items()
         if not any(other.startswith(f"{path}.") for other in problems)
     ]
@@ -61,9 +65,18 @@ def raise_together(errors: Sequence[RatchetError]) -> None:
         raise ParameterError("\n".join(dict.fromkeys(lines))) from errors[0]
 
 
+def shorten_message(message: str) -> str:
+    """Shorten long lines of a message and leave out the last ones if it is long."""
+    lines = [shorten(line, _MAX_LINE) for line in message.splitlines()]
+    ends = accumulate(len(line) for line in lines)
+    fitting = max(1, sum(end <= _MAX_MESSAGE for end in ends))
+    more = [f"… and {len(lines) - fitting:,} more lines."] if fitting < len(lines) else []
+    return "\n".join([*lines[:fitting], *more])
+
+
 def _describe(problem: Any, path: str, known: list[str]) -> str:  # noqa: ANN401 -- ErrorDetails
     if problem["type"] == "extra_forbidden":
-        return f"unknown parameter (value {problem['input']!r}).{suggest(path, known)}"
+        return f"unknown parameter (value {shown(problem['input'])}).{suggest(path, known)}"
     if problem["type"] == "missing":
         return "missing, but required. Add it to the experiment file."
     if problem["type"] == SECRET_VALUE:
@@ -73,7 +86,7 @@ def _describe(problem: Any, path: str, known: list[str]) -> str:  # noqa: ANN401
         message = f"Expected a mapping that says its {problem['ctx']['discriminator']}"
     is_named = isinstance(value, Mapping) and "_type" in value
     advice = advice_about(f"{path}._type") if is_named else ""
-    return f"got {value!r} ({type(value).__name__}). {message}.{advice}"
+    return f"got {shown(value)} ({type(value).__name__}). {shorten(message, 500)}.{advice}"
 
 
 def _resolve(

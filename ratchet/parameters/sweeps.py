@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, nearest, shown
 from ratchet.parameters.base import SubParameters
 from ratchet.parameters.messages import describe_validation_error, raise_together
 
@@ -50,7 +50,7 @@ class _Bounds(SubParameters):
     def _are_apart(self) -> Self:
         low, high = getattr(self, "low"), getattr(self, "high")  # noqa: B009 -- of subclasses
         if low >= high:
-            raise ValueError(f"expected low < high, got low={low!r} and high={high!r}")
+            raise ValueError(f"expected low < high, got low={shown(low)} and high={shown(high)}")
         return self
 
 
@@ -295,7 +295,7 @@ def expand_values(where: str, listed: Sequence[Any]) -> list[Any]:
     for value in values:
         plain = value if isinstance(value, Hashable) else repr(value)
         if plain in seen:
-            raise ParameterError(f"{where}: the value {value!r} stands there twice.")
+            raise ParameterError(f"{where}: the value {shown(value)} stands there twice.")
         seen.add(plain)
     return values
 
@@ -333,7 +333,7 @@ def _read_one(where: str, value: object, *, drawn: bool) -> list[Any] | SubParam
         value = [value]
     if not isinstance(value, Sequence) or isinstance(value, str):
         other = ", or a distribution, e.g. {kind: uniform, low: 0, high: 1}" if drawn else ""
-        raise ParameterError(f"{where}: got {value!r}, expected a list of values{other}.")
+        raise ParameterError(f"{where}: got {shown(value)}, expected a list of values{other}.")
     values = expand_values(where, value)
     return Choices(values=values) if drawn else values
 
@@ -357,7 +357,7 @@ def _known_kind(where: str, kind: object, known: Mapping[str, _Known]) -> _Known
     if isinstance(kind, str) and kind in known:
         return known[kind]
     hint = nearest(str(kind), known)
-    raise ParameterError(f"{where}.kind: got {kind!r}, expected the name of a kind.{hint}")
+    raise ParameterError(f"{where}.kind: got {shown(kind)}, expected the name of a kind.{hint}")
 
 
 def _validated(model: type[_Model], data: Mapping[str, Any], where: str) -> _Model:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ratchet.errors import ParameterError, shown
 from ratchet.parameters.changes import merge_nested
 from ratchet.parameters.torchrl import TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 from ratchet.parameters.torchrl_names import library_defaults, resolved, with_names
@@ -50,8 +51,11 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
         data = _as_experiment(data, known)
     if not _has_groups(data):
         return dict(data)
-    section = dict(data.get(SECTION) or {})
-    config, choices = dict(section.get("config") or {}), _flat(section.get("choices") or {})
+    section = _mapping(data.get(SECTION), SECTION)
+    config, choices = (
+        _mapping(section.get(part), f"{SECTION}.{part}") for part in ("config", "choices")
+    )
+    choices = _flat(choices)
     result = {}
     for name, value in data.items():
         if _is_choice(name, value):
@@ -65,6 +69,15 @@ def gather_groups(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, 
             section[part] = content
     _move_seed(result, section)
     return with_names({**result, SECTION: section} if section else result)
+
+
+def _mapping(value: object, name: str) -> dict[str, Any]:
+    """Return a mapping with text as keys, an empty one for null; refuse all else."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ParameterError(f"{name}: got {shown(value)}, expected a mapping with text as keys.")
+    return dict(value)
 
 
 def path_in_section(data: Mapping[str, Any], path: str) -> str:
@@ -104,7 +117,7 @@ def _is_choice(name: str, value: object) -> bool:
 def _as_experiment(data: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     own = {"settings", "arms", "seed", "dataset", SECTION, "gymnasium"} & set(known)
     config = {name: value for name, value in data.items() if name not in own}
-    given = dict(data.get(SECTION) or {})
+    given = _mapping(data.get(SECTION), SECTION)
     return {
         "scenario": "gymnasium",
         **{name: data[name] for name in data if name in own},
@@ -122,7 +135,7 @@ def _flat(choices: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 def _move_seed(data: dict[str, Any], section: dict[str, Any]) -> None:
     """Let the library's ``trainer.seed`` be the experiment's, so that there is one."""
-    trainer = section.get("config", {}).get(_TRAINER)
+    trainer = (section.get("config") or {}).get(_TRAINER)
     if not isinstance(trainer, Mapping) or "seed" not in trainer:
         return
     rest = {name: value for name, value in trainer.items() if name != "seed"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ratchet.errors import ParameterError, nearest
+from ratchet.errors import ParameterError, nearest, shown
 from ratchet.parameters.torchrl import NOT_RUN, TORCHRL_ALGORITHMS, TORCHRL_TRAINERS
 
 _SECTION, _TRAINER, _DATASET, _LOSS = "torchrl", "trainer", "dataset", "loss"
@@ -31,8 +31,9 @@ def library_defaults(data: Mapping[str, Any]) -> list[Any] | None:
 
 def package_of(entry: object) -> str:
     """Return where an entry of a list of defaults, or an override, puts its option."""
-    name = next(iter(entry)) if isinstance(entry, Mapping) else entry
-    return str(name).rpartition("@")[2].split()[-1]
+    name = next(iter(entry), "") if isinstance(entry, Mapping) else entry
+    words = str(name).rpartition("@")[2].split()
+    return words[-1] if words else ""
 
 
 def forget_names(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _algorithm(data: Mapping[str, Any], defaults: list[Any] | None) -> str | Non
     if chosen not in TORCHRL_ALGORITHMS:
         refuse_not_run(f"torchrl_{chosen}")
         raise ParameterError(
-            f"defaults: the trainer is {chosen!r}, expected an entry such as"
+            f"defaults: the trainer is {shown(chosen)}, expected an entry such as"
             f" `trainer@trainer: ppo`.{nearest(str(chosen), TORCHRL_ALGORITHMS)}"
         )
     return str(chosen)
@@ -137,7 +138,7 @@ def refuse_not_run(trainer: str) -> None:
     """
     if trainer in NOT_RUN:
         raise ParameterError(
-            f"{_TRAINER}: got {trainer!r}, expected one of {', '.join(TORCHRL_TRAINERS)}."
+            f"{_TRAINER}: got {shown(trainer)}, expected one of {', '.join(TORCHRL_TRAINERS)}."
             f" {NOT_RUN[trainer]}"
         )
 
@@ -154,8 +155,8 @@ def _refuse_other_trainer(data: Mapping[str, Any], chosen: str, *, follows: bool
         else f"Write `{_TRAINER}=torchrl_{chosen}`, and no option for {_TRAINER}."
     )
     raise ParameterError(
-        f"{_TRAINER}: got {named!r}, but the configuration of the library chooses {chosen!r} for"
-        f" its trainer. {advice}"
+        f"{_TRAINER}: got {shown(named)}, but the configuration of the library chooses"
+        f" {shown(chosen)} for its trainer. {advice}"
     )
 
 
@@ -172,8 +173,8 @@ def _refuse_other_environment(
             else f"Write `{_DATASET}={name}` alone, which goes into it."
         )
         raise ParameterError(
-            f"{_DATASET}: got {named!r}, but {path} of the library's configuration is {name!r}."
-            f" {advice}"
+            f"{_DATASET}: got {shown(named)}, but {path} of the library's configuration is"
+            f" {shown(name)}. {advice}"
         )
 
 
@@ -191,7 +192,7 @@ def _environments(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     named = [path for path, _ in _values_of(config, _ENV_NAME)]
     for entry in config.get("defaults") or ():
         for option in entry.values() if isinstance(entry, Mapping) else ():
-            if option in _CALLED_OTHERWISE:
+            if isinstance(option, str) and option in _CALLED_OTHERWISE:
                 named.append(f"{package_of(entry)}.{_CALLED_OTHERWISE[option]}")
     for path in named:
         value = resolved(config, path)

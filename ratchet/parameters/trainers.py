@@ -24,10 +24,15 @@ class TrainerReference(SubParameters):
     class_name: str
 
 
+MAX_ITERATIONS = 100_000
+"""Bound on an experiment's training iterations: a plan considers the state after each of them."""
+
+
 @register_parameters("rl")
 class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     """Reinforcement learning on tensors: how much is sampled and how it is learned from.
 
+    ``num_iterations`` is at most 100,000.
     ``adam_eps`` is what Adam adds to its denominator, in pretraining, imitation and of solo agents
     too.
     ``mixed_precision`` computes losses in bfloat16 where torch holds that exact enough; weights
@@ -41,7 +46,9 @@ class RlParameters(SubParameters, read_for=Purpose.LEARNING):
     frames_per_batch: Annotated[PositiveInt | None, Purpose.NETWORKS] = 1000
     rollouts_per_iteration: Annotated[PositiveInt | None, Purpose.NETWORKS, Purpose.ROLLOUTS] = None
     steps_per_env_per_iteration: Annotated[PositiveInt | None, Purpose.NETWORKS] = None
-    num_iterations: Annotated[NonNegativeInt, Purpose.HORIZON] = 1000
+    num_iterations: Annotated[NonNegativeInt, Purpose.HORIZON] = Field(
+        default=1000, le=MAX_ITERATIONS
+    )
     num_epochs: PositiveInt = 4
     minibatch_size: PositiveInt = 64
     lr: PositiveFloat = 0.003

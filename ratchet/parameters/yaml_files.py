@@ -2,17 +2,19 @@
 
 PyYAML follows YAML 1.1, where ``1e-3`` is a string, ``no`` is false and a repeated key silently
 wins; here ``1e-3`` is a number, only true and false are booleans, and a repeated key is an error.
+Depth and size are bounded after aliases are expanded, and an alias may not contain itself.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, shorten, shown
 from ratchet.parameters.file_defaults import with_files
 from ratchet.parameters.torchrl_files import uses_library_groups
 
@@ -25,10 +27,72 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
+_MAX_DEPTH = 100
+_MAX_BITS = 1024
+"""The size of integers, which every float of 64 bits has at most."""
+_MAX_NODES = 100_000
+"""The number of values of a file, each alias counted with all values that it stands for."""
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader with YAML 1.2's numbers and booleans, and no repeated keys."""
+    """A safe loader with YAML 1.2's numbers and booleans, no repeated keys, and bounds."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._extents: dict[int, tuple[int, int]] = {}
+        """Number of values and depth of each finished node, by its identity."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
+        """Compose a node within the bounds on depth and size."""
+        is_alias, mark = self.check_event(yaml.AliasEvent), self.peek_event().start_mark
+        self._check(self._depth, 1, mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if node is None:
+            return None
+        if not is_alias:
+            self._extents[id(node)] = self._extent(node)
+        elif id(node) not in self._extents:  # its own children are still being read
+            raise yaml.composer.ComposerError(None, None, "an alias contains itself", mark)
+        size, height = self._extents[id(node)]
+        self._check(self._depth + height - 1, size, mark)
+        return node
+
+    def _extent(self, node: yaml.Node) -> tuple[int, int]:
+        """Return the number of values and the depth of a node from those of its children."""
+        children = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            children = [each for pair in node.value for each in pair]
+        extents = [self._extents[id(each)] for each in children]
+        height = max((height for _, height in extents), default=0)
+        return 1 + sum(size for size, _ in extents), 1 + height
+
+    def _check(self, depth: int, size: int, mark: yaml.Mark) -> None:
+        if depth >= _MAX_DEPTH:
+            problem = f"nested deeper than {_MAX_DEPTH} levels"
+        elif size > _MAX_NODES:
+            problem = f"got {size:,} values, aliases expanded, expected at most {_MAX_NODES:,}"
+        else:
+            return
+        raise yaml.composer.ComposerError(None, None, problem, mark)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: ANN401
+        """Construct a value; one that its type cannot hold is an error with a line."""
+        try:
+            value = super().construct_object(node, deep=deep)
+            if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+                raise ValueError(f"expected an integer of at most {_MAX_BITS} bits")
+            return value
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"{shown(node.value)} is no valid {kind} ({error}); put text in quotes",
+                node.start_mark,
+            ) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[object] = set()
@@ -36,10 +100,13 @@ class _Loader(yaml.SafeLoader):
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands here twice", key_node.start_mark
-                )
+            problem = None
+            if not isinstance(key, Hashable):
+                problem = f"the key {shown(key)} is a {type(key).__name__}, expected text"
+            elif key in seen:
+                problem = f"the key {shown(key)} stands here twice"
+            if problem is not None:
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -69,9 +136,13 @@ def parse_yaml(text: str, source: str) -> Any:  # noqa: ANN401 -- YAML holds any
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
-        raise ParameterError(f"{source}{place}: bad YAML: {error.problem}.") from error
-    except yaml.YAMLError as error:
-        raise ParameterError(f"{source}: bad YAML: {error}.") from error
+        problem = shorten(error.problem, 500)
+        raise ParameterError(f"{source}{place}: bad YAML: {problem}.") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ParameterError(
+            f"{source}:{line}: bad YAML: character U+{error.character:04X} is not allowed."
+        ) from error
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -91,12 +162,33 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    data = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    data = parse_yaml(_text_of(path), str(path))
     if not isinstance(data, dict):
         raise ParameterError(
             f"{path}: the top level is {type(data).__name__}, expected a mapping of parameters."
         )
     return data
+
+
+def _text_of(path: Path) -> str:
+    """Read a file of UTF-8.
+
+    Raises
+    ------
+    ParameterError
+        If it cannot be read or is not UTF-8, with the line and the byte.
+    """
+    try:
+        content = path.read_bytes()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise ParameterError(f"{path}: cannot be read: {error}.") from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ParameterError(
+            f"{path}:{line}: not UTF-8: got byte 0x{content[error.start]:02x} at position"
+            f" {error.start} ({error.reason}). Save the file as UTF-8."
+        ) from error
 
 
 def _interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
