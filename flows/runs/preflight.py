@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flows.runs.resolving import ResolvedExperiment
     from ratchet.parameters.hyper_parameters import HyperParameters
 
+_MOST_STAGES = 50_000
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
@@ -44,6 +45,7 @@ def find_problems(experiment: ResolvedExperiment) -> Iterator[RatchetError]:
         yield error
     for hyper_params in experiment.arms.values():
         try:
+            _check_stages(hyper_params, experiment.settings.iterations_per_task)
             _check_packages(hyper_params, folder)
         except RatchetError as error:
             yield error
@@ -76,6 +78,17 @@ def check_devices(experiment: ResolvedExperiment) -> None:
     for hyper_params in experiment.arms.values():
         trainer = TRAINERS.find(hyper_params.trainer, folder)
         _check_count(name.partition(":")[0], trainer.needed_devices(hyper_params))
+
+
+def _check_stages(hyper_params: HyperParameters, per_task: int) -> None:
+    """Refuse more stages than a store and Prefect are made for."""
+    iterations = hyper_params.rl.num_iterations
+    if iterations > _MOST_STAGES * per_task:
+        raise ParameterError(
+            f"rl.num_iterations: got {iterations:,} with settings.iterations_per_task={per_task},"
+            f" which is more than {_MOST_STAGES:,} stages of training; expected fewer iterations,"
+            " or more of them in a stage."
+        )
 
 
 def _check_count(kind: str, needed: int) -> None:

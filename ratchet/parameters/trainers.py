@@ -24,7 +24,7 @@ class TrainerReference(SubParameters):
     class_name: str
 
 
-MAX_ITERATIONS = 100_000
+MAX_ITERATIONS = 10_000_000
 """Bound on an experiment's training iterations: a plan considers the state after each of them."""
 
 

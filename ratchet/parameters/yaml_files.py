@@ -45,7 +45,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
         """Compose a node within the bounds on depth and size."""
-        is_alias, mark = self.check_event(yaml.AliasEvent), self.peek_event().start_mark
+        is_alias = self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call] # of PyYAML
         self._check(self._depth, 1, mark)
         self._depth += 1
         node = super().compose_node(parent, index)
