@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import os
 import re
 import sys
 import sysconfig
@@ -111,7 +112,7 @@ def load_module(path: Path | str, base_dir: Path | str | None = None) -> ModuleT
         file raises travels, with a note that says which plug-in was loaded.
     """
     file = file_at(path, base_dir)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise ParameterError(
             f"plug-in {str(path)!r}: there is no file {file}. Relative paths start from"
             f" {file_at('.', base_dir)}."

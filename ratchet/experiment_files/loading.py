@@ -6,6 +6,7 @@ Where a user's words become values: errors name the file, the dotted path, and t
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,7 @@ from ratchet.parameters.hydra_overrides import plain_overrides
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.messages import raise_together, shorten_message
 from ratchet.parameters.reserved import refuse_unread_budget
-from ratchet.parameters.settings import ExperimentSettings
+from ratchet.parameters.settings import ExperimentSettings, is_possible_path
 from ratchet.parameters.suggestions import suggest_at_top
 from ratchet.parameters.torchrl_files import name_choices
 from ratchet.parameters.yaml_files import parse_yaml, read_mapping
@@ -94,7 +95,7 @@ def load_experiment(
         value (dotted path, value, what was expected): all that is wrong, a line each.
     """
     file = Path(path).expanduser()
-    if not file.is_file():
+    if not os.path.isfile(file):  # also false for an invalid path
         raise ParameterError(_missing_file(file))
     try:
         return _load(file, overrides, names or {})
@@ -241,7 +242,7 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, Any]:
     for override in overrides:
         name, equals, value = override.partition("=")
         name = name.strip()
-        if not equals or not all(name.split(".")):
+        if not equals or not all(name.split(".")) or not name.isprintable():
             raise ParameterError(
                 f"override {shown(override)}: expected a.b=value, e.g. rl.num_iterations=20."
             )
@@ -287,7 +288,7 @@ def _text_setting(settings: dict[str, Any], name: str, default: str) -> str:
     if settings.get(name) is None:
         settings[name] = default
     value = settings[name]
-    if not isinstance(value, str) or "\0" in value:
+    if not isinstance(value, str) or not is_possible_path(value):
         raise ParameterError(f"settings.{name}: got {shown(value)}, expected a folder.")
     return value
 
@@ -311,8 +312,9 @@ def _unknown_keys(data: Mapping[str, Any], base_dir: Path) -> dict[str, RatchetE
 
 def _missing_file(file: Path) -> str:
     """Name the files that may have been meant: in it, beside it or in ``experiments/``."""
-    what = "is a folder, expected a file" if file.is_dir() else "no such file"
-    folders = dict.fromkeys([file if file.is_dir() else file.parent, Path("experiments")])
+    is_folder = os.path.isdir(file)
+    what = "is a folder, expected a file" if is_folder else "no such file"
+    folders = dict.fromkeys([file if is_folder else file.parent, Path("experiments")])
     found = [yaml for folder in folders for yaml in sorted(folder.glob("*.y*ml"))]
     stems = {yaml.stem: yaml for yaml in reversed(found)}
     close = difflib.get_close_matches(file.stem, stems, n=3, cutoff=0.6)

@@ -78,9 +78,9 @@ def start_from_base(
 
     def rewritten(path: str) -> str:
         near, far = (Path(start) / Path(path).expanduser() for start in (base_dir, workspace))
-        if not far.is_file() or (near.is_file() and near.samefile(far)):
+        if not os.path.isfile(far) or (os.path.isfile(near) and near.samefile(far)):
             return path
-        if near.is_file():
+        if os.path.isfile(near):
             raise ParameterError(
                 f"plug-in {path!r}: got two files, {near.resolve()} and {far.resolve()}, expected"
                 " one. Paths start from the experiment file's folder, then from the working"
@@ -114,7 +114,7 @@ def missing_files(data: Mapping[str, object], base_dir: str | Path) -> list[str]
     return [
         path
         for path in named_files(data)
-        if not (Path(base_dir) / Path(path).expanduser()).is_file()
+        if not os.path.isfile(Path(base_dir) / Path(path).expanduser())
     ]
 
 

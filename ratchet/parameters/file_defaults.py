@@ -6,6 +6,7 @@ there is one, else an option of TorchRL's, which stays in the list. The result n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,7 +94,7 @@ class _Composed:
                 f" {sorted(set(self.entries) - {_SELF})}; leave `override` out to add it."
             )
         file = self.folder / names / f"{option}.yaml"
-        if isinstance(option, str) and file.is_file():
+        if isinstance(option, str) and os.path.isfile(file):
             self.entries.pop(place, None)
             self.add_file(file, self.read(file), place, names)
         elif name is None and not group:

@@ -58,11 +58,14 @@ def raise_together(errors: Sequence[RatchetError]) -> None:
     RatchetError
         The only one; of several a ParameterError that has the lines of all.
     """
-    if len({str(error) for error in errors}) == 1:
+    if not errors:
+        return
+    lines = dict.fromkeys(line for error in errors for line in str(error).splitlines())
+    is_one = len({str(error) for error in errors}) == 1
+    message = shorten_message(str(errors[0]) if is_one else "\n".join(lines))
+    if is_one and message == str(errors[0]):
         raise errors[0]
-    lines = [line for error in errors for line in str(error).splitlines()]
-    if lines:
-        raise ParameterError("\n".join(dict.fromkeys(lines))) from errors[0]
+    raise (type(errors[0]) if is_one else ParameterError)(message) from errors[0]
 
 
 def shorten_message(message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -22,6 +23,15 @@ from ratchet.parameters.messages import describe_validation_error
 
 MirrorKind = Literal["mlflow", "tensorboard", "wandb"]
 """What run folders can be mirrored to."""
+
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000
+
+
+def is_possible_path(value: str) -> bool:
+    """Return whether a text may be a path: no NUL, and no part longer than file systems allow."""
+    longest = max(len(os.fsencode(part)) for part in (*Path(value).parts, ""))
+    return "\0" not in value and longest <= _LONGEST_NAME and len(value) <= _LONGEST_PATH
 
 
 class ExperimentSettings(CalledHere, SubParameters):
@@ -109,6 +119,20 @@ class ExperimentSettings(CalledHere, SubParameters):
     profiler: bool = False
     progress: Literal["auto", "bar", "plain", "none"] = "auto"
     test_run: bool = False
+
+    @field_validator("home", "runs", "base_dir", "store", "prices")
+    @classmethod
+    def _is_a_path(cls, value: str | None) -> str | None:
+        if value is not None and "://" not in value and not is_possible_path(value):
+            raise ValueError("expected a path; its parts have at most 255 bytes")
+        return value
+
+    @field_validator("run_id")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is None or (is_possible_path(value) and Path(value).name == value):
+            return value
+        raise ValueError("expected the name of a folder, without / and of at most 255 bytes")
 
     @field_validator("home", "runs")
     @classmethod

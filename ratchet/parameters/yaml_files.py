@@ -16,6 +16,12 @@ import yaml
 
 from ratchet.errors import ParameterError, shorten, shown
 from ratchet.parameters.file_defaults import with_files
+from ratchet.parameters.interpolation import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    check_references,
+    interpolate,
+)
 from ratchet.parameters.torchrl_files import uses_library_groups
 
 _FLOAT = re.compile(
@@ -27,11 +33,8 @@ _FLOAT = re.compile(
     re.VERBOSE,
 )
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
-_MAX_DEPTH = 100
 _MAX_BITS = 1024
 """The size of integers, which every float of 64 bits has at most."""
-_MAX_NODES = 100_000
-"""The number of values of a file, each alias counted with all values that it stands for."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -46,7 +49,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:  # noqa: ANN401
         """Compose a node within the bounds on depth and size."""
         is_alias = self.check_event(yaml.AliasEvent)
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call] # of PyYAML
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self._check(self._depth, 1, mark)
         self._depth += 1
         node = super().compose_node(parent, index)
@@ -71,10 +74,10 @@ class _Loader(yaml.SafeLoader):
         return 1 + sum(size for size, _ in extents), 1 + height
 
     def _check(self, depth: int, size: int, mark: yaml.Mark) -> None:
-        if depth >= _MAX_DEPTH:
-            problem = f"nested deeper than {_MAX_DEPTH} levels"
-        elif size > _MAX_NODES:
-            problem = f"got {size:,} values, aliases expanded, expected at most {_MAX_NODES:,}"
+        if depth >= MAX_DEPTH:
+            problem = f"nested deeper than {MAX_DEPTH} levels"
+        elif size > MAX_VALUES:
+            problem = f"got {size:,} values, aliases expanded, expected at most {MAX_VALUES:,}"
         else:
             return
         raise yaml.composer.ComposerError(None, None, problem, mark)
@@ -85,13 +88,18 @@ class _Loader(yaml.SafeLoader):
             value = super().construct_object(node, deep=deep)
             if isinstance(value, int) and value.bit_length() > _MAX_BITS:
                 raise ValueError(f"expected an integer of at most {_MAX_BITS} bits")
+            if isinstance(value, str):
+                value.encode()  # not half of a character, such as \\ud800
+                if "\0" in value:
+                    raise ValueError("expected no NUL character")
             return value
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             kind = node.tag.rpartition(":")[2]
+            hint = "" if kind == "str" else ". Put text in quotes"
             raise yaml.constructor.ConstructorError(
                 None,
                 None,
-                f"{shown(node.value)} is no valid {kind} ({error}); put text in quotes",
+                f"invalid {kind} {shown(node.value)}: {shorten(error)}{hint}",
                 node.start_mark,
             ) from error
 
@@ -157,9 +165,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
         For bad YAML, a top level that is no mapping, or an interpolation to nowhere.
     """
     data = with_files(_parsed(path), path, _parsed)
-    if uses_library_groups(data) or "${" not in str(data):  # which the library fills in itself
+    if "${" not in str(data):
         return data
-    return _interpolate(data, path)
+    check_references(data, path)
+    if uses_library_groups(data):  # which the library fills in itself
+        return data
+    return interpolate(data, path)
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -190,17 +201,3 @@ def _text_of(path: Path) -> str:
             f"{path}:{line}: not UTF-8: got byte 0x{content[error.start]:02x} at position"
             f" {error.start} ({error.reason}). Save the file as UTF-8."
         ) from error
-
-
-def _interpolate(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        result = OmegaConf.to_container(OmegaConf.create(data), resolve=True)
-    except OmegaConfBaseException as error:
-        key = getattr(error, "full_key", None) or "?"
-        first_line = str(error).splitlines()[0]
-        raise ParameterError(f"{path}: {key}: {first_line}.") from error
-    assert isinstance(result, dict)  # made from a dict
-    return {str(key): value for key, value in result.items()}

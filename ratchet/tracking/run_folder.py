@@ -7,6 +7,7 @@ processes may write to the same run.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import time
@@ -306,7 +307,7 @@ def find_run(runs_dir: Path | str, run: str) -> RunFolder:
     """
     exact = Path(runs_dir) / run
     for path in (exact, Path(run)):
-        if run and (path / "manifest.json").exists():
+        if run and os.path.exists(path / "manifest.json"):
             return RunFolder(path)
     known = sorted(file.parent.name for file in Path(runs_dir).glob("*/manifest.json"))
     fitting = [name for name in known if run and name.startswith(run)]

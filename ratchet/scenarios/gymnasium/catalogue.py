@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ratchet.errors import ParameterError, UnknownNameError, nearest
+from ratchet.errors import ParameterError, UnknownNameError, nearest, shown
 from ratchet.lazy import require_packages
 from ratchet.parameters.torchrl import TORCHRL_TRAINERS
 from ratchet.registry import is_file
@@ -214,11 +214,16 @@ def _from_library(name: str, section: GymnasiumParameters, base_dir: Path | None
     if module is not None:
         refuse_wrappers(section.wrappers, name)
         parallel_env = getattr(import_module(module), PARALLEL)
-        return SimulatedGame(lambda: PettingZooSimulator(parallel_env(**kwargs), limit))
+
+        def make_parallel() -> Simulator:
+            with checked_arguments(name, kwargs):
+                return PettingZooSimulator(parallel_env(**kwargs), limit)
+
+        return SimulatedGame(make_parallel)
     if ":" not in name and name not in gymnasium.registry:
         raise UnknownNameError(
-            f"dataset: no environment {name!r}.{nearest(name, gymnasium.registry)} Expected an id"
-            " of gymnasium, the module of a parallel environment of PettingZoo such as"
+            f"dataset: no environment {shown(name)}.{nearest(name, gymnasium.registry)} Expected an"
+            " id of gymnasium, the module of a parallel environment of PettingZoo such as"
             " 'mpe2.simple_spread_v3', 'dm_control/DOMAIN-TASK', 'vmas/SCENARIO', or"
             " 'path/to/file.py:ClassName'."
         )

@@ -115,7 +115,7 @@ def checked_arguments(
     """
     try:
         yield
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ParameterError(
             f"{path}: {name} got {sorted(kwargs)}: {error}. Expected arguments of its constructor."
         ) from error

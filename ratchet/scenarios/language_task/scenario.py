@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -178,7 +179,7 @@ class LanguageTaskScenario(Scenario):
         if is_class_spec(name) or name.startswith(PREFIX) or name in SOURCES.names():
             return None
         path = file_at(name, self.base_dir)
-        return path if path.suffix == ".jsonl" or path.is_dir() else None
+        return path if path.suffix == ".jsonl" or os.path.isdir(path) else None
 
     def _source_class(self, hyper_params: HyperParameters) -> type[TaskSource]:
         return SOURCES.find(hyper_params.dataset, self.base_dir)
