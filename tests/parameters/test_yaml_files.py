@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ratchet.errors import ParameterError
+from ratchet.errors import ParameterError, RatchetError
 from ratchet.experiment_files.loading import load_experiment
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.yaml_files import read_mapping
@@ -97,7 +97,7 @@ def test_overrides_are_read_within_the_same_bounds(tmp_path: Path, override: str
         ("settings.run_id=../../x", "settings.run_id: got '../../x'"),
         ("settings.home=" + "x" * 300, "settings.home: .*at most 255 bytes"),
         ("seed=" + "x" * 12_000, r"… \(12,002 characters\)"),
-        ("trainer=" + "x" * 12_000, r"… \(12,002 characters\)"),
+        ("scenario=" + "x" * 12_000, r"… \(12,002 characters\)"),
         ("torchrl=7", "torchrl: got 7"),
         ("rl.num_iterations=1000000000", "rl.num_iterations: .*less than or equal to 100000"),
         ("phases=[{name: a, num_iterations: 1000000000}]", "phases: .*at most 100,000"),
@@ -108,7 +108,7 @@ def test_values_that_no_parameter_takes_are_refused_briefly(
 ) -> None:
     file = tmp_path / "tiny.yaml"
     file.write_text(TINY)
-    with pytest.raises(ParameterError, match=message) as caught:
+    with pytest.raises(RatchetError, match=message) as caught:
         load_experiment(file, [override])
     assert len(str(caught.value)) < 1500
 
@@ -125,7 +125,7 @@ def test_a_message_of_many_lines_says_how_many_are_left_out(tmp_path: Path) -> N
 def test_entries_of_defaults_that_name_nothing_are_refused(tmp_path: Path, entry: str) -> None:
     file = tmp_path / "file.yaml"
     file.write_text(f"defaults: [{entry}]\n")
-    with pytest.raises(ParameterError, match="defaults: got .* expected the name of a file"):
+    with pytest.raises(ParameterError, match=r"defaults: got .* expected the name of a file"):
         read_mapping(file)
 
 
