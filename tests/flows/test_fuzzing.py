@@ -1,7 +1,7 @@
 """Random changes to the shipped experiment files: `ratchet plan` accepts or refuses each of them.
 
 Every case must end in a resolved experiment with its stage keys, or in a RatchetError with a short
-message. Case N of a seed is always the same: ``describe(N)`` in a failure is enough to repeat it.
+message. A case is determined by its number, which a failure shows with the changes.
 """
 
 from __future__ import annotations
