@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from flows.planning.estimates import count_rollouts, estimate_stages, plays
 from flows.planning.tokens import TokensAtMost, tokens_at_most
 from flows.runs.resolving import ArmChanges, ResolvedExperiment, resolve
-from ratchet.errors import ParameterError
 from ratchet.parameters.hyper_parameters import HyperParameters
 from ratchet.parameters.settings import ExperimentSettings
 from ratchet.protocols.registry import build_protocol_handler
@@ -22,10 +21,6 @@ from tasks.stages.sequence import StoredCourse, in_order
 if TYPE_CHECKING:
     from ratchet.language_models.estimates import StageEstimate
     from ratchet.protocols.handler import ProtocolHandler
-
-
-MAX_STAGES = 50_000
-"""The number of stages that a plan lists; `run` has no such bound."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +74,7 @@ def plan_experiment(
 
 
 def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
-    """Return for every stage of a resolved experiment whether it is done, and why not.
-
-    Raises
-    ------
-    ParameterError
-        If there are more than :data:`MAX_STAGES`.
-    """
+    """Return for every stage of a resolved experiment whether it is done, and why not."""
     store, settings = experiment.store, experiment.settings
     course = StoredCourse(store, settings)
     stages: list[PlannedStage] = []
@@ -100,13 +89,6 @@ def plan(experiment: ResolvedExperiment) -> list[PlannedStage]:
                 tokens = tokens_at_most(store, keys, call)
                 stage = replace(stage, estimate=estimate, num_rollouts=num_rollouts, tokens=tokens)
             stages.append(stage)
-            if len(stages) > MAX_STAGES:
-                raise ParameterError(
-                    f"rl.num_iterations: got {keys.hyper_params.rl.num_iterations:,} in arm"
-                    f" {keys.arm!r}, with which the plan has more than {MAX_STAGES:,} stages."
-                    " Plan fewer iterations, or more of them per stage with"
-                    " settings.iterations_per_task."
-                )
     return stages
 
 

@@ -105,11 +105,3 @@ def test_what_a_trainer_of_ones_own_does_not_say_is_not_known(tmp_path: Path) ->
     code, said = plan(own)
     assert "not known" not in said
     assert "Replies that can be read" in said
-
-
-def test_a_plan_of_too_many_stages_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.planning.plan.MAX_STAGES", 5)
-    code, said = plan("rl.num_iterations=7")
-    assert code == 2
-    assert "rl.num_iterations: got 7 in arm 'main'" in said
-    assert "more than 5 stages" in said
