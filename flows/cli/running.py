@@ -112,7 +112,8 @@ def run_and_show(experiment: ResolvedExperiment, *, quiet: bool, force: bool = F
     from ratchet.tracking.run_folder import RunFolder
 
     settings, run_id = experiment.settings, experiment.run_id
-    check_experiment(experiment)
+    if settings.device != "cpu":  # a missing one is refused before the run is named
+        check_experiment(experiment)
     print_plain(f"Run {run_id}")
 
     try:

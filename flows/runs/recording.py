@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -74,9 +75,9 @@ class RunRecorder:
         self.made = self.found = 0
         self.metrics: dict[str, dict[str, dict[str, float]]] = {}
         self.states: dict[str, str] = {}
-        self._derived = DerivedFiles(folder, store)
         self._forget_other_stages(arms)
-        note_rebuilt(folder, ["metrics.jsonl"] if check_metrics(folder, store) else [])
+        if folder.manifest.stages and check_metrics(folder, store):
+            note_rebuilt(folder, ["metrics.jsonl"])
         self._note_cautions(arms)
         self._known = {record.place: record for record in folder.manifest.stages}
         self._read: dict[str, set[str]] = {}
@@ -87,6 +88,10 @@ class RunRecorder:
         self.on_metrics: Callable[[Sequence[MetricPoint]], None] | None = None
         self._keep_files(arms)
         self._mirror = _BackgroundMirrors(folder, mirrors) if mirrors else None
+
+    @cached_property
+    def _derived(self) -> DerivedFiles:
+        return DerivedFiles(self.folder, self.store)
 
     def stage_finished(self, outcome: StageOutcome) -> None:
         """Record a finished stage: where it lies, its metrics, its table."""

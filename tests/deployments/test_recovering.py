@@ -123,7 +123,7 @@ def test_a_late_heartbeat_changes_no_run_that_has_ended(monkeypatch: pytest.Monk
     # the events that tell of the ends come first: each heartbeat is awaited in vain from here on
     send_heartbeats(*ended.values(), lost)
     wait_for(lambda: state_of(lost) == "CRASHED")
-    wait_for(lambda: fired() == len(ended) + 1)
+    wait_for(lambda: fired() > 1)  # for a run that has ended, too
     assert {end: state_of(run) for end, run in ended.items()} == {end: end for end in ends}
 
 
